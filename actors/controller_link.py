@@ -154,13 +154,13 @@ class ControllerLink:
         keeps retransmitting. So a process without replies looks the controller up, and connects to it.
         """
         loop = asyncio.get_running_loop()
-        heard_s = loop.time()
+        answered_s = loop.time()
         search: asyncio.Task[bool] | None = None
 
         def answered(answer: asyncio.Future[Reply]) -> None:
-            nonlocal heard_s
+            nonlocal answered_s
             if not answer.cancelled() and answer.exception() is None:
-                heard_s = loop.time()
+                answered_s = loop.time()
 
         try:
             while not closed.is_set():
@@ -169,9 +169,9 @@ class ControllerLink:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
                         await closed.wait()
-                is_silent = loop.time() - heard_s > SILENT_BEATS * self.heartbeat_s
+                is_silent = loop.time() - answered_s > SILENT_BEATS * self.heartbeat_s
                 if search is None and is_silent:
-                    search = asyncio.create_task(self._serves_anew(), name=f"search of {self._name}")
+                    search = asyncio.create_task(self._serves_elsewhere(), name=f"search of {self._name}")
                 elif search is not None and search.done():
                     if is_silent and search.result():
                         logger.info(
@@ -184,7 +184,7 @@ class ControllerLink:
                 search.cancel()
                 await asyncio.gather(search, return_exceptions=True)
 
-    async def _serves_anew(self) -> bool:
+    async def _serves_elsewhere(self) -> bool:
         """Return whether the controller that is found replies; one that is paused, or still cut off, does not.
 
         A connection to a paused controller is kept: on resuming, the controller continues with its open connections.

@@ -124,16 +124,16 @@ class Flusher:
                     end = self._log.sync()
                     self._durations.observe_ns(monotonic_ns() - began_ns)
             except DescriptorsExhausted as error:
-                self._tell(loop, self._postponed, error)
+                self._report(loop, self._postponed, error)
             except Exception as error:  # after any failed sync nothing more may be acknowledged
-                self._tell(loop, self._failed, error)
+                self._report(loop, self._failed, error)
             else:
-                self._tell(loop, self._synced, end)
+                self._report(loop, self._synced, end)
 
     @staticmethod
-    def _tell(loop: asyncio.AbstractEventLoop | None, told: Callable[..., None], what: object) -> None:
+    def _report(loop: asyncio.AbstractEventLoop | None, receiver: Callable[..., None], what: object) -> None:
         if loop is not None:
             try:
-                loop.call_soon_threadsafe(told, what)
+                loop.call_soon_threadsafe(receiver, what)
             except RuntimeError:
                 pass  # the loop has ended, and its waiting tasks with it

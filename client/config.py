@@ -66,7 +66,7 @@ class ProducerConfig(ClientConfig):
     """Keys of Producer and AsyncProducer."""
 
     acks: str | int = key(
-        "all", "Who must have stored a record: `all` in-sync replicas, 1 = the leader, 0 = no answer."
+        "all", "Which replicas must have stored a record: `all` in sync, 1 = the leader, 0 = no answer."
     )
     enable_idempotence: bool | None = key(
         None, "Store each record once, in order, whatever is repeated. Default: on when acks=all, else off."

@@ -144,9 +144,9 @@ def _identify(path: Path, cluster_id: str | None, broker_id: int | None) -> dict
             sync_folder(path.parent)
         return properties
     properties = parse_properties(text)
-    asked = {"version": "1", "cluster.id": cluster_id or properties.get("cluster.id", "")}
-    asked["broker.id"] = properties.get("broker.id", "") if broker_id is None else str(broker_id)
-    for key, value in asked.items():
+    expected = {"version": "1", "cluster.id": cluster_id or properties.get("cluster.id", "")}
+    expected["broker.id"] = properties.get("broker.id", "") if broker_id is None else str(broker_id)
+    for key, value in expected.items():
         if properties.get(key) != value or not value:
             raise WrongDirectory(path, key, properties.get(key, "(missing)"), value or "(any)")
     if not properties.get("directory.id"):

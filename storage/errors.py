@@ -109,26 +109,26 @@ class DirectoryInUse(DataDirectoryError):
 class WrongDirectory(DataDirectoryError):
     """The data directory belongs to another broker or cluster."""
 
-    def __init__(self, path: object, field: str, found: str, asked: str) -> None:
+    def __init__(self, path: object, field: str, found: str, expected: str) -> None:
         super().__init__(
-            f"Data directory {path} has {field}={found}, but this broker has {field}={asked}. "
+            f"Data directory {path} has {field}={found}, but this broker has {field}={expected}. "
             "Give this broker its own directory, or start it with the identity of that directory."
         )
         self.field = field
         self.found = found
-        self.asked = asked
+        self.expected = expected
 
 
 class WrongTopicId(DataDirectoryError):
     """The partition folder holds another topic of the same name, deleted since. Delete the folder."""
 
-    def __init__(self, path: object, found: str, asked: str) -> None:
+    def __init__(self, path: object, found: str, expected: str) -> None:
         super().__init__(
-            f"{path} holds topic id {found}, but topic id {asked} was asked for. "
+            f"{path} holds topic id {found}, but topic id {expected} was requested. "
             "The topic was deleted and created again; remove the old folder."
         )
         self.found = found
-        self.asked = asked
+        self.expected = expected
 
 
 class LogClosed(KafkaStorageError):

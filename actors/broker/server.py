@@ -252,7 +252,7 @@ class BrokerServer:
         if from_version + len(rows) <= self.image.version:
             return
         if from_version != self.image.version:
-            logger.warning("metadata at %d, update from %d; reading it anew", self.image.version, from_version)
+            logger.warning("metadata at %d, update from %d; reading it again", self.image.version, from_version)
             request.connection.close(f"metadata has a gap: at {self.image.version}, update from {from_version}")
             return
         for row in rows:

@@ -98,7 +98,7 @@ def clear_half_deleted(directory: Path) -> None:
     """Finish the removals that a crash interrupted."""
     doomed = half_deleted(directory)
     if doomed:
-        sync_folder(directory)  # the process may have ended before the folder's old name was gone from the disk
+        sync_folder(directory)  # the process may have ended before the folder's old name was removed from the disk
     for folder in doomed:
         clear_away(folder)
 

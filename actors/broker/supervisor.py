@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0
 MISSING_AFTER_MS: Final = 5_000
-"""After so long without a registration a replica is looked up, and made again when its actor is gone."""
+"""After so long without a registration a replica is looked up, and made again when its actor has stopped."""
 
 
 Instructions = tuple[Mapping[str, str], int, int]
@@ -71,7 +71,7 @@ class ReplicaSupervisor:
         self._image: MetadataImage | None = None
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
-        self._told: dict[str, tuple[Incarnation, Instructions]] = {}
+        self._sent: dict[str, tuple[Incarnation, Instructions]] = {}
         self._missing_since_ms: dict[str, int] = {}
         self._swept = False
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -110,7 +110,7 @@ class ReplicaSupervisor:
     async def _sweep(self, wanted: Container[str], image: MetadataImage) -> None:
         """Remove what was deleted or moved elsewhere while this broker was away, or halfway when it crashed.
 
-        A folder that the metadata does not name as gone is left alone: the metadata may be an old copy.
+        A folder that the metadata does not name as deleted is left alone: the metadata may be an old copy.
         """
         deleted = image.deleted_topics
         try:
@@ -147,8 +147,8 @@ class ReplicaSupervisor:
                 continue
             if self._needs_start(name, online=place.port != 0, now_ms=now):
                 self._work(name, self._start(name, spec))
-            elif place.port and self._told.get(name) != (place.incarnation, instructions(spec)):
-                self._work(name, self._tell(name, spec, place.incarnation))
+            elif place.port and self._sent.get(name) != (place.incarnation, instructions(spec)):
+                self._work(name, self._send_instructions(name, spec, place.incarnation))
 
     def _retire_all(self) -> None:
         """End the replicas of a broker that was stopped on purpose; their folders stay for its return."""
@@ -158,7 +158,7 @@ class ReplicaSupervisor:
 
     async def _retire(self, name: str) -> None:
         await self._factory.end(name)
-        for notes in (self._started, self._told, self._missing_since_ms):
+        for notes in (self._started, self._sent, self._missing_since_ms):
             notes.pop(name, None)
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -183,13 +183,13 @@ class ReplicaSupervisor:
         self._started[name] = spec
         self._missing_since_ms[name] = monotonic_ms()
 
-    async def _tell(self, name: str, spec: ReplicaSpec, incarnation: Incarnation) -> None:
+    async def _send_instructions(self, name: str, spec: ReplicaSpec, incarnation: Incarnation) -> None:
         """Send a replica its current instructions, which may have changed while the actor ran or was away.
 
         Ray restarts an actor with its first constructor arguments, so each incarnation gets them once.
         """
         await self._factory.reconfigure(spec)
-        self._told[name] = (incarnation, instructions(spec))
+        self._sent[name] = (incarnation, instructions(spec))
 
     def _needs_start(self, name: str, *, online: bool, now_ms: int) -> bool:
         if online:
@@ -241,7 +241,7 @@ class ReplicaSupervisor:
         if name not in self._wanted(await self._newest()):
             folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
             await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
-        for notes in (self._started, self._told, self._missing_since_ms):
+        for notes in (self._started, self._sent, self._missing_since_ms):
             notes.pop(name, None)
 
 

@@ -1,7 +1,7 @@
 """Detects early, after a controller's start, which replicas will not come back. Owned by the controller's shell.
 
 A new controller waits for the replicas that its predecessor knew, because most of them only have to reconnect. A
-replica without a process cannot: its address refuses connections, or its node is gone. Giving it up too early does no
+replica without a process cannot: its address refuses connections, or its node is dead. Giving it up too early does no
 more harm than a broken connection: leader epochs distinguish its writes from those of the next leader.
 """
 
@@ -32,13 +32,13 @@ class LivenessProbe:
     def __init__(
         self,
         awaited: Callable[[], Mapping[Endpoint, str] | None],
-        on_gone: Callable[[frozenset[Endpoint]], None],
+        on_dead: Callable[[frozenset[Endpoint]], None],
         *,
         nodes_alive: NodesAlive | None = None,
     ) -> None:
         """``awaited`` returns endpoints with their node ids; None = no replica is awaited any more."""
         self._awaited = awaited
-        self._on_gone = on_gone
+        self._on_dead = on_dead
         self._nodes_alive = nodes_alive
         self._refused_since: dict[Endpoint, float] = {}
         self._doors = asyncio.Semaphore(AT_ONCE)
@@ -61,9 +61,9 @@ class LivenessProbe:
             now = asyncio.get_running_loop().time()
             closed = {place for place, is_closed in zip(awaited, answers, strict=True) if is_closed}
             self._refused_since = {item: self._refused_since.get(item, now) for item in closed}
-            gone = frozenset(item for item, since in self._refused_since.items() if now - since >= GIVEN_UP_AFTER_S)
-            if gone and self._awaited() is not None:
-                self._on_gone(gone)
+            dead = frozenset(item for item, since in self._refused_since.items() if now - since >= GIVEN_UP_AFTER_S)
+            if dead and self._awaited() is not None:
+                self._on_dead(dead)
             await asyncio.sleep(PROBE_S)
 
     async def _alive(self) -> Collection[str] | None:
@@ -72,7 +72,7 @@ class LivenessProbe:
         try:
             return await self._nodes_alive()
         except Exception as error:  # any error: probing the addresses finds out as well, only later
-            logger.warning("the nodes that are alive cannot be told: %r", error)
+            logger.warning("the nodes that are alive cannot be listed: %r", error)
             return None
 
     async def _closed(self, endpoint: Endpoint, node_id: str, alive: Collection[str] | None) -> bool:

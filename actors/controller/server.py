@@ -72,7 +72,7 @@ class ControllerServer:
         self._committed = asyncio.Event()
         self._changes = PartitionChanges()
         self._tick_task: asyncio.Task[None] | None = None
-        self._probe = LivenessProbe(self._awaited, self._on_gone, nodes_alive=nodes_alive)
+        self._probe = LivenessProbe(self._awaited, self._on_dead, nodes_alive=nodes_alive)
         self._server = listen(self._on_request, spec, permissions(CONTROLLER), on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
 
@@ -129,7 +129,7 @@ class ControllerServer:
         async with asyncio.timeout(self.spec.quorum_timeout_s):
             await self._committed.wait()
         self.endpoint = await self._server.start()
-        self._tick_task = asyncio.create_task(self._tick_forever(), name="controller ticks")
+        self._tick_task = asyncio.create_task(self._keep_ticking(), name="controller ticks")
         self._probe.start()
         for kind, index in sorted(image.coordinators):
             self._start_coordinator(kind, index)
@@ -217,7 +217,7 @@ class ControllerServer:
         )
         return [family.to_wire() for family in families]
 
-    async def _tick_forever(self) -> None:
+    async def _keep_ticking(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             if self._runner is not None:
@@ -231,8 +231,8 @@ class ControllerServer:
         brokers = self.image.brokers
         return {place: brokers[broker].node_id if broker in brokers else "" for place, broker in found.items()}
 
-    def _on_gone(self, endpoints: frozenset[tuple[str, int]]) -> None:
-        self._running().feed(ctl.EndpointsDead(cause="endpoint gone", now_ms=monotonic_ms(), endpoints=endpoints))
+    def _on_dead(self, endpoints: frozenset[tuple[str, int]]) -> None:
+        self._running().feed(ctl.EndpointsDead(cause="endpoint dead", now_ms=monotonic_ms(), endpoints=endpoints))
 
     # ------------------------------------------------------------ called by the log
 

@@ -156,4 +156,4 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
 
 
 def _ended() -> NotCoordinator:
-    return NotCoordinator("The coordinator is loading its groups again; find it anew and repeat.")
+    return NotCoordinator("The coordinator is loading its groups again; look it up and repeat.")

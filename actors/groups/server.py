@@ -93,7 +93,7 @@ class GroupCoordinatorServer:
         self._link.start()
         self._tasks = [
             asyncio.create_task(self._live(), name=f"{self._name} life"),
-            asyncio.create_task(self._tick_forever(), name=f"{self._name} ticks"),
+            asyncio.create_task(self._keep_ticking(), name=f"{self._name} ticks"),
         ]
 
     async def stop(self) -> None:
@@ -126,7 +126,7 @@ class GroupCoordinatorServer:
                 runner = await self._load()
                 self._runner = runner
                 runner.serve()
-                await self._write_forever(runner)
+                await self._keep_writing(runner)
             except InvalidProducerEpoch as fenced:
                 self.fatal(f"a newer coordinator has taken over: {fenced}")
                 return
@@ -161,7 +161,7 @@ class GroupCoordinatorServer:
         logger.info("%s ready in epoch %d after %d rows", self._name, self._epoch, runner.rows_replayed)
         return runner
 
-    async def _write_forever(self, runner: _Runner) -> None:
+    async def _keep_writing(self, runner: _Runner) -> None:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -183,7 +183,7 @@ class GroupCoordinatorServer:
         groups = [] if self._runner is None else self._runner.census()
         return {"process": usage_of(self._server).to_wire(), "loaded": self._runner is not None, "groups": groups}
 
-    async def _tick_forever(self) -> None:
+    async def _keep_ticking(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             if self._runner is not None:

@@ -99,7 +99,7 @@ class QuorumLog:
         self._listener = listener
         self._won = asyncio.get_running_loop().create_future()
         looking = asyncio.create_task(self._look_for_brokers(), name="looking for brokers")
-        self._tasks = [asyncio.create_task(self._tick_forever(), name="quorum ticks"), looking]
+        self._tasks = [asyncio.create_task(self._keep_ticking(), name="quorum ticks"), looking]
         try:
             async with asyncio.timeout(self._open_timeout_s):
                 return await self._won
@@ -110,7 +110,7 @@ class QuorumLog:
 
     def _without_majority(self) -> str:
         voters = sorted(self._proposer.expected or self._numbers)
-        missing = sorted(set(voters) - self.runner.heard)
+        missing = sorted(set(voters) - self.runner.answered)
         here = "" if self.runner.has_log else " No broker that answered holds the metadata log."
         return (
             f"No majority of the metadata voters (brokers {_list(voters) or 'unknown'}) promised within "
@@ -127,7 +127,7 @@ class QuorumLog:
         if self._won is not None and not self._won.done():
             self._won.cancel()
 
-    async def _tick_forever(self) -> None:
+    async def _keep_ticking(self) -> None:
         while True:
             self.runner.tick()
             await asyncio.sleep(TICK_S)

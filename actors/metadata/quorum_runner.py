@@ -141,7 +141,7 @@ class QuorumRunner:
         self.snapshot: MetadataSnapshot | None = None
         """Replaces everything before the first of the batches; None = the log starts with them."""
         self.batches: list[Batch] = []
-        self.heard: set[int] = set()
+        self.answered: set[int] = set()
         """Voters that have answered."""
         self.has_log = False
         """Whether any voter has shown a log."""
@@ -158,7 +158,7 @@ class QuorumRunner:
         self._runner: Runner[ev.ProposerEvent, ev.ProposerEffect] = Runner(
             self._step,
             {
-                ev.RequestPromise: self._ask_promise,
+                ev.RequestPromise: self._request_promise,
                 ev.ReadHistory: self._read_history,
                 ev.SendAppend: self._send_append,
                 ev.SendSnapshot: self._send_snapshot,
@@ -267,12 +267,12 @@ class QuorumRunner:
             )
         )
 
-    def _ask_promise(self, effect: ev.RequestPromise) -> None:
+    def _request_promise(self, effect: ev.RequestPromise) -> None:
         def answered(reply: VoterReply | None) -> None:
             if reply is None:
                 self._silent(effect.voter, effect.request)
                 return
-            self.heard.add(effect.voter)
+            self.answered.add(effect.voter)
             found = wire.VOTER_PROMISE.read_reply(reply.args)
             self.has_log = self.has_log or found.end > 0
             self._feed(
@@ -312,7 +312,7 @@ class QuorumRunner:
         if reply is None:
             self._silent(effect.voter, effect.request)
             return
-        self.heard.add(effect.voter)
+        self.answered.add(effect.voter)
         found = wire.VOTER_APPEND.read_reply(reply.args)
         self._feed(
             ev.AppendAnswered(
@@ -389,7 +389,7 @@ class QuorumRunner:
         if source is None:
             raise InvariantBroken(f"{effect} has no source that could answer")
         if reply is not None:
-            self.heard.add(source)
+            self.answered.add(source)
         answer = None if reply is None else wire.VOTER_READ.read_reply(reply.args)
         payload = b"" if reply is None or answer is None or not answer.allowed else bytes(reply.payload)
         if reading.offset < effect.start:

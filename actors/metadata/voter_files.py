@@ -87,9 +87,9 @@ def open_files(folder: Path) -> VoterFiles:
         None if snapshot is None else (snapshot.end, snapshot.epoch),
     )
     lost = (
-        "its folder is gone"
+        "its folder is missing"
         if state is not None and state.trusted and log.created
-        else "its promise is gone"
+        else "its promise is missing"
         if state is None and (log.log_end_offset > 0 or snapshot is not None)
         else f"it ends at {log.log_end_offset} and was on disk up to {known_end}"
         if log.log_end_offset < known_end

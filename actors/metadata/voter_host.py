@@ -52,7 +52,7 @@ class VoterHost:
     def on_request(self, request: Request, args: Message) -> None:
         """Take a ``voter_*`` request in; raises :class:`InvalidRequest` for a wrong payload."""
         if self._closed:
-            request.fail(NotController("This broker is stopping; ask again."))
+            request.fail(NotController("This broker is stopping; repeat the request."))
             return
         self._last_number += 1
         order = order_of(args, request.payload, self._last_number)

@@ -62,7 +62,7 @@ class BrokerMetrics:
         self._inquiries.close()
 
     def begin(self, image: MetadataImage) -> None:
-        """Count changes of partitions from here on: the metadata was read anew."""
+        """Count changes of partitions from here on: the metadata was read from scratch."""
         self._changes.broker = self._looks.broker()
         self._changes.begin(image)
 

@@ -53,20 +53,20 @@ class Inquiries:
         for endpoint in set(self._connections) - set(endpoints):
             self._connections.pop(endpoint).close("moved away")
 
-    async def ask(
-        self, asked: Mapping[Endpoint, tuple[str, object]], timeout_s: float | None = None
+    async def call(
+        self, requests: Mapping[Endpoint, tuple[str, object]], timeout_s: float | None = None
     ) -> dict[Endpoint, object]:
         """Call a method (with its arguments) at each endpoint; returns the answers that came in time.
 
         ``timeout_s``: for connecting, and again for the answers; default :data:`ANSWER_S`.
         """
         timeout_s = ANSWER_S if timeout_s is None else timeout_s
-        missing = [name for name in asked if name not in self._connections or self._connections[name].is_closed]
+        missing = [name for name in requests if name not in self._connections or self._connections[name].is_closed]
         if missing:
             await asyncio.gather(*(self._connect(endpoint, timeout_s) for endpoint in missing))
         calls = {
             endpoint: connection.call_nowait(method, args, timeout_s=timeout_s)
-            for endpoint, (method, args) in asked.items()
+            for endpoint, (method, args) in requests.items()
             if (connection := self._connections.get(endpoint)) is not None
         }
         if calls:
@@ -137,7 +137,7 @@ class ReplicaCollector:
         """Request metrics of all replicas of the broker; None = the replica does not run or did not answer."""
         places = places_of(image, broker)
         running = {place: partition for partition, place in places.items() if place is not None}
-        answers = await self._inquiries.ask({place: ("replica_metrics", []) for place in running})
+        answers = await self._inquiries.call({place: ("replica_metrics", []) for place in running})
         found: dict[TopicPartition, ReplicaFigures | None] = dict.fromkeys(places)
         for place, answer in answers.items():
             partition = running[place]

@@ -40,7 +40,7 @@ class GroupFigures:
         }
         if not places:
             return []
-        answers = await self._inquiries.ask({place: ("coordinator_metrics", []) for place in places})
+        answers = await self._inquiries.call({place: ("coordinator_metrics", []) for place in places})
         families: list[Family] = []
         groups: list[GroupCensus] = []
         for place, answer in answers.items():
@@ -71,9 +71,9 @@ class GroupFigures:
             leader = None if state is None else state.place(state.leader)
             if state is not None and leader is not None and leader.port:
                 leaders[leader.host, leader.port] = partition
-                asked = [state.topic_id, partition.partition, state.leader_epoch, LATEST]
-                questions[leader.host, leader.port] = ("list_offsets", asked)
-        answers = await self._inquiries.ask(questions)
+                arguments = [state.topic_id, partition.partition, state.leader_epoch, LATEST]
+                questions[leader.host, leader.port] = ("list_offsets", arguments)
+        answers = await self._inquiries.call(questions)
         now_ms = monotonic_ms()
         for place, answer in answers.items():
             if isinstance(answer, list) and answer and isinstance(answer[0], int):

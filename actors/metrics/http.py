@@ -107,7 +107,7 @@ class HttpServer:
                 if not await self._exchange(reader, writer):
                     break
         except (OSError, TimeoutError, EOFError):
-            pass  # the client is slow, or gone: there is no peer left to answer
+            pass  # the client is slow, or closed the connection
         except Exception:  # a defect may spoil this connection, never the process
             logger.exception("a request for a page failed")
         finally:

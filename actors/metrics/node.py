@@ -166,7 +166,7 @@ class NodePage:
                 here[known.host, known.port] = known.broker
             else:
                 reports.append(BrokerReport([], [f"broker {known.broker} is offline"]))
-        answers = await self._inquiries.ask({item: ("broker_metrics", []) for item in here}, BROKER_S)
+        answers = await self._inquiries.call({item: ("broker_metrics", []) for item in here}, BROKER_S)
         for place, broker in here.items():
             answer = answers.get(place)
             try:

@@ -13,7 +13,7 @@ import sys
 
 WORKER = "/ray/_private/workers/default_worker.py"
 PATIENCE_S = 20.0
-"""The fork server may still be importing Ray, on a busy machine. One that is gone refuses at once."""
+"""The fork server may still be importing Ray, on a busy machine. One that has stopped refuses at once."""
 
 
 def hand_over(address: str) -> bool:

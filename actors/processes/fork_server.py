@@ -1,7 +1,7 @@
 """A process per Ray node that has imported Ray and what replicas need, and forks itself into Ray's workers.
 
 Started by ``raylog/fork_workers.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A
-forked worker shares the imported modules with all others, and costs milliseconds where importing Ray anew costs half a
+forked worker shares the imported modules with all others, and costs milliseconds where importing Ray again costs half a
 second.
 
 This process has no connections and no other threads, because a fork copies neither. It ends with the raylet that it
@@ -86,7 +86,7 @@ class Launcher:
 
     @classmethod
     def read(cls, pid: int) -> Self:
-        """Read it from /proc; raises OSError when it is gone, and ValueError when it launches no worker."""
+        """Read it from /proc; raises OSError when it has ended, and ValueError when it launches no worker."""
         proc = Path(f"/proc/{pid}")
         arguments = _strings(proc / "cmdline")[3:]  # after the interpreter, its flags, and the launcher's own path
         if not arguments or not arguments[0].endswith(WORKER):
@@ -205,7 +205,7 @@ class ForkServer:
             connection.settimeout(ANSWER_S)
             pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if user != os.getuid():
-                raise PermissionError(f"user {user} asked for a process of user {os.getuid()}")
+                raise PermissionError(f"user {user} requested a process of user {os.getuid()}")
             _, streams, _, _ = socket.recv_fds(connection, 1, 3)
             if len(streams) != 3:
                 raise ValueError(f"process {pid} passed {len(streams)} streams instead of three")

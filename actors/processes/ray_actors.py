@@ -73,8 +73,8 @@ async def find_brokers() -> list[int]:
     names = [
         entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith("broker-")
     ]
-    asked = await asyncio.gather(*(_id_of(name) for name in names))
-    return sorted(broker for broker in asked if broker >= 0)
+    brokers = await asyncio.gather(*(_id_of(name) for name in names))
+    return sorted(broker for broker in brokers if broker >= 0)
 
 
 async def _id_of(name: str) -> int:
@@ -101,14 +101,14 @@ async def _on_a_node(broker: int) -> Any:
         except (ValueError, TimeoutError, ray.exceptions.RayError):
             return None
 
-    asked = [asyncio.create_task(matching(name)) for name in names]
+    searches = [asyncio.create_task(matching(name)) for name in names]
     try:
-        for done in asyncio.as_completed(asked):  # brokers on lost nodes answer last, or never
+        for done in asyncio.as_completed(searches):  # brokers on lost nodes answer last, or never
             handle = await done
             if handle is not None:
                 return handle
     finally:
-        for task in asked:
+        for task in searches:
             task.cancel()
     raise ValueError(f"no node's directory belongs to broker {broker}")
 

@@ -23,8 +23,8 @@ from raylog.rpc.auth.secret_files import CLUSTER_FILE, SecretFileError, SecretFi
 
 logger = logging.getLogger(__name__)
 
-ASK_S: Final = 30.0
-ASK_AGAIN_S: Final = 0.2
+QUERY_S: Final = 30.0
+RETRY_S: Final = 0.2
 
 
 async def secret_here(given: Secret, *, keep: bool = False) -> Secret:
@@ -42,7 +42,7 @@ async def secret_here(given: Secret, *, keep: bool = False) -> Secret:
             if files.exists:
                 files()
                 return files
-        credentials = await _ask(places[0])
+        credentials = await _query(places[0])
         if not keep:
             return credentials
         await asyncio.to_thread(copy_secrets, places[0], credentials)
@@ -57,10 +57,10 @@ def values_of(secret: Secret) -> tuple[list[str], list[str]]:
     return [value.hex() for value in credentials.cluster], [value.hex() for value in credentials.client]
 
 
-async def _ask(folder: Path) -> Credentials:
+async def _query(folder: Path) -> Credentials:
     """Query the controller and the brokers until one of them replies."""
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + ASK_S
+    deadline_s = loop.time() + QUERY_S
     while True:
         for name in await asyncio.to_thread(_holders):
             try:
@@ -75,7 +75,7 @@ async def _ask(folder: Path) -> Credentials:
                 f"{folder / CLUSTER_FILE} is missing, and no controller or broker answers that has the secret: copy "
                 "the file from another node's data directory."
             )
-        await asyncio.sleep(ASK_AGAIN_S)
+        await asyncio.sleep(RETRY_S)
 
 
 def _holders() -> list[str]:

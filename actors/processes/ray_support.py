@@ -144,7 +144,7 @@ def find_actor(name: str) -> Any:
         return None
 
 
-async def wait_until_gone(name: str, timeout_s: float = 10.0) -> None:
+async def wait_until_ended(name: str, timeout_s: float = 10.0) -> None:
     """Wait until Ray no longer knows an actor of this name; raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while True:

@@ -21,7 +21,7 @@ from raylog.actors.processes.ray_support import (
     actor_options,
     answer,
     find_actor,
-    wait_until_gone,
+    wait_until_ended,
 )
 from raylog.actors.processes.spare_roles import name_of
 from raylog.actors.processes.spares import SpareReplicas
@@ -74,5 +74,5 @@ class RayReplicaFactory:
             except (ray.exceptions.RayError, TimeoutError) as error:
                 logger.info("%s did not stop cleanly: %s", name, error)
             ray.kill(handle, no_restart=True)
-            await wait_until_gone(actor)
+            await wait_until_ended(actor)
         await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is

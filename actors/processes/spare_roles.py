@@ -19,7 +19,7 @@ from raylog.core.errors import DataDirectoryError
 from raylog.rpc import Secret
 
 ROLES_FOLDER: Final = "roles"
-ASK_S: Final = 5.0
+QUERY_S: Final = 5.0
 _NOTED: Final = (
     "topic_id",
     "topic",
@@ -47,7 +47,7 @@ def role_file(data_directory: Path, actor: str) -> Path:
 def write_role(file: Path, spec: ReplicaSpec) -> None:
     """Note that the file's actor is this replica from now on; readers see all of it or nothing. Raises OSError.
 
-    Not synced: the note has to outlive processes only. When the machine fails, the actor is gone too.
+    Not synced: the note has to outlive processes only. When the machine fails, the actor ends too.
     """
     file.parent.mkdir(exist_ok=True)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
@@ -89,7 +89,7 @@ def noted_roles(data_directory: Path, secret: Secret) -> list[tuple[Path, Replic
     return found
 
 
-def actors_by_role(known: MutableMapping[str, str], timeout_s: float = ASK_S) -> dict[str, str]:
+def actors_by_role(known: MutableMapping[str, str], timeout_s: float = QUERY_S) -> dict[str, str]:
     """Return Ray's names of all Raylog actors by role: replicas by their own names, including those from spares.
 
     A spare without a replica, or one that does not answer, is listed under its own name. ``known`` remembers roles
@@ -99,18 +99,18 @@ def actors_by_role(known: MutableMapping[str, str], timeout_s: float = ASK_S) ->
 
     listed: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
     names = sorted(entry["name"] for entry in listed if entry["namespace"] == NAMESPACE)
-    for gone in known.keys() - set(names):
-        del known[gone]
-    asked: dict[str, Any] = {}
+    for ended in known.keys() - set(names):
+        del known[ended]
+    queries: dict[str, Any] = {}
     for name in names:
         if name.startswith(SPARE_PREFIX) and name not in known:
             try:
-                asked[name] = ray.get_actor(name, namespace=NAMESPACE).role.remote()
+                queries[name] = ray.get_actor(name, namespace=NAMESPACE).role.remote()
             except ValueError:
                 continue  # it ended since it was listed
-    if asked:
-        done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
-        for name, answer in asked.items():
+    if queries:
+        done, _ = ray.wait(list(queries.values()), num_returns=len(queries), timeout=timeout_s)
+        for name, answer in queries.items():
             try:
                 role = ray.get(answer) if answer in done else ""
             except ray.exceptions.RayError:

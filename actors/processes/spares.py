@@ -20,7 +20,7 @@ from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, spare_prefix
 from raylog.actors.processes.ray_replica import replica_class
-from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S, actor_options, answer, find_actor, wait_until_gone
+from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S, actor_options, answer, find_actor, wait_until_ended
 from raylog.actors.processes.spare_plan import QUIET_MS, Sight, choose, plan
 from raylog.actors.processes.spare_roles import name_of, noted_roles, role_file, write_role
 from raylog.rpc import Secret
@@ -29,7 +29,7 @@ from raylog.storage.directory import partition_folder
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 10.0
-ASK_S: Final = 2.0
+QUERY_S: Final = 2.0
 
 
 class SpareReplicas:
@@ -107,7 +107,7 @@ class SpareReplicas:
         try:
             await answer(handle.adopt.remote(spec), MAKE_TIMEOUT_S)
         except ray.exceptions.RayTaskError:
-            # It could not start. A dedicated actor would be gone now; end this one too, and do not use up another.
+            # It could not start. A dedicated actor would have ended; end this one too, and do not use up another.
             await self._end(self._roles[replica])
             await self.forget(replica)
             self._barred.add(replica)  # last: forgetting a replica lifts the bar
@@ -124,7 +124,7 @@ class SpareReplicas:
     async def _load(self) -> None:
         """Read the notes of the broker's earlier incarnations, once, and remove those that no longer hold.
 
-        A replica without a folder never began, so no component would end its process if its topic is gone by now.
+        A replica without a folder never began, so no component would end its process if its topic is deleted by now.
         """
         async with self._loading:
             if self._loaded:
@@ -193,7 +193,7 @@ class SpareReplicas:
         handle = find_actor(actor)
         if handle is not None:
             ray.kill(handle, no_restart=True)
-            await wait_until_gone(actor)
+            await wait_until_ended(actor)
 
 
 async def _living(prefix: str) -> set[str]:
@@ -206,6 +206,6 @@ async def _role(name: str) -> str | None:
     """Return the replica that an actor is, "" for a spare, None when it does not answer."""
     handle = find_actor(name)
     try:
-        return None if handle is None else str(await answer(handle.role.remote(), ASK_S))
+        return None if handle is None else str(await answer(handle.role.remote(), QUERY_S))
     except (ray.exceptions.RayError, TimeoutError):
         return None

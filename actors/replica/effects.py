@@ -201,7 +201,7 @@ class ReplicaEffects:
                 logger.info("%s: truncating to %d", self._partition, to)
                 self._log.truncate_to(to)
             else:
-                logger.info("%s: starting anew at %d", self._partition, to)
+                logger.info("%s: starting again at %d", self._partition, to)
                 self._log.truncate_fully_and_start_at(to)
         self.release()
 

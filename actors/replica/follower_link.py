@@ -54,9 +54,9 @@ class FollowerLink:
             self._endpoint = endpoint
         standing = self._connection
         if standing is not None and not standing.is_closed:
-            self._ask(standing, fetch)
+            self._fetch(standing, fetch)
             return
-        task = asyncio.create_task(self._connect_and_ask(fetch, endpoint), name=f"fetch {fetch.request}")
+        task = asyncio.create_task(self._connect_and_fetch(fetch, endpoint), name=f"fetch {fetch.request}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -75,7 +75,7 @@ class FollowerLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _connect_and_ask(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
+    async def _connect_and_fetch(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
         if endpoint is None:
             await asyncio.sleep(0)
             self._on_failure(fetch, LINK_BROKEN, 0)
@@ -85,9 +85,9 @@ class FollowerLink:
         except (RaylogError, OSError):
             self._on_failure(fetch, LINK_BROKEN, 0)
         else:
-            self._ask(connection, fetch)
+            self._fetch(connection, fetch)
 
-    def _ask(self, connection: Connection, fetch: SendFetch) -> None:
+    def _fetch(self, connection: Connection, fetch: SendFetch) -> None:
         """Send the fetch on an open connection. No task: every replicated record passes here."""
         connection.call_then(
             REPLICA_FETCH.name,

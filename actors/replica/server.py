@@ -191,7 +191,7 @@ class ReplicaServer:
                 opened.lock.release()
 
     def _fall_silent(self, reason: str) -> None:
-        """Stop everything but the process: the topic is gone, and the broker ends this actor when it learns of it.
+        """Stop everything but the process: the topic is deleted, and the broker ends this actor when it learns of it.
 
         Ending the process here would only make Ray restart it, needlessly and without a limit.
         """
@@ -377,7 +377,7 @@ class ReplicaServer:
         self._running().isr_answered(effect.request, code, state)
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
-        logger.warning("%s: the disk refuses appends or hangs; another replica is asked to lead", self.partition)
+        logger.warning("%s: the disk refuses appends or hangs; resigning leadership", self.partition)
         spec = self.spec
         resignation = ResignLeaderRequest(
             spec.topic_id, spec.topic, spec.partition, spec.broker, self._incarnation, effect.leader_epoch
@@ -385,7 +385,7 @@ class ReplicaServer:
         try:
             await self._link.call(RESIGN_LEADER.name, resignation, timeout_s=PROPOSE_TIMEOUT_S)
         except RaylogError as error:
-            logger.warning("%s: nobody else was asked to lead yet, trying again: %s", self.partition, error)
+            logger.warning("%s: leadership is not resigned yet, trying again: %s", self.partition, error)
 
     # ------------------------------------------------------------ time and tasks
 

@@ -21,7 +21,7 @@ class TailCache:
         self._log = log
         self._first = self._end = -1
         self._appended: Records = b""
-        self._asked: tuple[int, int, int] | None = None
+        self._last_read: tuple[int, int, int] | None = None
         self._found: Records = b""
 
     def appended(self, first: int, end: int, records: Records) -> None:
@@ -33,7 +33,7 @@ class TailCache:
         """The log was cut: the same offsets may get other records."""
         self._first = self._end = -1
         self._appended = self._found = b""
-        self._asked = None
+        self._last_read = None
 
     def is_small(self, offset: int, below_bytes: int) -> bool:
         """Whether the last append of this leader begins at this offset, and has less than so many bytes."""
@@ -44,9 +44,9 @@ class TailCache:
         if offset >= self._log.log_start_offset:
             if offset == self._first and self._end <= upper and len(self._appended) <= max_bytes:
                 return self._appended
-            if self._asked == (offset, max_bytes, upper):
+            if self._last_read == (offset, max_bytes, upper):
                 return self._found
         found = self._log.read(offset, max_bytes, upper)
         is_small = len(found) <= KEPT_BYTES
-        self._asked, self._found = ((offset, max_bytes, upper), found) if is_small else (None, b"")
+        self._last_read, self._found = ((offset, max_bytes, upper), found) if is_small else (None, b"")
         return found

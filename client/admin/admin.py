@@ -307,7 +307,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
                     connection = await self.cluster.connection((broker.host, broker.port), min(left_s, 1.0))
                     reply, _ = await call(connection, METADATA, MetadataRequest([name]), timeout_s=min(left_s, 5.0))
                 except RaylogError as error:  # a broker that dies meanwhile is not waited for
-                    late = RequestTimedOut(f"Broker {broker.broker} could not be asked about {name!r}: {error}")
+                    late = RequestTimedOut(f"Broker {broker.broker} could not be queried about {name!r}: {error}")
                     continue
                 topic = reply.topics[0]
                 count, led = len(topic.partitions), sum(bool(row.leader_port) for row in topic.partitions)

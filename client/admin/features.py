@@ -44,6 +44,6 @@ class AsyncFeatures:
         brokers that do not know the level.
         """
         wanted = -1 if level is None else level
-        asked = RaiseFeatureLevelRequest(wanted)
-        reply = await self.cluster.call_broker(RAISE_FEATURE_LEVEL, asked, timeout_s=timeout_s)
+        request = RaiseFeatureLevelRequest(wanted)
+        reply = await self.cluster.call_broker(RAISE_FEATURE_LEVEL, request, timeout_s=timeout_s)
         return reply.level, reply.previous_level

@@ -51,7 +51,7 @@ async def partition_lags(
     """
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(partition: TopicPartition, offset: int | None) -> PartitionLag:
+    async def lag_at(partition: TopicPartition, offset: int | None) -> PartitionLag:
         try:
             async with asyncio.timeout(timeout_s), gate:
                 return await _lag(cluster, partition, offset, now_ms, timeout_s)
@@ -59,7 +59,7 @@ async def partition_lags(
             return PartitionLag(offset, error=as_raylog_error(failure))
 
     partitions = list(committed)
-    found = await asyncio.gather(*(ask(each, committed[each]) for each in partitions))
+    found = await asyncio.gather(*(lag_at(each, committed[each]) for each in partitions))
     return dict(zip(partitions, found, strict=True))
 
 

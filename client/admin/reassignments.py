@@ -30,7 +30,7 @@ __all__ = ["AsyncMoving", "Move", "PartitionReassignment"]
 Wanted = Mapping[tuple[str, int], Sequence[int] | None]
 """For each (topic, partition) its brokers, preferred leader in front; None = cancel what is under way."""
 
-ASK_TIMEOUT_S = 2.0
+CALL_TIMEOUT_S = 2.0
 POLL_S = 0.1
 
 
@@ -102,8 +102,8 @@ class AsyncMoving:
         self, *, sizes: bool = False, timeout_s: float = 30.0
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The partitions under reassignment. With `sizes`, also the bytes held by their leaders and new replicas."""
-        asked = ListPartitionReassignmentsRequest()
-        rows = await self.cluster.call_broker(LIST_PARTITION_REASSIGNMENTS, asked, timeout_s=timeout_s)
+        request = ListPartitionReassignmentsRequest()
+        rows = await self.cluster.call_broker(LIST_PARTITION_REASSIGNMENTS, request, timeout_s=timeout_s)
         found = {}
         for row in rows:
             partition = TopicPartition(row.topic, row.partition)
@@ -172,7 +172,7 @@ class AsyncMoving:
         """Request the bytes that replicas hold; those that do not answer are left out."""
         limit = asyncio.Semaphore(32)
 
-        async def ask(partition: TopicPartition, broker: int) -> int | None:
+        async def bytes_at(partition: TopicPartition, broker: int) -> int | None:
             info = self.cluster.metadata.partition(partition.topic, partition.partition)
             places = () if info is None else info.places
             endpoint = next(((host, port) for number, host, port in places if number == broker and port), None)
@@ -180,11 +180,11 @@ class AsyncMoving:
                 return None
             try:
                 async with limit:
-                    connection = await self.cluster.connection(endpoint, ASK_TIMEOUT_S)
-                    status, _ = await call(connection, REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=ASK_TIMEOUT_S)
+                    connection = await self.cluster.connection(endpoint, CALL_TIMEOUT_S)
+                    status, _ = await call(connection, REPLICA_STATUS, ReplicaStatusRequest(), timeout_s=CALL_TIMEOUT_S)
             except (RaylogError, OSError):
                 return None  # it is starting or stopping
             return status.size_bytes
 
-        answers = await asyncio.gather(*(ask(partition, broker) for partition, broker in wanted))
+        answers = await asyncio.gather(*(bytes_at(partition, broker) for partition, broker in wanted))
         return {key: size for key, size in zip(wanted, answers, strict=True) if size is not None}

@@ -113,13 +113,13 @@ class ClusterClient:
         """
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline_s = self._now_s() + limit_s
-        asked = None if topics is None else frozenset(topics)
+        wanted = None if topics is None else frozenset(topics)
         while (running := self._refreshing) is not None and not running.done():
-            covered = self._refreshing_topics is None or (asked is not None and asked <= self._refreshing_topics)
+            covered = self._refreshing_topics is None or (wanted is not None and wanted <= self._refreshing_topics)
             await self._wait_for(running, deadline_s, raise_its_error=covered)
             if covered:
                 return
-        self._refreshing_topics = None if asked is None else asked | self._wanted
+        self._refreshing_topics = None if wanted is None else wanted | self._wanted
         task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline_s))
         task.add_done_callback(_mark_seen)
         self._refreshing = task
@@ -254,8 +254,8 @@ class ClusterClient:
                 info, found = await self.leader(topic, partition, timeout_s=left_s)
                 assert found.endpoint is not None  # `leader` raises without one
                 connection = await self.connection(found.endpoint, left_s)
-                asked = request(info.topic_id, partition, found.leader_epoch)
-                return await call(connection, method, asked, timeout_s=max(0.001, deadline_s - self._now_s()))
+                message = request(info.topic_id, partition, found.leader_epoch)
+                return await call(connection, method, message, timeout_s=max(0.001, deadline_s - self._now_s()))
             except RaylogError as failure:
                 error = failure
                 # A topic that no broker knows stays unknown; a partition that a replica does not know has only moved.
@@ -277,8 +277,8 @@ class ClusterClient:
         """The endpoint of the group's coordinator; waits while it is being started."""
         known = self._coordinators.get(group)
         if known is None:
-            asked = FindCoordinatorRequest("group", group)
-            found = await self.call_broker(FIND_COORDINATOR, asked, timeout_s=timeout_s)
+            query = FindCoordinatorRequest("group", group)
+            found = await self.call_broker(FIND_COORDINATOR, query, timeout_s=timeout_s)
             known = self._coordinators[group] = (found.host, found.port)
         return known
 
@@ -341,9 +341,9 @@ class ClusterClient:
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         given = list(self.address.endpoints) if self.address is not None else []
         self._random.shuffle(known)
-        everyone = list(dict.fromkeys([*known, *given]))
+        candidates = list(dict.fromkeys([*known, *given]))
         return sorted(
-            everyone, key=lambda endpoint: (endpoint == self._doubted, self.live_connection(endpoint) is None)
+            candidates, key=lambda endpoint: (endpoint == self._doubted, self.live_connection(endpoint) is None)
         )
 
     async def _find_again(self, deadline_s: float) -> None:

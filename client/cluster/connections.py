@@ -81,7 +81,7 @@ class ConnectionPool:
     async def _connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         connection = await connect(endpoint[0], endpoint[1], secret=self.secret, timeout_s=timeout_s, tls=self._tls)
         self._open[endpoint] = connection
-        connection.on_close(lambda gone: self._gone(endpoint, gone))
+        connection.on_close(lambda closed: self._forget(endpoint, closed))
         return connection
 
     def _opened(self, endpoint: Endpoint, task: asyncio.Task[Connection]) -> None:
@@ -89,7 +89,7 @@ class ConnectionPool:
         if not task.cancelled():
             task.exception()  # marks it as retrieved: the waiters have it too, or have given up
 
-    def _gone(self, endpoint: Endpoint, connection: Connection) -> None:
+    def _forget(self, endpoint: Endpoint, connection: Connection) -> None:
         if self._open.get(endpoint) is connection:
             del self._open[endpoint]
 

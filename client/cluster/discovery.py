@@ -89,14 +89,14 @@ async def find_cluster(
 
 async def _through_ray(timeout_s: float) -> ClusterAddress:
     # Ray's calls block, and they must not stop the loop; the thread ends at the deadline it is given.
-    info = await asyncio.to_thread(_ask_controller, timeout_s)
+    info = await asyncio.to_thread(_query_controller, timeout_s)
     endpoints = tuple((str(host), int(port)) for _, host, port in info["brokers"])
     if not endpoints:
         raise NoClusterFound("The Raylog cluster has no live broker; `raylog status` shows what it waits for.")
     return ClusterAddress(parse_secret(info["secret"]), endpoints, through_ray=True)
 
 
-def _ask_controller(timeout_s: float) -> dict[str, Any]:
+def _query_controller(timeout_s: float) -> dict[str, Any]:
     try:
         import ray
     except ImportError:
@@ -117,5 +117,5 @@ def _ask_controller(timeout_s: float) -> dict[str, Any]:
     except ray.exceptions.GetTimeoutError:
         raise NoClusterFound(f"The Raylog controller did not answer within {timeout_s:.0f} seconds.") from None
     except ray.exceptions.RayError as error:
-        raise NoClusterFound(f"The Raylog controller could not be asked: {error}") from error
+        raise NoClusterFound(f"The Raylog controller could not be queried: {error}") from error
     return dict(info)

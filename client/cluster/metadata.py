@@ -50,7 +50,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic. `partitions` is ordered by number, which is the index; `version` is the metadata's when learnt."""
+    """One topic. `partitions` is ordered by number, which is the index; `version` is the metadata's when learned."""
 
     topic_id: str
     name: str
@@ -86,8 +86,8 @@ class MetadataCache:
             name = topic.topic
             known = self.topics.get(name)
             if topic.error_code:
-                is_gone = topic.error_code == UnknownTopicOrPartition.code
-                if is_gone and known is not None and version >= known.version:
+                is_unknown = topic.error_code == UnknownTopicOrPartition.code
+                if is_unknown and known is not None and version >= known.version:
                     del self.topics[name]
                     changed.add(name)
                 continue
@@ -100,9 +100,9 @@ class MetadataCache:
         return changed
 
     def _drop_missing(self, there: set[str], version: int) -> set[str]:
-        gone = {name for name, known in self.topics.items() if name not in there and version >= known.version}
-        self.forget_topics(gone)
-        return gone
+        missing = {name for name, known in self.topics.items() if name not in there and version >= known.version}
+        self.forget_topics(missing)
+        return missing
 
     def topic(self, name: str) -> TopicInfo | None:
         """The topic, or None when it is not known."""

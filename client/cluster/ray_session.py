@@ -26,9 +26,9 @@ def running_ray_address() -> str | None:
 
     Not that cluster's own address: Ray presents the user's token only with "auto", and refuses clients without it.
     """
-    told = os.environ.get("RAY_ADDRESS")
-    if told:
-        return told
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        return address
     folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
     try:
         noted = (folder / ADDRESS_FILE).read_text(encoding="utf-8").strip()

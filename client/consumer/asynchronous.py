@@ -53,7 +53,7 @@ class AsyncConsumer(Operations):
         call = await engine.last_call(commit=autocommit, timeout_s=timeout_s)
         try:
             if call is not None:
-                await self._tell(call)
+                await self._call_listener(call)
         finally:
             await engine.close(timeout_s=timeout_s)
 
@@ -122,15 +122,15 @@ class AsyncConsumer(Operations):
             call = await engine.ready(deadline_s, only)
             if call is not None:
                 try:
-                    await self._tell(call)
+                    await self._call_listener(call)
                 finally:
-                    engine.told()
+                    engine.listener_called()
             elif taken := engine.taken(take):
                 return taken
             elif time.monotonic() >= deadline_s:
                 return None
 
-    async def _tell(self, call: ListenerCall) -> None:
-        told = self._engine.listener.make(call)
-        if inspect.isawaitable(told):
-            await told
+    async def _call_listener(self, call: ListenerCall) -> None:
+        returned = self._engine.listener.make(call)
+        if inspect.isawaitable(returned):
+            await returned

@@ -163,7 +163,7 @@ class Consumer(ConsumerState, SynchronousClient):
             while True:
                 call = self._run(engine.ready(deadline_s))
                 if call is not None:
-                    self._tell(call)
+                    self._call_listener(call)
                 elif taken := engine.taken(take):
                     return taken
                 elif time.monotonic() >= deadline_s:
@@ -171,11 +171,11 @@ class Consumer(ConsumerState, SynchronousClient):
         finally:
             self._one_poll.release()
 
-    def _tell(self, call: ListenerCall) -> None:
+    def _call_listener(self, call: ListenerCall) -> None:
         try:
             self._engine.listener.make(call)
         finally:
-            self._do(self._engine.told)
+            self._do(self._engine.listener_called)
 
     # Positions
 

@@ -350,10 +350,10 @@ class Engine:
         self._attention = self.group is not None and self.group.needs_turn
         return None
 
-    def told(self) -> None:
+    def listener_called(self) -> None:
         """The listener was called."""
         if self.group is not None:
-            self.group.told()
+            self.group.listener_called()
         self.notify()
 
     def _repair(self) -> None:

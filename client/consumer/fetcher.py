@@ -215,7 +215,7 @@ class Fetcher:
         await self._cluster.look_for_leader(partition.topic)
         found = self._cluster.metadata.partition(*partition)
         if found is not None and found.leader_epoch > stream.leader.leader_epoch:
-            reason = f"Partition {partition} has another leader than the one that was asked."
+            reason = f"Partition {partition} has another leader than the one fetched from."
             stream.end(NotLeaderOrFollower(reason))
 
     async def _refresh(self, topic: str) -> None:

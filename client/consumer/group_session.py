@@ -52,9 +52,9 @@ class Step(Enum):
 
     STEADY = "reading"
     COMMITTING = "positions are committed before partitions are given back"
-    TELLING_REVOKED = "the user is told what is given back"
+    REVOKING = "the listener is called with what is given back"
     JOINING = "waiting for the next generation"
-    TELLING_ASSIGNED = "the user is told what has come"
+    ASSIGNING = "the listener is called with what has come"
 
 
 class GroupSession:
@@ -106,7 +106,7 @@ class GroupSession:
     # Called inside poll()
 
     def turn(self) -> ListenerCall | None:
-        """Advance a rebalance. The caller makes the returned listener call, then calls `told()`.
+        """Advance a rebalance. The caller makes the returned listener call, then calls `listener_called()`.
 
         Raises errors that only the user can resolve: an unknown topic, a fenced instance id, no common assignor.
         """
@@ -123,12 +123,12 @@ class GroupSession:
                 return None
         return self._call
 
-    def told(self) -> None:
+    def listener_called(self) -> None:
         """The listener call was made; the rebalance continues."""
         self._call = None
-        if self._step is Step.TELLING_REVOKED:
+        if self._step is Step.REVOKING:
             self._give_back()
-        elif self._step is Step.TELLING_ASSIGNED:
+        elif self._step is Step.ASSIGNING:
             self._step = Step.STEADY
 
     def rejoin(self, reason: str) -> None:
@@ -145,7 +145,7 @@ class GroupSession:
                 self._step = Step.COMMITTING
                 self._start(self._commit())
             else:
-                self._tell_revoked()
+                self._call_revoked()
             return True
         if self._work is None or not self._work.done():
             return False
@@ -154,7 +154,7 @@ class GroupSession:
             if member.fenced is not None:
                 self._step = Step.STEADY  # `turn` raises it; joining again would fence the process that has the id now
             else:
-                self._tell_revoked()
+                self._call_revoked()
             return True
         self._step = Step.STEADY  # a failed join starts again here
         try:
@@ -164,12 +164,12 @@ class GroupSession:
             raise as_raylog_error(failure) from failure
         self._assignment.set_partitions(partitions or (), Start.COMMITTED)
         self._on_assignment()
-        self._step = Step.TELLING_ASSIGNED
+        self._step = Step.ASSIGNING
         self._call = ListenerCall("assigned", list(partitions or ()))
         return True
 
-    def _tell_revoked(self) -> None:
-        self._step = Step.TELLING_REVOKED
+    def _call_revoked(self) -> None:
+        self._step = Step.REVOKING
         held = list(self._assignment.states)
         if held:
             self._call = ListenerCall("lost" if self.membership.lost else "revoked", held)
@@ -205,14 +205,14 @@ class GroupSession:
             call = Call.JOIN
             try:
                 timeout_s = max(self._request_s, member.rebalance_timeout_ms / 1000 + JOIN_EXTRA_S)
-                joined = await self._ask(JOIN_GROUP, member.join_request(topics, _pack), timeout_s)
+                joined = await self._request(JOIN_GROUP, member.join_request(topics, _pack), timeout_s)
                 rows = member.joined(joined)
                 subscriptions = member.subscriptions(rows, _unpack)
                 watched = subscriptions or member.subscriptions(member.unassigned_rows, _unpack)
                 counts = await self._partition_counts(watched)
                 call = Call.SYNC
                 assignments = member.sync_request(subscriptions, counts, _pack)
-                synced = await self._ask(SYNC_GROUP, assignments, max(self._request_s, JOIN_EXTRA_S))
+                synced = await self._request(SYNC_GROUP, assignments, max(self._request_s, JOIN_EXTRA_S))
                 partitions = member.synced(synced.assignment, _unpack)
                 if topics != sorted(self._assignment.topics):
                     member.need_rejoin("its subscription was changed while it joined")
@@ -229,7 +229,7 @@ class GroupSession:
                 if not isinstance(error, MemberIdRequired):
                     await asyncio.sleep(backoff.next_s())
 
-    async def _ask(self, method: Method[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
+    async def _request(self, method: Method[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
         return await self._cluster.call_coordinator(self.membership.group, method, request, timeout_s=timeout_s)
 
     async def _look_up(self, topics: Sequence[str]) -> None:
@@ -252,7 +252,7 @@ class GroupSession:
         member = self.membership
         wanted = {topic for each in subscriptions.values() for topic in each.topics}
         try:
-            group = await self._ask(DESCRIBE_GROUP, DescribeGroupRequest(member.group), self._request_s)
+            group = await self._request(DESCRIBE_GROUP, DescribeGroupRequest(member.group), self._request_s)
             given = {
                 each for row in group.members if row.assignment for each in decode_assignment(_unpack(row.assignment))
             }
@@ -305,7 +305,7 @@ class GroupSession:
                 continue
             generation = member.generation
             try:
-                await self._ask(HEARTBEAT, member.heartbeat_request(), timeout_s)
+                await self._request(HEARTBEAT, member.heartbeat_request(), timeout_s)
             except RaylogError as error:
                 reaction = member.failed(Call.HEARTBEAT, error, generation=generation)
                 if reaction.retry:
@@ -323,7 +323,7 @@ class GroupSession:
             member.lost = False
         if request is not None:
             try:
-                await self._ask(LEAVE_GROUP, request, timeout_s)
+                await self._request(LEAVE_GROUP, request, timeout_s)
             except RaylogError:
                 pass  # the session timeout has the same effect
 

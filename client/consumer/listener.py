@@ -33,7 +33,7 @@ class ListenerCalls:
     """The user's functions by kind of call."""
 
     def __init__(self) -> None:
-        self._told: dict[str, CallbackWaiter | None] = {}
+        self._functions: dict[str, CallbackWaiter | None] = {}
 
     def set(
         self,
@@ -44,7 +44,7 @@ class ListenerCalls:
     ) -> None:
         """Take the functions, or the methods of the listener where none is given."""
         revoked = on_revoked or getattr(listener, "on_partitions_revoked", None)
-        self._told = {
+        self._functions = {
             "assigned": on_assigned or getattr(listener, "on_partitions_assigned", None),
             "revoked": revoked,
             "lost": on_lost or getattr(listener, "on_partitions_lost", None) or revoked,
@@ -52,5 +52,5 @@ class ListenerCalls:
 
     def make(self, call: ListenerCall) -> Any:
         """Call the user's function, if there is one; its result may have to be awaited."""
-        told = self._told.get(call.kind)
-        return None if told is None else told(call.partitions)
+        function = self._functions.get(call.kind)
+        return None if function is None else function(call.partitions)

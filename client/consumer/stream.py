@@ -53,7 +53,7 @@ class FetchStream:
         self._timeout_s = (config.request_timeout_ms + config.fetch_max_wait_ms) / 1000
         self._patience_s = suspect_s + config.fetch_max_wait_ms / 1000
         self._pause_s = suspect_s
-        self._asked_s = 0.0
+        self._sent_s = 0.0
         self._timer: asyncio.TimerHandle
         self._watch: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -65,7 +65,7 @@ class FetchStream:
         """Fetch until `goes_on` returns False, or the session is over. Raises the error of a failed fetch."""
         if self.state.fetch_offset < 0:
             return  # the position was dropped while the leader was looked up
-        self._ask()
+        self._fetch()
         self._timer = self._loop.call_later(self._patience_s, self._look)
         try:
             await self._ended
@@ -83,7 +83,7 @@ class FetchStream:
         else:
             self._ended.set_exception(error)
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         config, leader = self._config, self.leader
         fetch = FetchRequest(
             self.state.topic_id,
@@ -95,10 +95,10 @@ class FetchStream:
             config.fetch_max_wait_ms,
             ISOLATION_READ_UNCOMMITTED,
         )
-        self._asked_s = self._loop.time()
+        self._sent_s = self._loop.time()
         wants_near = config.short_circuit_reads and self.state.reads_near
-        method, asked = near_or_plain(self.connection, fetch, wants_near=wants_near)
-        self.connection.call_then(method.name, asked, timeout_s=self._timeout_s, then=partial(self._answered, method))
+        method, message = near_or_plain(self.connection, fetch, wants_near=wants_near)
+        self.connection.call_then(method.name, message, timeout_s=self._timeout_s, then=partial(self._answered, method))
 
     def _answered(self, method: AnyMethod, answer: Reply | RaylogError) -> None:
         if self._ended.done():  # also when `run` was cancelled
@@ -131,20 +131,20 @@ class FetchStream:
             # First: the user's thread wakes up meanwhile, and gets the interpreter's lock when the request is written.
             self._on_data()
         if self._goes_on(self):
-            self._ask()
+            self._fetch()
         else:
             self.end()
 
     def _look(self) -> None:
         """Look for another leader when the answer is late; else check again when it would be."""
-        left_s = self._asked_s + self._patience_s - self._loop.time()
+        left_s = self._sent_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._look)
         else:
-            self._watch = self._loop.create_task(self._watch_leader(self._asked_s))
+            self._watch = self._loop.create_task(self._watch_leader(self._sent_s))
 
-    async def _watch_leader(self, asked_s: float) -> None:
-        while self._asked_s == asked_s and not self._ended.done():
+    async def _watch_leader(self, sent_s: float) -> None:
+        while self._sent_s == sent_s and not self._ended.done():
             await self._look_for_leader()
             await asyncio.sleep(self._pause_s)
         if not self._ended.done():

@@ -177,8 +177,8 @@ class Membership:
 
     def join_request(self, topics: Sequence[str], pack: Pack) -> JoinGroupRequest:
         """The JoinGroup request. The member holds no generation from here until it has synced."""
-        asked = Subscription(topics=tuple(sorted(topics)), owned=self.owned, generation=self.owned_generation)
-        wire = pack(encode_subscription(asked))
+        subscription = Subscription(topics=tuple(sorted(topics)), owned=self.owned, generation=self.owned_generation)
+        wire = pack(encode_subscription(subscription))
         self.is_stable = False
         return JoinGroupRequest(
             self.group,

@@ -16,7 +16,7 @@ from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import SendFuture
-from raylog.client.producer.queues import PartitionQueue, TopicQueues, queue_gone
+from raylog.client.producer.queues import PartitionQueue, TopicQueues, partition_removed
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.producer.spinlock import Spinlock
 from raylog.client.types import Header
@@ -87,7 +87,7 @@ class Accumulator:
             named = self.queue_of(topic_queues, key, partition)
         is_wake_due = False
         with self.turn:
-            if named is not None and named.is_gone:  # the topic has shrunk since the look-up
+            if named is not None and named.is_removed:  # the topic has shrunk since the look-up
                 named = self.queue_of(topic_queues, key, partition)
             batch = (named or topic_queues.sticky).open
             if batch is not None and size < batch.room:
@@ -124,8 +124,8 @@ class Accumulator:
                 return None
             if queue is None:
                 queue = self._sticky_queue(topic_queues, size)
-            if queue.is_gone:
-                raise queue_gone(queue)
+            if queue.is_removed:
+                raise partition_removed(queue)
             if queue.open is not None:
                 queue.sealed.append(self._seal(queue, queue.open))
             batch = self._new_batch(queue)

@@ -23,7 +23,7 @@ _lock = threading.Lock()  # guards the few fields that waiting threads and the l
 JOIN_BELOW_BYTES = 8 * 1024
 """A connection would copy a body below this beside the header in any case."""
 
-IN_LINE, SENT, STORED = "in line", "sent", "stored"
+QUEUED, SENT, STORED = "queued", "sent", "stored"
 
 
 class Batch:
@@ -63,7 +63,7 @@ class Batch:
         """The encoded bytes; in parts if a large body would have to be copied to join them."""
         self.encoded_bytes = 0
         self.base_sequence = -1
-        self.state = IN_LINE
+        self.state = QUEUED
         self.attempts = 0
         """Number of attempts; also separates the answer of the last attempt from a late one of an earlier."""
         self.sent_s = 0.0

@@ -2,16 +2,16 @@
 
 The rules, with idempotence on:
 
-- A batch gets its sequence when it is put in line, and keeps it; at most five are in line, because a leader remembers
+- A batch gets its sequence when it enters the line, and keeps it; the line holds at most five, because a leader keeps
   the last five batches of a producer. A batch leaves the line when it and all before it are answered.
-- After a retriable failure nothing new is sent until every request is answered; then all that is in line is sent again
+- After a retriable failure nothing new is sent until every request is answered; then the whole line is sent again,
   in order, the same bytes, to the current leader. Batches stored before are recognised and answered with their offset.
 - A leader that does not know a producer accepts any sequence from it. So the first batch goes alone, also after every
   failure: only when it is stored may others follow at once, because only then is a gap before them detected.
 - A batch that is given up (late, or refused for good) leaves a hole in the sequences if it was not stored. The batch
-  behind it is then refused as out of order while it is first in line: that is proof that nothing in line is stored, so
-  the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses requests still in
-  flight under the old epoch. (Kafka's client does the same: KIP-360.)
+  behind it is then refused as out of order while it is first in the line: that proves that no batch of the line is
+  stored, so the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses requests
+  still in flight under the old epoch. (Kafka's client does the same: KIP-360.)
 
 Everything here runs on the sender's loop. May touch: the network through `ClusterClient`, the clock.
 """
@@ -28,7 +28,7 @@ from itertools import islice
 from typing import Any
 
 from raylog.client.cluster.failures import Backoff, as_raylog_error
-from raylog.client.producer.batch import IN_LINE, SENT, STORED, Batch
+from raylog.client.producer.batch import QUEUED, SENT, STORED, Batch
 from raylog.client.producer.context import DeliveryContext
 from raylog.client.producer.queues import PartitionQueue
 from raylog.core.errors import (
@@ -82,12 +82,12 @@ class Delivery:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is in line."""
+        """The line is empty."""
         return not self._line
 
     @property
     def batches(self) -> list[Batch]:
-        """The batches in line."""
+        """The batches of the line."""
         return list(self._line)
 
     def waits_since_s(self) -> float:
@@ -112,13 +112,13 @@ class Delivery:
         window = context.window if self._is_known_to_leader else 1
         if line:
             for batch in islice(line, window):
-                if batch.state is IN_LINE:
+                if batch.state is QUEUED:
                     self._send(batch, now_s)
         while len(line) < window and (queue.sealed or queue.open is not None) and not self._is_recovering:
             taken = context.accumulator.take(queue, now_s)
             if taken is None:
                 return
-            if self._put_in_line(taken):
+            if self._enter_line(taken):
                 self._send(taken, now_s)
 
     def expire(self, now_s: float) -> None:
@@ -149,7 +149,7 @@ class Delivery:
             connection.abort(f"{self._queue.topic}-{self._queue.partition} has another leader")
 
     def fail_all(self, error: RaylogError) -> None:
-        """Give up everything in line."""
+        """Give up the whole line."""
         batches, self._line = list(self._line), deque()
         for batch in batches:
             self._fail(batch, error)
@@ -175,7 +175,7 @@ class Delivery:
 
     # Sending
 
-    def _put_in_line(self, batch: Batch) -> bool:
+    def _enter_line(self, batch: Batch) -> bool:
         """Encode a batch; False when that is not possible. It has then failed, without using a sequence."""
         context = self._context
         is_idempotent = context.config.enable_idempotence
@@ -274,7 +274,7 @@ class Delivery:
         self._context.counts.retries += 1
         out_of_order = isinstance(error, OutOfOrderSequence) and self._producer_id >= 0
         if out_of_order or (error.retriable and batch.attempts <= self._context.config.retries):
-            batch.state = IN_LINE
+            batch.state = QUEUED
             batch.is_refused_as_out_of_order = out_of_order
             self._needs_metadata |= error.refresh_metadata or isinstance(error, RequestTimedOut)
             if isinstance(error, RequestTimedOut) and self._connection is not None:
@@ -363,7 +363,7 @@ class Delivery:
             return
         self._producer_id, self._producer_epoch = producer_id, producer_epoch
         self._next_sequence = 0
-        for batch in [batch for batch in line if batch.state is IN_LINE]:
+        for batch in [batch for batch in line if batch.state is QUEUED]:
             try:
                 batch.encode_again(producer_id, producer_epoch, self._next_sequence)
             except Exception as error:  # out of memory, perhaps; the others continue without it

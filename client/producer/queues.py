@@ -23,7 +23,7 @@ class PartitionQueue:
     """One partition's queue: the full batches in order, then the open one."""
 
     __slots__ = (
-        "closed_bytes", "is_active", "is_available", "is_gone", "limit", "open", "partition", "sealed", "topic",
+        "closed_bytes", "is_active", "is_available", "is_removed", "limit", "open", "partition", "sealed", "topic",
         "waiting_bytes",
     )  # fmt: skip
 
@@ -35,7 +35,7 @@ class PartitionQueue:
         self.sealed: deque[Batch] = deque()
         self.is_active = False
         self.is_available = True
-        self.is_gone = False
+        self.is_removed = False
         """The topic was recreated with fewer partitions: `open` is None for good, and sealed batches fail."""
         self.waiting_bytes = 0
         """Bytes of closed batches that are not done."""
@@ -99,21 +99,21 @@ class TopicQueues:
         self.largest = request_limit
         self.largest_record = replace(self.largest_record, message_bytes=message_bytes)
         self.check_from = self.largest_record.check_from
-        gone = self.queues[len(info.partitions) :] if info.partitions else []
+        removed = self.queues[len(info.partitions) :] if info.partitions else []
         # `queue_of_key` reads without the lock: update the known keys first, then the queues.
-        self.queues = [queue for queue in self.queues if queue not in gone]
+        self.queues = [queue for queue in self.queues if queue not in removed]
         for number in range(len(self.queues), len(info.partitions)):
             self.queues.append(PartitionQueue(self.topic, number, limit))
-        for queue in gone:
-            queue.is_gone = True
+        for queue in removed:
+            queue.is_removed = True
         for queue, partition in zip(self.queues, info.partitions, strict=False):
             queue.is_available = partition.endpoint is not None
             queue.limit = limit
-        if not self.count or self.sticky.is_gone:
+        if not self.count or self.sticky.is_removed:
             self.sticky, self._sticky_until = self.queues[0], 0
         if self.count != len(self.queues):
             self.count, self.queues_of_keys = len(self.queues), {}
-        return gone
+        return removed
 
     def sticky_left(self) -> int:
         """How many bytes the chosen queue still gets."""
@@ -148,10 +148,10 @@ class TopicQueues:
         return queues[partition]
 
 
-def queue_gone(queue: PartitionQueue) -> UnknownTopicOrPartition:
+def partition_removed(queue: PartitionQueue) -> UnknownTopicOrPartition:
     """The error of records for a partition that its topic no longer has."""
     return UnknownTopicOrPartition(
-        f"Partition {queue.topic}-{queue.partition} is gone: the topic was deleted and created again with fewer "
+        f"Partition {queue.topic}-{queue.partition} does not exist: the topic was deleted and created again with fewer "
         "partitions. Send the records again; their keys have other partitions now.",
         topic=queue.topic,
     )

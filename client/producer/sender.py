@@ -18,7 +18,7 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.context import DeliveryContext
 from raylog.client.producer.delivery import Delivery
-from raylog.client.producer.queues import PartitionQueue, queue_gone
+from raylog.client.producer.queues import PartitionQueue, partition_removed
 from raylog.core.errors import RaylogError
 from raylog.rpc import WriteCoalescer
 from raylog.rpc.host.malloc import keep_freed_memory
@@ -139,8 +139,8 @@ class Sender:
             if delivery is None:
                 delivery = self._deliveries[queue] = Delivery(self._context, queue)
             try:
-                if queue.is_gone:
-                    delivery.fail_queue(queue_gone(queue))
+                if queue.is_removed:
+                    delivery.fail_queue(partition_removed(queue))
                 if is_late:
                     delivery.expire(now_s)
                 delivery.pump(now_s)
@@ -185,7 +185,7 @@ class Sender:
         for queue, delivery in list(self._deliveries.items()):
             if queue.topic in topics:
                 delivery.leader_changed()
-                if queue.is_gone and not queue.is_active and delivery.is_idle:
+                if queue.is_removed and not queue.is_active and delivery.is_idle:
                     delivery.close()
                     del self._deliveries[queue]
         self.look_again()

@@ -186,8 +186,8 @@ class RangeFetcher:
         request = FetchRequest(
             wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset, self._max_bytes, 1, wait_ms, 0
         )
-        method, asked = near_or_plain(connection, request, wants_near=self._reads_near)
-        reply, payload = await call(connection, method, asked, timeout_s=timeout_s)
+        method, message = near_or_plain(connection, request, wants_near=self._reads_near)
+        reply, payload = await call(connection, method, message, timeout_s=timeout_s)
         if isinstance(reply, FetchNearReply) and reply.slices:
             self._places.extend(open_places(reply.slices, None, wanted.topic_partition))
             return await asyncio.to_thread(self._read_near)  # files may be cold

@@ -75,7 +75,7 @@ _DECODE = {"keys": _decode_bytes, "values": _decode_bytes, "headers": msgspec.ms
 
 
 class OpenBatch:
-    """The records of one batch. Each access decodes a column anew. Access raises CorruptBatch for malformed bytes."""
+    """The records of one batch. Each access decodes a column again. Access raises CorruptBatch for malformed bytes."""
 
     __slots__ = (
         "_append_ms",

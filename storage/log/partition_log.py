@@ -388,16 +388,16 @@ class PartitionLog(ReadableLog):
         count = removable(self.segments, self.config, now_ms, high_watermark, self.log_start_offset)
         if count == len(self.segments):
             self._roll()  # the active segment is due too: keep an empty one in its place
-        gone = self.segments[:count]
+        removed = self.segments[:count]
         with self._lock:
-            for segment in gone:  # in order: a segment that cannot be renamed stays, with all behind it
+            for segment in removed:  # in order: a segment that cannot be renamed stays, with all behind it
                 self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
                 self._recent.forget(segment)
                 self.segments.remove(segment)
                 self._unsynced = [other for other in self._unsynced if other is not segment]
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self._move_start(self.log_start_offset)
-        return [segment.base_offset for segment in gone]
+        return [segment.base_offset for segment in removed]
 
     def purge_deleted(self, now_ms: int) -> int:
         """Remove files whose delay has passed; returns their number."""

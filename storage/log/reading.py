@@ -204,7 +204,7 @@ class ReadableLog:
             parts.append(data)
         if not parts and offset < min(upper, self.log_end_offset):
             # The batch claims to end beyond `upper`. That is rare enough to verify the header: a reader must not wait
-            # forever for damaged bytes.
+            # without a limit for damaged bytes.
             span = whole_batch(self.segments, offset)
             verify(span, span.segment.read(span.position, span.length), self.epochs)
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -93,7 +93,7 @@ class Recovery:
 
     def _begin_empty(self) -> None:
         if self.recovery_point > 0:
-            raise LogDamaged(self.folder, 0, 0, f"all segments are gone, but {self.recovery_point} offsets were synced")
+            raise LogDamaged(self.folder, 0, 0, f"all segments are missing; {self.recovery_point} offsets were synced")
         self._start_afresh(self.log_start)
 
     def _start_afresh(self, offset: int) -> None:

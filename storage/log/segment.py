@@ -112,7 +112,7 @@ class Segment:
             try:
                 self._fd = open_file(self.path, os.O_RDWR)
             except FileNotFoundError as error:
-                raise LogDamaged(self.path, 0, self.base_offset, "the file is gone") from error
+                raise LogDamaged(self.path, 0, self.base_offset, "the file is missing") from error
             except OSError as error:
                 raise from_os_error(f"open {self.path}", error) from error
 
@@ -222,7 +222,7 @@ class Segment:
     def begin_sync(self) -> int:
         """Return the descriptor to sync. It stays open until `end_sync`, even if the owner releases the segment.
 
-        It is opened anew only if the file was closed. Raises LogDamaged, DescriptorsExhausted,
+        It is opened again only if the file was closed. Raises LogDamaged, DescriptorsExhausted,
         StorageIoError.
         """
         with _DESCRIPTORS:

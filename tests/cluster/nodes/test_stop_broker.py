@@ -134,7 +134,7 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
     ]
 
     refused = shell.run("stop", "--broker", str(alone["leader"]), expect=1)
-    assert "nobody could lead single-0" in refused
+    assert "no replica could lead single-0" in refused
     assert "--force" in refused
     assert "There is no broker 9; the brokers of this cluster are: 1, 2, 3" in shell.run(
         "stop", "--broker", "9", expect=1

@@ -164,7 +164,7 @@ async def test_a_broker_with_the_only_copy_is_not_stopped_without_force(cluster:
     await talk.create("t", replicas=1)
     leader = (await talk.partition("t")).leader
     async with raylog.AsyncAdmin(**cluster.clients()) as admin:
-        with pytest.raises(raylog.StopRefused, match="nobody could lead t-0"):
+        with pytest.raises(raylog.StopRefused, match="no replica could lead t-0"):
             await admin.stop_broker(leader)
         with pytest.raises(raylog.InvalidRequest, match="There is no broker 7"):
             await admin.stop_broker(7)

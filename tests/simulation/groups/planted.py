@@ -198,7 +198,7 @@ GROUP_BUGS = (
         sabotage.successors_join_no_round(rebalance._replace_static),
     ),
     _bug("a member that leaves begins no round", MACHINE_OR_ANSWER, rebalance, "after_removal", lambda *_, **__: None),
-    _bug("silent members are kept", "L2", Member, "heard", sabotage.sessions_never_end),
+    _bug("silent members are kept", "L2", Member, "restart_session", sabotage.sessions_never_end),
     _bug(
         "a sync before the leader's is answered at once",
         "I15",

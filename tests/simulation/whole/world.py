@@ -55,7 +55,7 @@ class World:
         self.cluster = Cluster(
             self.scheduler, self.network, root, brokers=plan.brokers, voters=plan.voters, config=plan.config
         )
-        discovery._ask_controller = self.cluster.ask_controller
+        discovery._query_controller = self.cluster.ask_controller
         self.nemesis = Nemesis(self)
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
         self.client_hosts = [f"127.0.0.{100 + number}" for number in range(plan.client_hosts)]

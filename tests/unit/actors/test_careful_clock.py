@@ -34,7 +34,7 @@ def test_the_clocks_of_this_machine_go_forward() -> None:
     assert CarefulClock("t-0").deleting_ms() <= wall_ms()
 
 
-def test_timestamp_limits_come_from_the_topic_then_from_the_cluster_and_not_for_internal_topics() -> None:
+def test_timestamp_limits_are_the_topics_or_clusters_not_for_internal() -> None:
     key = "message.timestamp.after.max.ms"
     assert topic_settings({}, {})[0].message_timestamp_after_max_ms == 3_600_000
     assert topic_settings({}, {})[0].message_timestamp_before_max_ms == 2**63 - 1

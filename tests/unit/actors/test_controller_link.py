@@ -128,7 +128,7 @@ async def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> Non
         assert link.is_connected
 
 
-def test_states_behind_the_answer_to_a_registration_come_after_it_and_in_order() -> None:
+def test_states_behind_the_answer_to_a_registration_come_in_order() -> None:
     """A process that is paused while it registers finds them all in its socket at once, and none may be dropped."""
     taken: list[object] = []
     sent: list[asyncio.Future[Reply]] = []

@@ -87,7 +87,7 @@ def test_what_is_appended_during_a_sync_is_synced_by_one_more() -> None:
 
 def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
     async def scenario(disk: Disk, flusher: Flusher, ends: list[int], errors: list[BaseException]) -> None:
-        disk.error = OSError("the disk is gone")
+        disk.error = OSError("the disk is lost")
         flusher.kick()
         await eventually(lambda: bool(errors))
         disk.error = None
@@ -99,7 +99,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
     run(scenario)
 
 
-def test_a_sync_that_ends_after_the_stop_is_told_to_nobody() -> None:
+def test_a_sync_that_ends_after_the_stop_is_not_reported() -> None:
     async def scenario(disk: Disk, flusher: Flusher, ends: list[int], _: list[BaseException]) -> None:
         with held(disk):
             flusher.kick()

@@ -74,7 +74,7 @@ def test_an_unknown_format_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -
         log_format()
 
 
-def test_an_actor_logs_json_when_asked_to(
+def test_an_actor_logs_json_when_configured_to(
     monkeypatch: pytest.MonkeyPatch, root: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root.handlers.clear()  # pytest's own, of this phase

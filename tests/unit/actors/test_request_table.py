@@ -35,15 +35,15 @@ def test_numbers_are_not_used_again() -> None:
     assert table.remember(Waiting()) != first
 
 
-def test_requests_of_senders_that_have_gone_are_forgotten_unanswered() -> None:
+def test_requests_of_closed_connections_are_forgotten_unanswered() -> None:
     table: RequestTable[Waiting] = RequestTable()
-    gone, there = Waiting(), Waiting()
-    number = table.remember(gone)
+    deserted, there = Waiting(), Waiting()
+    number = table.remember(deserted)
     table.remember(there)
-    gone.is_deserted = True
+    deserted.is_deserted = True
     assert table.take_deserted() == [number]
     assert len(table) == 1
-    assert gone.answers == []
+    assert deserted.answers == []
 
 
 def test_every_open_request_can_be_refused_at_once() -> None:

@@ -41,43 +41,43 @@ def play(next_ms: Callable[[int], int], story: Callable[[CallbackWaiter, ticks.T
     """Let a story happen while something ticks; when it did."""
 
     async def played() -> list[int]:
-        told = CallbackWaiter(next_ms)
-        clock = ticks.TickTimer(told.tick)
+        waiter = CallbackWaiter(next_ms)
+        clock = ticks.TickTimer(waiter.tick)
         running = asyncio.create_task(clock.run())
         try:
-            await asyncio.wait_for(told.ticked.wait(), PATIENCE_S)
-            await story(told, clock)  # type: ignore[misc]  # a coroutine function
+            await asyncio.wait_for(waiter.ticked.wait(), PATIENCE_S)
+            await story(waiter, clock)  # type: ignore[misc]  # a coroutine function
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
-        return told.at_ms
+        return waiter.at_ms
 
     return asyncio.run(played())
 
 
-def test_something_due_is_ticked_for_and_never_more_often_than_the_shortest_pause() -> None:
-    async def story(told: CallbackWaiter, _: ticks.TickTimer) -> None:
-        await told.again()
-        await told.again()
+def test_due_work_is_ticked_for_at_most_once_in_the_shortest_pause() -> None:
+    async def story(waiter: CallbackWaiter, _: ticks.TickTimer) -> None:
+        await waiter.again()
+        await waiter.again()
 
     first, second, third = play(lambda _: 0, story)
     assert min(second - first, third - second) >= ticks.SHORTEST_MS - 1
 
 
 def test_at_rest_nothing_happens_until_it_is_hastened() -> None:
-    async def story(told: CallbackWaiter, clock: ticks.TickTimer) -> None:
-        assert len(told.at_ms) == 1
+    async def story(waiter: CallbackWaiter, clock: ticks.TickTimer) -> None:
+        assert len(waiter.at_ms) == 1
         clock.hasten()
-        await told.again()
+        await waiter.again()
 
     assert len(play(lambda latest: latest, story)) == 2
 
 
 def test_what_is_due_later_than_the_next_tick_does_not_delay_it() -> None:
-    async def story(told: CallbackWaiter, clock: ticks.TickTimer) -> None:
+    async def story(waiter: CallbackWaiter, clock: ticks.TickTimer) -> None:
         clock.hasten(10)
         clock.hasten(LONG_MS - 1)
-        await told.again()
+        await waiter.again()
 
     assert len(play(lambda latest: latest, story)) == 2

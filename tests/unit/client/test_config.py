@@ -41,7 +41,7 @@ def test_a_value_of_a_wrong_kind_is_refused(key: str, value: object) -> None:
         load(ProducerConfig, None, {key: value})
 
 
-def test_idempotence_follows_acks_unless_asked_for() -> None:
+def test_idempotence_follows_acks_unless_configured() -> None:
     assert load(ProducerConfig, None, {}).enable_idempotence is True
     assert load(ProducerConfig, None, {"acks": 1}).enable_idempotence is False
     with pytest.raises(InvalidConfig, match="needs acks='all'"):

@@ -93,7 +93,7 @@ def test_a_callback_that_would_end_the_process_ends_nothing(cluster: ToyCluster)
         assert producer.send("t", b"y").result(10).offset == 1
 
 
-def test_threads_that_iterate_over_one_consumer_are_refused_and_lose_no_record(cluster: ToyCluster) -> None:
+def test_threads_iterating_over_one_consumer_are_refused_without_loss(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     for _ in range(10):
         fill(cluster, "t", 0, numbers(0, 500))
@@ -154,7 +154,7 @@ def test_what_is_no_topic_or_no_offset_is_refused_where_it_is_given(cluster: Toy
                 consumer.seek(HERE, offset)
 
 
-async def test_a_client_that_is_closed_while_it_connects_ends_the_call_with_an_error_and_not_as_cancelled() -> None:
+async def test_closing_a_connecting_client_ends_the_call_with_an_error() -> None:
     arrived = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -36,14 +36,14 @@ def test_all_threads_share_one_runtime() -> None:
 def test_a_late_coroutine_is_cancelled() -> None:
     ended = threading.Event()
 
-    async def forever() -> None:
+    async def hang() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
     with pytest.raises(TimeoutError):
-        runtime.shared().run(forever(), 0.01)
+        runtime.shared().run(hang(), 0.01)
     assert ended.wait(5)
 
 

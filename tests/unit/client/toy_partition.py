@@ -80,7 +80,7 @@ class ToyPartition:
         self.waiters.clear()
 
     def forget_unreplicated(self) -> None:
-        """What a new leader does not have is gone, in the log and in what is known of producers."""
+        """What a new leader does not have is lost, in the log and in what is known of producers."""
         kept = [batch for header, batch in self.batches if header.base_offset < self.high_watermark]
         self.batches, self.producers, self.log_end = [], ProducerState(), self.log_start
         for batch in kept:

@@ -1,4 +1,4 @@
-"""One replica of the toy cluster (`toy_server`): it answers what clients ask a partition's leader, with faults."""
+"""One replica of the toy cluster (`toy_server`): it answers the requests to a partition's leader, with faults."""
 
 from __future__ import annotations
 
@@ -102,18 +102,18 @@ class ToyReplica:
 
     async def _fetch(self, request: Request) -> None:
         one = self.partition
-        asked = FETCH.read_request(request.args)
-        deadline_s = time.monotonic() + asked.max_wait_ms / 1000
+        wanted = FETCH.read_request(request.args)
+        deadline_s = time.monotonic() + wanted.max_wait_ms / 1000
         while True:
-            if not one.log_start <= asked.fetch_offset <= one.log_end:
+            if not one.log_start <= wanted.fetch_offset <= one.log_end:
                 found = errors.OffsetOutOfRange(
-                    f"Offset {asked.fetch_offset} is not in the log.", start=one.log_start, end=one.high_watermark
+                    f"Offset {wanted.fetch_offset} is not in the log.", start=one.log_start, end=one.high_watermark
                 )
                 request.fail(found)
                 return
-            batches = one.read(asked.fetch_offset, asked.max_bytes)
+            batches = one.read(wanted.fetch_offset, wanted.max_bytes)
             left_s = deadline_s - time.monotonic()
-            if sum(map(len, batches)) >= max(1, asked.min_bytes) or left_s <= 0 or not request.is_open:
+            if sum(map(len, batches)) >= max(1, wanted.min_bytes) or left_s <= 0 or not request.is_open:
                 request.reply(FetchReply(one.high_watermark, one.high_watermark, one.log_start), batches)
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

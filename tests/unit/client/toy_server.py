@@ -121,7 +121,7 @@ class ToyCluster:
         return self.runtime.run(call(), 10)
 
     def move_leader(self, topic: str, partition: int, to: int | None = None, *, silently: bool = False) -> int:
-        """Elect another replica; what was not replicated is gone. The old leader's connections break unless silent."""
+        """Elect another replica; what was not replicated is lost. The old leader's connections break unless silent."""
         return self.do(lambda: self._move_leader(self.partitions[topic, partition], to, silently))
 
     def set_faults(self, topic: str, partition: int, faults: Iterable[Fault]) -> None:
@@ -244,8 +244,8 @@ class ToyCluster:
 
     def _on_metadata(self, request: Request) -> None:
         self.informants.append(request.connection)
-        asked = METADATA.read_request(request.args).topics
-        names = list(self.topics) if asked is None else asked
+        wanted = METADATA.read_request(request.args).topics
+        names = list(self.topics) if wanted is None else wanted
         brokers = [
             MetadataBroker(broker, item.host, item.port, f"node-{broker}") for broker, item in self.brokers.items()
         ]
@@ -280,30 +280,30 @@ class ToyCluster:
         request.reply(InitProducerIdReply(self.producer_ids, 0))
 
     def _on_create_topic(self, request: Request) -> None:
-        asked = CREATE_TOPIC.read_request(request.args)
-        if asked.validate_only or asked.assignments:
+        wanted = CREATE_TOPIC.read_request(request.args)
+        if wanted.validate_only or wanted.assignments:
             raise errors.InvalidRequest("The toy creates topics only the simple way.")
-        factor = None if asked.replication_factor < 1 else asked.replication_factor
-        made = self._create_topic(asked.topic, max(1, asked.num_partitions), factor, dict(asked.configs))
+        factor = None if wanted.replication_factor < 1 else wanted.replication_factor
+        made = self._create_topic(wanted.topic, max(1, wanted.num_partitions), factor, dict(wanted.configs))
         self._reply_with(request, made, CreateTopicReply)
 
     def _on_delete_topic(self, request: Request) -> None:
         self._reply_with(request, self._delete_topic(DELETE_TOPIC.read_request(request.args).topic), lambda _: Empty())
 
     def _on_alter_topic_config(self, request: Request) -> None:
-        asked = ALTER_TOPIC_CONFIG.read_request(request.args)
-        if asked.topic not in self.topics:
-            raise errors.UnknownTopicOrPartition(f"There is no topic {asked.topic!r}.")
-        config = self.topics[asked.topic][1]
-        config.update(asked.set)
-        for key in asked.delete:
+        wanted = ALTER_TOPIC_CONFIG.read_request(request.args)
+        if wanted.topic not in self.topics:
+            raise errors.UnknownTopicOrPartition(f"There is no topic {wanted.topic!r}.")
+        config = self.topics[wanted.topic][1]
+        config.update(wanted.set)
+        for key in wanted.delete:
             config.pop(key, None)
         self.version += 1
         request.reply(Empty())
 
     def _on_elect_leaders(self, request: Request) -> None:
-        asked = ELECT_LEADERS.read_request(request.args)
-        if asked.partitions is None and asked.unclean:
+        wanted = ELECT_LEADERS.read_request(request.args)
+        if wanted.partitions is None and wanted.unclean:
             raise errors.InvalidRequest("Name the partition.")
         rows = []
         for partition in self.partitions.values():
@@ -312,8 +312,8 @@ class ToyCluster:
             message = "" if strayed else f"{partition.topic}-{partition.partition} is led as it should be."
             if (
                 strayed
-                if asked.partitions is None
-                else ElectedPartition(partition.topic, partition.partition) in asked.partitions
+                if wanted.partitions is None
+                else ElectedPartition(partition.topic, partition.partition) in wanted.partitions
             ):
                 rows.append(
                     ElectionResult(
@@ -323,10 +323,10 @@ class ToyCluster:
         request.reply(rows)
 
     def _on_stop_broker(self, request: Request) -> None:
-        asked = STOP_BROKER.read_request(request.args)
-        if not asked.force:
-            raise errors.StopRefused(f"Broker {asked.broker} was not stopped: --force", leaderless=["flights-0"])
-        self.stopped.add(asked.broker)
+        wanted = STOP_BROKER.read_request(request.args)
+        if not wanted.force:
+            raise errors.StopRefused(f"Broker {wanted.broker} was not stopped: --force", leaderless=["flights-0"])
+        self.stopped.add(wanted.broker)
         request.reply(StopBrokerReply(1, ["flights-0"], []))
 
     def _on_resume_broker(self, request: Request) -> None:

@@ -29,7 +29,7 @@ def test_another_broker_or_cluster_is_refused_with_both_names(tmp_path: Path) ->
     DataDirectory.open(tmp_path, cluster_id="ours", broker_id=1).close()
 
 
-def test_a_second_process_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_directorys_holder(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib; from raylog.storage.directory import DataDirectory as D\n"
         "d = D.open(pathlib.Path(sys.argv[1]), cluster_id='c', broker_id=1)\n"

@@ -12,7 +12,7 @@ from raylog.storage.errors import DirectoryInUse
 from raylog.storage.folder_lock import FolderLock
 
 
-def test_a_second_holder_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_with_the_first_ones_name(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path / "t-0")
     with pytest.raises(DirectoryInUse, match=f"in use by process {os.getpid()} "):
         FolderLock(tmp_path / "t-0", wait_s=0.05)
@@ -47,7 +47,7 @@ def test_a_killed_holder_leaves_no_lock(tmp_path: Path) -> None:
         FolderLock(tmp_path / "t-0", wait_s=10).release()
 
 
-def test_a_lock_that_is_removed_for_good_is_held_by_one_at_a_time_all_the_same(tmp_path: Path) -> None:
+def test_a_lock_that_is_removed_permanently_has_one_holder_at_a_time(tmp_path: Path) -> None:
     inside: list[int] = []
 
     def hold(number: int) -> None:

@@ -10,17 +10,8 @@ from tests.unit.style.language import IGNORED_FILES, WORDS, check_document, chec
 from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in
 
 NOT_YET = (
-    "actors/",
-    "client/",
-    "docs/operations.md",
-    "storage/",
-    "tests/cluster/nodes/test_stop_broker.py",
-    "tests/cluster/replication/test_elections.py",
     "tests/property/",
     "tests/simulation/",
-    "tests/unit/actors/",
-    "tests/unit/client/",
-    "tests/unit/storage/",
 )
 """Folders that do not follow the list yet."""
 

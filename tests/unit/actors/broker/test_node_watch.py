@@ -22,7 +22,7 @@ def listed(*names: str) -> list[dict[str, Any]]:
 async def given(rows: list[list[dict[str, Any]]], lost: str, last: str) -> tuple[set[str], bool]:
     """Show a watch the rows in order; returns the nodes that got a broker, and whether the lost node's was let be."""
     done: set[str] = set()
-    everybody = asyncio.Event()
+    all_served = asyncio.Event()
     let_be = asyncio.Event()
 
     def nodes() -> list[dict[str, Any]]:
@@ -39,14 +39,14 @@ async def given(rows: list[list[dict[str, Any]]], lost: str, last: str) -> tuple
                 let_be.set()
         done.add(spec.node_id)
         if spec.node_id == last:
-            everybody.set()
+            all_served.set()
 
     spec = ControllerSpec(data_directory=Path("c"), secret=b"", cluster_id="c", node_folder=Path("broker"))
     watch = NodeWatch(spec, nodes=nodes, make_broker=make, check_s=0.01)
     watch.start()
     try:
         async with asyncio.timeout(10):
-            await everybody.wait()
+            await all_served.wait()
             if lost and not any(row["NodeID"] == lost for row in rows[-1]):
                 await let_be.wait()
     finally:
@@ -58,11 +58,11 @@ def test_a_node_that_is_lost_while_it_gets_its_broker_holds_up_no_other() -> Non
     assert asyncio.run(given([listed("a-lost", "b")], "a-lost", "b")) == ({"b"}, True)
 
 
-def test_a_broker_is_not_waited_for_any_longer_when_its_node_is_gone() -> None:
+def test_the_wait_for_a_broker_ends_with_its_node() -> None:
     assert asyncio.run(given([listed("a-lost"), listed("b")], "a-lost", "b")) == ({"b"}, True)
 
 
-def test_an_answer_that_ray_owes_is_asked_for_again() -> None:
+def test_a_failed_listing_of_nodes_is_repeated() -> None:
     assert asyncio.run(given([[], listed("a", "b")], "", "b"))[0] == {"a", "b"}
 
 

@@ -28,14 +28,14 @@ class Workshop:
 
     def __init__(self) -> None:
         self.running: dict[str, ReplicaSpec] = {}
-        self.told: list[dict[str, str]] = []
+        self.configurations: list[dict[str, str]] = []
         self.failures = 0
-        self.asked = 0
+        self.calls = 0
         self.stuck: set[int] = set()
         self.newest: MetadataImage | None = None
 
     def _maybe_fail(self) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.failures:
             self.failures -= 1
             raise RuntimeError("Ray did not answer")
@@ -48,7 +48,7 @@ class Workshop:
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         self._maybe_fail()
-        self.told.append(dict(spec.topic_config))
+        self.configurations.append(dict(spec.topic_config))
 
     async def end(self, name: str) -> None:
         self._maybe_fail()
@@ -60,7 +60,7 @@ class Workshop:
 Story = Callable[[Workshop, ReplicaSupervisor, MetadataImage], Coroutine[Any, Any, None]]
 
 
-def told(
+def play(
     root: Path, story: Story, partitions: int = 1, assignment: tuple[tuple[BrokerId, ...], ...] | None = None
 ) -> None:
     """Run a story with a supervisor of broker 1, and a topic of which it holds every partition."""
@@ -97,13 +97,13 @@ def test_what_fails_is_tried_again(tmp_path: Path) -> None:
         factory.failures = 1
         supervisor.reconcile(image)
         await eventually(lambda: bool(factory.running))
-        assert factory.asked == 2
+        assert factory.calls == 2
         factory.failures = 1
         image.apply(TopicDeleted(topic_id=TOPIC_ID, topic="t"))
         supervisor.reconcile(image)
         await eventually(lambda: not factory.running)
 
-    told(tmp_path, story)
+    play(tmp_path, story)
 
 
 def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_replica_that_does_not_start_holds_up_no_other(tmp_path: Path) -> None
         supervisor.reconcile(image)
         await eventually(lambda: set(factory.running) == {"t1", "t2"})
 
-    told(tmp_path, story, partitions=3)
+    play(tmp_path, story, partitions=3)
 
 
 def test_leaders_are_started_first_and_then_the_first_followers(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_leaders_are_started_first_and_then_the_first_followers(tmp_path: Path) 
         assert list(factory.running) == ["t1", "t2", "t0", "t3"]
 
     one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
-    told(tmp_path, story, assignment=((two, three, one), (one, two, three), (three, one, two), (three, two, one)))
+    play(tmp_path, story, assignment=((two, three, one), (one, two, three), (three, one, two), (three, two, one)))
 
 
-def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile(tmp_path: Path) -> None:
+def test_a_folder_stays_when_the_replica_was_added_again_meanwhile(tmp_path: Path) -> None:
     """The broker's metadata is late: it sees the removal, and not yet that the replica was added again."""
     folder = tmp_path / "t-0"
     folder.mkdir()
@@ -147,10 +147,10 @@ def test_a_folder_stays_when_the_controller_has_given_the_replica_back_meanwhile
         supervisor.reconcile(late)
         await eventually(lambda: not folder.exists())
 
-    told(tmp_path, story, assignment=here_and_elsewhere)
+    play(tmp_path, story, assignment=here_and_elsewhere)
 
 
-def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_path: Path) -> None:
+def test_each_incarnation_receives_the_configuration_and_its_changes_once(tmp_path: Path) -> None:
     async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         def look(*records: ReplicaPlaced | TopicConfigured) -> None:
             for record in records:
@@ -158,17 +158,17 @@ def test_each_life_is_told_the_configuration_once_and_again_when_it_changes(tmp_
             supervisor.reconcile(image)
 
         look(placed(5))
-        await eventually(lambda: factory.told == [{}])
+        await eventually(lambda: factory.configurations == [{}])
         look(TopicConfigured(topic_id=TOPIC_ID, topic="t", config={"retention.ms": "5"}))
-        await eventually(lambda: factory.told == [{}, {"retention.ms": "5"}])
+        await eventually(lambda: factory.configurations == [{}, {"retention.ms": "5"}])
         look(placed(5, port=0), placed(9))
-        await eventually(lambda: len(factory.told) == 3)
+        await eventually(lambda: len(factory.configurations) == 3)
         look()
-        asked = factory.asked
+        calls = factory.calls
         await asyncio.sleep(0)
-        assert factory.asked == asked
+        assert factory.calls == calls
 
-    told(tmp_path, story)
+    play(tmp_path, story)
 
 
 def test_a_directory_that_cannot_be_read_starts_the_replicas_all_the_same(tmp_path: Path) -> None:
@@ -176,10 +176,10 @@ def test_a_directory_that_cannot_be_read_starts_the_replicas_all_the_same(tmp_pa
         supervisor.reconcile(image)
         await eventually(lambda: bool(factory.running))
 
-    told(tmp_path / "missing", story)
+    play(tmp_path / "missing", story)
 
 
-def test_the_replicas_of_a_stopped_broker_end_and_come_back_when_it_is_resumed(tmp_path: Path) -> None:
+def test_the_replicas_of_a_stopped_broker_end_until_it_is_resumed(tmp_path: Path) -> None:
     async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         me = BrokerId(1)
         image.apply(
@@ -190,12 +190,12 @@ def test_the_replicas_of_a_stopped_broker_end_and_come_back_when_it_is_resumed(t
         image.apply(BrokerStopped(broker=me))
         supervisor.reconcile(image)
         await eventually(lambda: not factory.running)
-        asked = factory.asked
+        calls = factory.calls
         supervisor.reconcile(image)
         await asyncio.sleep(0)
-        assert factory.asked == asked, "nothing is made again"
+        assert factory.calls == calls, "nothing is made again"
         image.apply(BrokerResumed(broker=me))
         supervisor.reconcile(image)
         await eventually(lambda: set(factory.running) == {"t0", "t1"})
 
-    told(tmp_path, story, partitions=2)
+    play(tmp_path, story, partitions=2)

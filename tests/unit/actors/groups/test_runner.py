@@ -14,7 +14,7 @@ BATCH_BYTES = 300
 """Room for two offsets."""
 
 
-class Asked:
+class SentRequest:
     """A request that keeps its replies."""
 
     def __init__(self, method: str, *args: object) -> None:
@@ -42,7 +42,7 @@ class Ports:
             initial_rebalance_delay_ms=0, rewrite_floor_bytes=1, rewrite_factor=0, rewrite_chunk_bytes=1
         )
         self.machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: f"{client}-1")
-        self.runner: GroupCoordinatorRunner[Asked, Row] = GroupCoordinatorRunner(self.machine, self)
+        self.runner: GroupCoordinatorRunner[SentRequest, Row] = GroupCoordinatorRunner(self.machine, self)
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -65,10 +65,10 @@ class Ports:
     def fatal(self, reason: str) -> None:
         self.reasons.append(reason)
 
-    def ask(self, method: str, *args: object) -> Asked:
-        asked = Asked(method, *args)
-        self.runner.receive(asked)
-        return asked
+    def send(self, method: str, *args: object) -> SentRequest:
+        request = SentRequest(method, *args)
+        self.runner.receive(request)
+        return request
 
     def store(self) -> int:
         """Store one batch; return how many rows it had."""
@@ -91,20 +91,20 @@ def ports() -> Ports:
 
 
 def test_a_commit_is_answered_when_its_last_row_is_stored(ports: Ports) -> None:
-    asked = ports.ask("offset_commit", *commit_args(0, 1, 2, 3))
-    assert asked.answers == []
+    request = ports.send("offset_commit", *commit_args(0, 1, 2, 3))
+    assert request.answers == []
     assert ports.store() == 3
-    assert asked.answers == [], "the fourth row is not stored yet"
+    assert request.answers == [], "the fourth row is not stored yet"
     assert ports.store() == 1
-    assert asked.answers == [[["orders", number, 0] for number in range(4)]]
+    assert request.answers == [[["orders", number, 0] for number in range(4)]]
 
 
-def test_a_read_waits_for_what_it_tells_and_an_error_waits_for_nothing(ports: Ports) -> None:
-    first = ports.ask("offset_fetch", "g", None)
+def test_a_read_waits_for_what_it_returns_and_an_error_waits_for_nothing(ports: Ports) -> None:
+    first = ports.send("offset_fetch", "g", None)
     assert first.answers == [[]]
-    ports.ask("offset_commit", *commit_args(0))
-    read = ports.ask("offset_fetch", "g", None)
-    refused = ports.ask("heartbeat", "g", 1, "m", None)
+    ports.send("offset_commit", *commit_args(0))
+    read = ports.send("offset_fetch", "g", None)
+    refused = ports.send("heartbeat", "g", 1, "m", None)
     assert read.answers == []
     assert len(refused.answers) == 1
     ports.store()
@@ -112,27 +112,27 @@ def test_a_read_waits_for_what_it_tells_and_an_error_waits_for_nothing(ports: Po
 
 
 def test_a_malformed_request_is_refused_and_leaves_nothing(ports: Ports) -> None:
-    (error,) = ports.ask("heartbeat", "g").answers
+    (error,) = ports.send("heartbeat", "g").answers
     assert isinstance(error, InvalidRequest)
-    (error,) = ports.ask("make_coffee").answers
+    (error,) = ports.send("make_coffee").answers
     assert isinstance(error, InvalidRequest)
     ports.runner.end()
 
 
 def test_at_its_end_every_open_request_is_sent_to_the_next_coordinator(ports: Ports) -> None:
-    written = ports.ask("offset_commit", *commit_args(0))
-    parked = ports.ask("join_group", "g", "", "i", "client", 10_000, 10_000, "consumer", [["range", b""]])
+    written = ports.send("offset_commit", *commit_args(0))
+    parked = ports.send("join_group", "g", "", "i", "client", 10_000, 10_000, "consumer", [["range", b""]])
     ports.runner.end()
-    for asked in (written, parked, ports.ask("list_groups")):
-        (error,) = asked.answers
+    for request in (written, parked, ports.send("list_groups")):
+        (error,) = request.answers
         assert isinstance(error, NotCoordinator)
 
 
-def test_a_request_whose_sender_has_gone_is_dropped(ports: Ports) -> None:
+def test_a_request_whose_connection_has_closed_is_dropped(ports: Ports) -> None:
     join = ("join_group", "g", "", "i", "client", 10_000, 10_000, "consumer", [["range", b""]])
-    parked = ports.ask(*join)
+    parked = ports.send(*join)
     ports.store()
-    second = ports.ask("join_group", "g", "", "j", "other", 10_000, 10_000, "consumer", [["range", b""]])
+    second = ports.send("join_group", "g", "", "j", "other", 10_000, 10_000, "consumer", [["range", b""]])
     assert second.answers == [], "the round waits for the first member"
     second.is_deserted = True
     ports.runner.tick()
@@ -142,7 +142,7 @@ def test_a_request_whose_sender_has_gone_is_dropped(ports: Ports) -> None:
 
 
 def test_a_log_is_written_again_chunk_by_chunk_and_cut_once(ports: Ports) -> None:
-    ports.ask("offset_commit", *commit_args(0, 1))
+    ports.send("offset_commit", *commit_args(0, 1))
     ports.store()
     for _ in range(8):
         ports.runner.tick()
@@ -155,27 +155,27 @@ def test_a_log_is_written_again_chunk_by_chunk_and_cut_once(ports: Ports) -> Non
 def test_a_defect_ends_the_process_and_nothing_is_carried_out_any_more(
     ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = ports.ask("offset_commit", *commit_args(0))
+    waiting = ports.send("offset_commit", *commit_args(0))
 
     def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(ports.machine, "_handle", broken)
     with pytest.raises(RuntimeError):
-        ports.ask("list_groups")
+        ports.send("list_groups")
     assert "a defect" in ports.reasons[0]
     ports.store()
     assert waiting.answers == []
 
 
-def test_what_was_stored_is_there_after_a_replay_and_fences_are_passed_over(ports: Ports) -> None:
-    ports.ask("offset_commit", *commit_args(0, 1))
+def test_a_replay_restores_what_was_stored_and_passes_over_fences(ports: Ports) -> None:
+    ports.send("offset_commit", *commit_args(0, 1))
     ports.store()
     later = Ports()
     for key, value in [(fence_row(1), None), *ports.log, (fence_row(2), None)]:
         later.runner.replay(key, value)
-    (error,) = later.ask("offset_fetch", "g", None).answers
+    (error,) = later.send("offset_fetch", "g", None).answers
     assert isinstance(error, CoordinatorLoadInProgress)
     later.runner.serve()
     assert later.runner.rows_replayed == 2
-    assert later.ask("offset_fetch", "g", None).answers == ports.ask("offset_fetch", "g", None).answers
+    assert later.send("offset_fetch", "g", None).answers == ports.send("offset_fetch", "g", None).answers

@@ -42,7 +42,7 @@ def reopened(folder: Path, log: PartitionLog) -> VoterFiles:
     return files
 
 
-def test_a_snapshot_comes_back_as_it_was_written_and_no_flipped_bit_stays_unnoticed() -> None:
+def test_a_snapshot_is_read_as_written_and_every_flipped_bit_is_noticed() -> None:
     taken = snapshot(7, 2)
     data = taken.to_bytes()
     assert MetadataSnapshot.from_bytes(data) == taken
@@ -124,7 +124,7 @@ def test_the_log_goes_on_behind_the_snapshot_and_old_segments_go(tmp_path: Path)
     assert (again.history.start, again.history.end) == (end, end + 1)
 
 
-def gone(folder: Path) -> None:
+def missing(folder: Path) -> None:
     (folder / SNAPSHOT).unlink()
 
 
@@ -138,7 +138,7 @@ def flipped(folder: Path) -> None:
     (folder / SNAPSHOT).write_bytes(data)
 
 
-@pytest.mark.parametrize("damage", [gone, older, flipped])
+@pytest.mark.parametrize("damage", [missing, older, flipped])
 def test_a_copy_without_its_snapshot_is_set_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     folder = tmp_path / "metadata"
     files = voter(folder, 1, 1, 2, 2)

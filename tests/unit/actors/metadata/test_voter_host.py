@@ -17,7 +17,7 @@ from raylog.rpc import Request
 from raylog.storage.errors import StorageIoError
 
 
-class Asked:
+class SentRequest:
     """A request that keeps its answer."""
 
     def __init__(self, method: str, *args: object) -> None:
@@ -31,32 +31,32 @@ class Asked:
         self.answer.set_exception(error)
 
 
-async def ask(host: VoterHost, *request: Any) -> Any:
-    asked = Asked(*request)
-    host.on_request(cast(Request, asked), BROKER.read_request(asked.method, asked.args))
+async def call(host: VoterHost, *arguments: Any) -> Any:
+    request = SentRequest(*arguments)
+    host.on_request(cast(Request, request), BROKER.read_request(request.method, request.args))
     async with asyncio.timeout(10):
-        return await asked.answer
+        return await request.answer
 
 
 async def test_a_promise_outlives_the_host_and_shows_a_founder(tmp_path: Path) -> None:
     make_founder(tmp_path)
     host = VoterHost(tmp_path)
-    first = await ask(host, "voter_promise", 3, "a")
+    first = await call(host, "voter_promise", 3, "a")
     assert (first.granted, first.promised, first.founder) == (True, 3, True)
     await host.close()
     again = VoterHost(tmp_path)
-    second = await ask(again, "voter_promise", 3, "b")
+    second = await call(again, "voter_promise", 3, "b")
     assert (second.granted, second.promised, second.identity) == (False, 3, first.identity)
     await again.close()
     with pytest.raises(NotController):
-        await ask(again, "voter_promise", 4, "a")
+        await call(again, "voter_promise", 4, "a")
 
 
-async def test_an_error_of_the_disk_ends_this_life_and_the_next_request_opens_the_files_again(
+async def test_a_disk_error_ends_this_voter_and_the_next_request_reopens_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = VoterHost(tmp_path)
-    identity = (await ask(host, "voter_promise", 1, "a")).identity
+    identity = (await call(host, "voter_promise", 1, "a")).identity
 
     def refuse(*_: object) -> None:
         raise StorageIoError("write the promise", OSError(5, "Input/output error"))
@@ -64,8 +64,8 @@ async def test_an_error_of_the_disk_ends_this_life_and_the_next_request_opens_th
     with monkeypatch.context() as broken:
         broken.setattr("raylog.actors.metadata.voter_files.write_atomically", refuse)
         with pytest.raises(KafkaStorageError, match="check the disk"):
-            await ask(host, "voter_promise", 2, "a")
-    later = await ask(host, "voter_promise", 3, "a")
+            await call(host, "voter_promise", 2, "a")
+    later = await call(host, "voter_promise", 3, "a")
     assert (later.granted, later.promised, later.identity) == (True, 3, identity)
     await host.close()
 
@@ -84,9 +84,9 @@ async def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_end(
     monkeypatch.setattr(Voter, "perform", hang)
     monkeypatch.setattr(voter_host, "CLOSE_S", 0.1)
     host = VoterHost(tmp_path)
-    asked = Asked("voter_promise", 1, "a")
-    host.on_request(cast(Request, asked), BROKER.read_request(asked.method, asked.args))
+    request = SentRequest("voter_promise", 1, "a")
+    host.on_request(cast(Request, request), BROKER.read_request(request.method, request.args))
     await asyncio.to_thread(hangs.wait, 10)
     await host.close()
-    assert not asked.answer.done()
+    assert not request.answer.done()
     release.set()

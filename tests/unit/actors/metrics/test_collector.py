@@ -1,4 +1,4 @@
-"""A broker collects metrics of its replicas over real connections; some are slow, gone, or send malformed replies."""
+"""A broker collects metrics of its replicas over real connections; some are slow, dead, or send malformed replies."""
 
 import asyncio
 from collections.abc import Callable
@@ -97,25 +97,25 @@ def test_replicas_that_do_not_answer_are_left_out_and_named(monkeypatch: pytest.
     assert error in page
 
 
-async def test_a_connection_is_kept_and_made_anew_when_it_broke() -> None:
+async def test_a_connection_is_kept_and_opened_again_when_it_broke() -> None:
     made: list[object] = []
     server = RpcServer(lambda request: request.reply([1]), secret=SECRET, on_connect=made.append)
     place = await server.start()
     inquiries = Inquiries(SECRET)
     for _ in range(3):
-        assert await inquiries.ask({place: ("x", [])}) == {place: [1]}
+        assert await inquiries.call({place: ("x", [])}) == {place: [1]}
     assert len(made) == 1
     next(iter(server.connections)).abort("cut")
-    await inquiries.ask({place: ("x", [])})  # may meet the broken connection
-    assert await inquiries.ask({place: ("x", [])}) == {place: [1]}
+    await inquiries.call({place: ("x", [])})  # may meet the broken connection
+    assert await inquiries.call({place: ("x", [])}) == {place: [1]}
     assert len(made) == 2
     inquiries.keep([])
-    assert await inquiries.ask({}) == {}
+    assert await inquiries.call({}) == {}
     inquiries.close()
     await server.close()
 
 
-def test_those_who_look_at_once_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_looks_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms, looks = 0, 0
 
     async def look() -> int:
@@ -137,7 +137,7 @@ def test_those_who_look_at_once_share_one_look(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(run())
 
 
-def test_a_broker_is_ready_when_it_is_registered_and_its_replicas_lead_or_follow() -> None:
+def test_a_broker_is_ready_when_registered_and_its_replicas_have_a_role() -> None:
     replicas = {TopicPartition("t", 0): figures(), TopicPartition("t", 1): figures("follower")}
     assert unready(1, True, replicas) == []
     assert unready(1, True, {}) == []

@@ -57,8 +57,8 @@ class Launching:
     def worker(self, *words: str, **variables: str) -> dict[str, Any]:
         """Launch a worker; returns its report about itself. (Its output is read until it has ended, too.)"""
         (line,) = self.run(str(self.script), *words, **variables)
-        told: dict[str, Any] = json.loads(line)
-        return told
+        report: dict[str, Any] = json.loads(line)
+        return report
 
 
 def _few_files() -> None:
@@ -96,8 +96,8 @@ def test_without_a_server_the_launcher_is_plain_python(launching: Launching) -> 
     assert launching.run("-c", "import sys; print(sys.executable, sys.argv)", "a", "b c") == [
         f"{sys.executable} ['-c', 'a', 'b c']"
     ]
-    told = launching.worker("--flag")
-    assert (told["arguments"], told["parent"], told["ray"]) == (["--flag"], os.getpid(), False)
+    report = launching.worker("--flag")
+    assert (report["arguments"], report["parent"], report["ray"]) == (["--flag"], os.getpid(), False)
 
 
 def test_a_forked_worker_is_as_if_it_had_been_started(launching: Launching) -> None:
@@ -117,14 +117,14 @@ def test_a_forked_worker_is_as_if_it_had_been_started(launching: Launching) -> N
     assert first["random"] != second["random"]
 
 
-def test_a_worker_that_needs_another_interpreter_or_other_imports_is_not_forked(launching: Launching) -> None:
+def test_a_worker_with_another_interpreter_or_imports_is_not_forked(launching: Launching) -> None:
     with server(launching.folder) as served, raylet(launching.folder):
         assert launching.worker(PYTHONHASHSEED="7")["parent"] == os.getpid()
         assert launching.worker()["parent"] == served.pid
         assert launching.worker(RAY_event_stats="7")["parent"] == os.getpid()
 
 
-def test_when_the_server_is_gone_workers_start_normally(launching: Launching) -> None:
+def test_when_the_server_has_stopped_workers_start_normally(launching: Launching) -> None:
     with server(launching.folder) as served, raylet(launching.folder):
         assert launching.worker()["parent"] == served.pid
         served.kill()
@@ -141,7 +141,7 @@ def test_the_server_ends_with_its_raylet_and_leaves_nothing(launching: Launching
     assert not launching.folder.exists()
 
 
-def test_what_was_read_early_is_told_from_what_each_worker_is_told() -> None:
+def test_variables_read_early_are_separated_from_those_of_each_worker() -> None:
     variables = {"RAY_JOB_ID": "1", "RAY_x": "2", "PYTHONPATH": "3", "HOME": "4"}
     assert chosen(variables, ("RAY_", "PYTHON")) == {"RAY_x": "2", "PYTHONPATH": "3"}
 
@@ -167,7 +167,7 @@ def test_a_ray_that_does_not_start_leaves_no_server(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_raylet_that_comes_after_the_server_gave_up_has_workers_all_the_same(launching: Launching) -> None:
+def test_a_raylet_later_than_the_servers_patience_still_gets_workers(launching: Launching) -> None:
     serve = fork_workers._SERVE.replace("main()", "fork_server.NO_RAYLET_S = 0; fork_server.main()").replace(
         "import main;", "import main; from raylog.actors.processes import fork_server;"
     )

@@ -16,7 +16,7 @@ NOT_OF_A_REPLICA = (
 )
 
 
-def test_a_replica_loads_nothing_of_the_controller_the_groups_or_the_clients() -> None:
+def test_a_replica_does_not_load_the_controller_groups_or_clients() -> None:
     loaded = modules_after("import raylog.actors.processes.ray_replica")
     assert "raylog.actors.replica.server" in loaded
     assert not [name for name in loaded if name.startswith(NOT_OF_A_REPLICA)]

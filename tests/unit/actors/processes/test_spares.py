@@ -47,7 +47,7 @@ def test_one_that_does_not_answer_goes_when_it_is_not_wanted() -> None:
     assert plan(quiet("a", unknown=("x",), wanted=1)).end == ("x",)
 
 
-def test_an_actor_whose_role_nobody_noted_is_ended() -> None:
+def test_an_actor_whose_role_was_not_noted_is_ended() -> None:
     assert plan(quiet("a", stray=("x",), wanted=1)).end == ("x",)
 
 
@@ -57,7 +57,7 @@ def test_the_oldest_spare_that_is_free_is_taken() -> None:
     assert choose(["a"], {"other": "a"}, (), "r") is None
 
 
-def test_a_replica_gets_no_second_spare_and_none_after_it_could_not_start_in_one() -> None:
+def test_a_replica_gets_no_second_spare_and_none_after_a_failed_start() -> None:
     assert choose(["b"], {"r": "a"}, (), "r") is None
     assert choose(["b"], {}, {"r"}, "r") is None
 

@@ -19,9 +19,9 @@ other.set()
 
 def test_a_serving_actor_is_in_nobodys_shadow_where_it_may() -> None:
     may = os.geteuid() == 0 and _may_raise_priority()
-    said = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True).stdout
+    out = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True).stdout
     expected = 0 if may else min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
-    assert said.split() == ["True", str(expected), str(expected)]
+    assert out.split() == ["True", str(expected), str(expected)]
 
 
 def _may_raise_priority() -> bool:

@@ -112,7 +112,7 @@ def test_an_overdue_fetch_is_answered_empty_while_the_peer_is_behind(tmp_path: P
         assert request.answers == [(FetchReply(1, 1, 0), 0)]
 
 
-def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_asks_for(tmp_path: Path) -> None:
+def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_requests(tmp_path: Path) -> None:
     with leading(tmp_path) as runner:
         produce(runner, b"x")
         request = Answered()

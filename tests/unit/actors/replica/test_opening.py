@@ -66,7 +66,7 @@ def test_a_killed_process_leaves_its_records_with_the_operating_system(spec: Rep
 
 
 @pytest.mark.parametrize("relaxed", ["before", "now"])
-def test_a_machine_that_went_down_may_have_lost_what_was_acknowledged_before_it_was_synced(
+def test_a_crashed_machine_may_have_lost_records_acknowledged_unsynced(
     spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, relaxed: str
 ) -> None:
     end(opened(spec, syncs_first=relaxed != "before"), spec)
@@ -75,7 +75,7 @@ def test_a_machine_that_went_down_may_have_lost_what_was_acknowledged_before_it_
     assert found.unsynced_lost
     end(found, spec)
     found = opened(spec)
-    assert found.unsynced_lost, "nobody has been told yet"
+    assert found.unsynced_lost, "the loss is not reported yet"
     note_boot(spec, syncs_first=False)
     end(found, spec)
     again = opened(spec)

@@ -64,7 +64,7 @@ def test_nothing_is_given_above_the_upper_offset_or_over_the_bytes_wanted(counte
     assert counted.reads == 2
 
 
-def test_the_next_who_asks_for_the_same_gets_the_same(counted: CountedLog, tail: TailCache) -> None:
+def test_the_same_read_gets_the_same_bytes(counted: CountedLog, tail: TailCache) -> None:
     append(counted, tail, b"a")
     append(counted, tail, b"b")
     assert tail.read(0, 1 << 20, 2) == tail.read(0, 1 << 20, 2) == counted.log.read(0, 1 << 20, 2)

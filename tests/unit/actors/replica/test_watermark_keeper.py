@@ -27,7 +27,7 @@ async def written(keeper: WatermarkKeeper) -> None:
             await asyncio.sleep(0)  # the keeper is called back in a turn of its own
 
 
-async def test_it_is_written_now_and_then_and_at_once_when_the_controller_has_news(tmp_path: Path) -> None:
+async def test_it_is_written_now_and_then_and_at_once_on_a_new_state(tmp_path: Path) -> None:
     keeper = WatermarkKeeper(T0, tmp_path, 1000)
     for now_ms, watermark, state, expected in (
         (1_000, 10, STATE, 10),
@@ -66,7 +66,7 @@ async def test_a_disk_that_hangs_holds_up_neither_ticks_nor_the_loop(
     assert kept(tmp_path) == 20
 
 
-async def test_a_full_disk_is_said_once_and_tried_again(
+async def test_a_full_disk_is_logged_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(self: KeptWatermark, *, durable: bool = False) -> None:

@@ -73,16 +73,16 @@ def test_a_record_of_the_future_is_no_negative_lag(cluster: ToyCluster, reader: 
 
 
 def test_a_deleted_topic_has_its_error_and_the_others_their_lag(cluster: ToyCluster, reader: dict[str, Any]) -> None:
-    cluster.create_topic("gone")
-    gone = TopicPartition("gone", 0)
+    cluster.create_topic("deleted")
+    deleted = TopicPartition("deleted", 0)
     fill(cluster, "flights", 0, [b"x"], timestamps=[now_ms()])
     with Consumer(**reader) as consumer:
-        consumer.commit({HERE: 0, gone: 0})
-    cluster.delete_topic("gone")
+        consumer.commit({HERE: 0, deleted: 0})
+    cluster.delete_topic("deleted")
     with Admin(**cluster.options) as admin:
         lags = admin.group_lag("board")
-    assert isinstance(lags[gone].error, UnknownTopicOrPartition)
-    assert (lags[gone].records, lags[HERE].records) == (None, 1)
+    assert isinstance(lags[deleted].error, UnknownTopicOrPartition)
+    assert (lags[deleted].records, lags[HERE].records) == (None, 1)
 
 
 def test_the_time_of_a_record_is_found_in_every_kind_of_batch() -> None:
@@ -101,7 +101,7 @@ def test_the_time_of_a_record_is_found_in_every_kind_of_batch() -> None:
     assert timestamp_at(b"", 0) is None
 
 
-def test_a_consumer_tells_how_far_it_is_behind(cluster: ToyCluster) -> None:
+def test_a_consumer_reports_its_lag(cluster: ToyCluster) -> None:
     cluster.create_topic("flights", partitions=2)
     for number in range(2):
         fill(cluster, "flights", number, numbers(0, 10))

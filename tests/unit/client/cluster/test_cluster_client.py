@@ -58,7 +58,7 @@ async def test_a_call_survives_cut_connections(cluster: ToyCluster) -> None:
         assert reply == InitProducerIdReply(1, 0)
 
 
-async def test_another_broker_answers_when_one_is_gone(cluster: ToyCluster) -> None:
+async def test_another_broker_answers_when_one_has_stopped(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
     async with client_of(cluster) as client:
         await asyncio.to_thread(cluster.stop_broker, 0)
@@ -75,7 +75,7 @@ async def test_a_broker_that_went_silent_does_not_hold_up_metadata(cluster: ToyC
         assert (time.monotonic() - began_s) < 10
 
 
-def test_who_looks_for_a_leader_asks_another_broker_each_time(cluster: ToyCluster) -> None:
+def test_each_search_for_a_leader_queries_another_broker(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
 
     async def scenario() -> None:
@@ -110,13 +110,13 @@ async def test_an_unknown_topic_names_the_nearest(cluster: ToyCluster) -> None:
 
 async def test_a_topic_created_a_moment_later_is_found(cluster: ToyCluster) -> None:
     async with client_of(cluster) as client:
-        asked = asyncio.ensure_future(client.topic("late", timeout_s=5))
+        found = asyncio.ensure_future(client.topic("late", timeout_s=5))
         await client.refresh(("late",), timeout_s=5)
         await asyncio.to_thread(cluster.create_topic, "late")
-        assert (await asked).name == "late"
+        assert (await found).name == "late"
 
 
-def test_many_who_ask_at_once_make_one_request(cluster: ToyCluster) -> None:
+def test_concurrent_refreshes_make_one_request(cluster: ToyCluster) -> None:
     cluster.create_topic("a")
 
     async def scenario() -> None:
@@ -147,7 +147,7 @@ async def test_a_wrong_secret_is_refused_at_once(cluster: ToyCluster) -> None:
     await client.close()
 
 
-async def test_nobody_there_is_an_error_within_the_deadline(cluster: ToyCluster) -> None:
+async def test_an_unreachable_cluster_is_an_error_within_the_deadline(cluster: ToyCluster) -> None:
     client = ClusterClient(load(AdminConfig, None, {"bootstrap": "127.0.0.1:1", "secret": b"x" * 16}))
     with pytest.raises(ConnectionFailed):
         await client.start(0.2)

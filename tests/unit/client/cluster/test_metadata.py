@@ -92,7 +92,7 @@ def test_partitions_that_were_added_are_not_lost_to_an_older_answer() -> None:
     assert cache.partition("a", 2) is not None
 
 
-def test_a_topic_that_is_missing_from_an_answer_about_all_topics_is_gone() -> None:
+def test_a_topic_missing_from_an_answer_about_all_topics_is_forgotten() -> None:
     cache = MetadataCache()
     cache.update(answer(5, epoch=3))
     nothing = MetadataReply("c", 6, [MetadataBroker(1, "h", 5, "n")], [])

@@ -10,6 +10,6 @@ def test_servers_do_not_stand_back_for_their_clients(monkeypatch: pytest.MonkeyP
     assert own_ray_options()["_system_config"] == {"worker_niceness": 0}
 
 
-def test_who_wants_another_niceness_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_niceness_can_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NICENESS_VARIABLE, "5")
     assert own_ray_options()["_system_config"] == {"worker_niceness": 5}

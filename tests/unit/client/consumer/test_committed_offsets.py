@@ -39,7 +39,7 @@ def member(generation: int) -> Membership:
     return found
 
 
-async def test_a_commit_that_waited_behind_another_counts_for_the_generation_in_which_it_was_called() -> None:
+async def test_a_commit_behind_another_counts_for_the_generation_of_its_call() -> None:
     coordinator = Coordinator()
     committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
     committed.membership = member(3)

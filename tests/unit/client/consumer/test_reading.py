@@ -355,7 +355,7 @@ def test_a_second_thread_is_refused_while_one_polls(flights: ToyCluster) -> None
         assert ended.is_set()
 
 
-def test_a_consumer_that_nobody_closed_warns_and_hangs_nothing(flights: ToyCluster) -> None:
+def test_a_consumer_that_was_not_closed_warns_and_does_not_hang(flights: ToyCluster) -> None:
     consumer = Consumer("flights", **flights.options)
     consumer.poll(10)
     engine = consumer._engine

@@ -67,7 +67,7 @@ def test_threads_that_send_meanwhile_lose_no_record_without_an_error(cluster: To
 
 
 @pytest.mark.parametrize("key", [None, b"key"])
-def test_the_largest_record_that_send_takes_is_the_largest_that_a_leader_takes(
+def test_send_and_a_leader_take_the_same_largest_record(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, key: bytes | None
 ) -> None:
     """Records of 1,048,518 to 1,048,564 bytes passed, and were refused."""

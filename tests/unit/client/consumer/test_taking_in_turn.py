@@ -1,4 +1,4 @@
-"""Which partition is read next, where records lie in files: one is gone on with before another is begun."""
+"""Which partition is read next, where records lie in files: one is continued before another is begun."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a consumer does when records that it has read are gone from the partition (KIP-320)."""
+"""What a consumer does when records that it has read are no longer in the partition (KIP-320)."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -20,7 +20,7 @@ from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for
 
 FLIGHTS = TopicPartition("flights", 0)
-ASKS = "offset_for_leader_epoch"
+QUERY = "offset_for_leader_epoch"
 
 
 @pytest.fixture
@@ -92,12 +92,12 @@ def test_a_clean_change_of_leader_costs_one_question_and_no_record(cluster: ToyC
     old_and_new(cluster)
     with Consumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
         found = read(consumer, 10)
-        assert ASKS not in cluster.requests_seen, "a first position has nothing to be compared"
+        assert QUERY not in cluster.requests_seen, "a first position has nothing to be compared"
         for turn in range(1, 4):
             cluster.move_leader(*FLIGHTS)
             fill(cluster, *FLIGHTS, [b"more"])
             found += read(consumer, 1)
-            assert cluster.requests_seen.count(ASKS) == turn
+            assert cluster.requests_seen.count(QUERY) == turn
     assert offsets(found) == list(range(13))
 
 
@@ -165,7 +165,7 @@ async def compared(
 
     class Leader:
         async def call(self, method: str, request: Any, *, timeout_s: float) -> Reply:
-            assert (method, request.partition) == (ASKS, 0)
+            assert (method, request.partition) == (QUERY, 0)
             meanwhile()
             return Reply([epoch, end, 0], memoryview(b""))
 

@@ -144,7 +144,7 @@ def test_a_crashed_members_partitions_go_to_the_others(group: Group, silent_firs
     if silent_first:
         group.cluster.do(lambda: group.coordinator.silenced.clear())
         group.cluster.do(group.coordinator.cut)
-        wait_for(lambda: group.has_members(2), "the member did not come back when it was heard again")
+        wait_for(lambda: group.has_members(2), "the member did not come back after its silence")
 
 
 def test_a_group_survives_broken_connections_and_coordinator_moves(group: Group) -> None:
@@ -169,10 +169,10 @@ def test_a_group_survives_broken_connections_and_coordinator_moves(group: Group)
         member.stop()
     assert group.committed() == dict.fromkeys(range(PARTITIONS), group.produced)
     last = group.cluster.do(lambda: group.coordinator.generations[-1])
-    assert last.generation < 30, "a moved coordinator is no reason to rebalance for ever"
+    assert last.generation < 30, "a moved coordinator is no reason to go on rebalancing"
 
 
-def test_a_backlog_keeps_nobody_from_joining_a_rebalance(group: Group) -> None:
+def test_a_backlog_keeps_no_member_from_joining_a_rebalance(group: Group) -> None:
     group.produce(5_000)
     with Consumer("flights", max_poll_records=1, **options(group)) as consumer:
         seen = len(read(consumer, 1))
@@ -248,7 +248,7 @@ def test_a_listener_can_commit_before_and_seek_after_and_not_poll(group: Group) 
         other.stop()
 
 
-def test_a_listener_that_raises_is_heard_and_does_not_stop_the_group(group: Group) -> None:
+def test_a_listener_that_raises_fails_the_poll_and_not_the_group(group: Group) -> None:
     group.produce()
 
     def on_assigned(_: list[TopicPartition]) -> None:
@@ -270,22 +270,22 @@ def test_a_commit_after_the_group_went_on_is_refused(group: Group) -> None:
         generation = member.membership.generation
         consumer._do(member._heart.cancel)  # type: ignore[union-attr]
         group.join("other")
-        wait_for(lambda: group.cluster.do(lambda: group.coordinator._machine.parked_requests()), "nobody wants to join")
+        wait_for(lambda: group.cluster.do(lambda: group.coordinator._machine.parked_requests()), "no member rejoins")
         # The round waits for this one, which does not poll; a commit in it is still its right.
         consumer.commit()
         for name in ("generation", "owned_generation"):
             consumer._do(lambda name=name: setattr(member.membership, name, generation - 1))  # type: ignore[misc]
         with pytest.raises(CommitFailed, match="max_poll_interval_ms"):
             consumer.commit()
-        told: list[object] = []
-        consumer.commit_async(callback=lambda _, error: told.append(error))
-        wait_for(lambda: told, "the callback was not called")
-        assert isinstance(told[0], CommitFailed)
+        errors: list[object] = []
+        consumer.commit_async(callback=lambda _, error: errors.append(error))
+        wait_for(lambda: errors, "the callback was not called")
+        assert isinstance(errors[0], CommitFailed)
         group.produce()
         assert read(consumer, 1), "the next polls join again"
 
 
-def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(group: Group) -> None:
+def test_a_member_that_does_not_poll_leaves_until_its_next_poll(group: Group) -> None:
     group.produce()
     lost: list[int] = []
     with Consumer(max_poll_interval_ms=300, enable_auto_commit=False, **options(group)) as consumer:
@@ -321,7 +321,7 @@ def test_a_static_member_that_restarts_causes_no_rebalance(group: Group) -> None
             read(twin, 0)
             wait_for(lambda: twin.poll(20) is not None and twin.assignment() == ALL, "the twin did not take over")
             with pytest.raises(FencedInstanceId):
-                wait_for(lambda: consumer.poll(50) is None, "the replaced one was not told")
+                wait_for(lambda: consumer.poll(50) is None, "the replaced one was not fenced")
 
 
 def test_added_partitions_are_found_and_read(group: Group) -> None:
@@ -334,7 +334,7 @@ def test_added_partitions_are_found_and_read(group: Group) -> None:
     fill(group.cluster, "trips", 0, numbers(0, 10))
     with Consumer("flights", "trips", **options(group)) as consumer:
         wait_for(
-            lambda: consumer.poll(20) is not None and added in consumer.assignment(), "the new topic went to nobody"
+            lambda: consumer.poll(20) is not None and added in consumer.assignment(), "the new topic was not assigned"
         )
         assert group.cluster.do(lambda: added in group.coordinator.owners("board"))
 

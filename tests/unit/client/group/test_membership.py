@@ -28,14 +28,14 @@ def stable(generation: int = 3, **options: str) -> Membership:
     return made
 
 
-def test_a_new_member_has_to_join_and_speaks_for_nobody() -> None:
+def test_a_new_member_has_to_join_and_has_no_identity_to_commit_with() -> None:
     new = member()
     assert new.rejoin_reason is not None
     assert new.commit_identity == (NO_GENERATION, "")
     assert new.leave_request() is None
 
 
-def test_the_leader_assigns_for_everyone_and_a_follower_for_none() -> None:
+def test_the_leader_assigns_for_all_members_and_a_follower_for_none() -> None:
     leader = stable()
     assert leader.owned == tuple(TopicPartition("flights", number) for number in range(4))
     assert leader.commit_identity == (3, "c-1")
@@ -47,7 +47,7 @@ def test_the_leader_assigns_for_everyone_and_a_follower_for_none() -> None:
     assert follower.synced(b"", unpack) == ()
 
 
-def test_a_leader_that_is_told_to_skip_assigns_nothing() -> None:
+def test_a_leader_that_is_to_skip_assigns_nothing() -> None:
     returned = member(instance_id="one")
     rows = [JoinGroupMember("c-9", "one", b"")]
     assert returned.joined(JoinGroupReply(5, "range", "c-9", "c-9", rows, skip_assignment=True)) == []
@@ -96,7 +96,7 @@ def test_an_answer_to_an_earlier_generation_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("call", list(Call))
-def test_what_is_not_in_the_table_is_repeated_or_told_by_its_flag(call: Call) -> None:
+def test_an_error_outside_the_table_is_repeated_or_raised_by_its_flag(call: Call) -> None:
     listed = {kind for known, kind in REACTIONS if known is call}
     for kind in (errors.ConnectionFailed, errors.NotCoordinator, errors.CoordinatorLoadInProgress):
         assert reaction_to(call, kind()).retry

@@ -50,7 +50,7 @@ def committed(cluster: ToyCluster, coordinator: ToyCoordinator, topic: str) -> i
     return cluster.do(lambda: coordinator.offset("board", topic, 0))
 
 
-def test_a_deleted_topic_leaves_the_group_reading_and_committing_the_others(
+def test_a_deleted_topic_leaves_the_group_with_the_other_topics(
     cluster: ToyCluster, coordinator: ToyCoordinator
 ) -> None:
     for topic in ("goes", "stays"):
@@ -71,7 +71,7 @@ def test_a_deleted_topic_leaves_the_group_reading_and_committing_the_others(
         assert {record.topic for record in read(consumer, 5)} == {"goes"}, "the topic that came back was not taken up"
 
 
-def test_a_commit_of_two_topics_stores_the_one_that_exists_and_names_the_other(
+def test_a_commit_stores_the_topic_that_exists_and_names_the_other(
     cluster: ToyCluster, coordinator: ToyCoordinator
 ) -> None:
     cluster.create_topic("stays")
@@ -83,7 +83,7 @@ def test_a_commit_of_two_topics_stores_the_one_that_exists_and_names_the_other(
         assert consumer.committed(STAYS) == 3
 
 
-def test_a_group_without_any_topic_of_its_own_hears_of_it_at_each_poll(
+def test_a_group_without_any_topic_of_its_own_raises_at_each_poll(
     cluster: ToyCluster, coordinator: ToyCoordinator
 ) -> None:
     cluster.create_topic("stays")
@@ -93,7 +93,7 @@ def test_a_group_without_any_topic_of_its_own_hears_of_it_at_each_poll(
                 read(consumer, 1)
 
 
-def test_a_commit_that_waited_speaks_for_the_generation_in_which_it_was_asked_for(
+def test_a_commit_that_waited_belongs_to_the_generation_of_its_call(
     cluster: ToyCluster, coordinator: ToyCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("stays")
@@ -110,14 +110,14 @@ def test_a_commit_that_waited_speaks_for_the_generation_in_which_it_was_asked_fo
         return normal(machine, event)
 
     monkeypatch.setattr(CoordinatorMachine, "step", hold)
-    told: list[RaylogError | None] = []
+    errors: list[RaylogError | None] = []
     with Consumer("stays", **options(cluster, enable_auto_commit=False)) as consumer:
         read(consumer, 10)
         is_holding.set()
         consumer.commit_async({STAYS: 1})
         wait_for(lambda: held, "the slow commit did not arrive")
-        consumer.commit_async({STAYS: 2}, lambda _, error: told.append(error))
-        consumer._do(lambda: consumer._engine.group.rejoin("the test asks for it"))  # type: ignore[union-attr]
+        consumer.commit_async({STAYS: 2}, lambda _, error: errors.append(error))
+        consumer._do(lambda: consumer._engine.group.rejoin("the test requests it"))  # type: ignore[union-attr]
         first = consumer._engine.group.membership.generation  # type: ignore[union-attr]
         wait_for(
             lambda: (
@@ -125,16 +125,16 @@ def test_a_commit_that_waited_speaks_for_the_generation_in_which_it_was_asked_fo
             ),
             "the member did not join again",
         )
-        assert not told
+        assert not errors
         cluster.do(lambda: coordinator._step(held[0]))
-        wait_for(lambda: told, "the commit that waited was not answered")
-        assert isinstance(told[0], CommitFailed)
+        wait_for(lambda: errors, "the commit that waited was not answered")
+        assert isinstance(errors[0], CommitFailed)
         consumer.commit({STAYS: 7})
     assert committed(cluster, coordinator, "stays") == 7
     assert 2 not in [commit.offset for commit in coordinator.commits]
 
 
-def test_a_replaced_static_member_is_fenced_for_good_and_its_successor_stays(
+def test_a_replaced_static_member_stays_fenced_and_its_successor_reads(
     cluster: ToyCluster, coordinator: ToyCoordinator
 ) -> None:
     cluster.create_topic("stays")
@@ -218,7 +218,7 @@ async def _join_as_foreigner(cluster: ToyCluster, coordinator: ToyCoordinator, m
 
 
 @pytest.mark.parametrize("metadata", [b"\x00\x01\x00", b"\xc1", b"", msgspec.msgpack.encode({"topics": 1})])
-def test_a_member_of_another_kind_gets_nothing_and_does_not_stop_the_leader(
+def test_a_member_of_another_kind_gets_nothing_and_the_leader_goes_on(
     cluster: ToyCluster, coordinator: ToyCoordinator, metadata: bytes
 ) -> None:
     cluster.create_topic("stays")
@@ -232,7 +232,7 @@ def test_a_member_of_another_kind_gets_nothing_and_does_not_stop_the_leader(
     leader.stop()
 
 
-def test_an_assignment_that_cannot_be_read_comes_out_of_every_poll_as_one_clear_error(
+def test_an_unreadable_assignment_raises_one_clear_error_at_every_poll(
     cluster: ToyCluster, coordinator: ToyCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("stays")
@@ -248,7 +248,7 @@ def test_an_assignment_that_cannot_be_read_comes_out_of_every_poll_as_one_clear_
                 read(consumer, 1)
 
 
-def test_an_unexpected_error_while_joining_is_raised_by_each_poll_and_never_lost(
+def test_an_unexpected_error_while_joining_is_raised_by_each_poll(
     cluster: ToyCluster, coordinator: ToyCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("stays")

@@ -55,12 +55,12 @@ def test_a_waiting_thread_is_woken_when_a_batch_is_done() -> None:
     assert woken == [1]
 
 
-def test_columns_for_a_partition_that_is_gone_are_refused_and_hold_no_memory() -> None:
+def test_columns_for_a_removed_partition_are_refused_and_hold_no_memory() -> None:
     accumulator = made()
-    gone = topic(accumulator, 2).queues[1]
+    removed = topic(accumulator, 2).queues[1]
     queues = topic(accumulator, 1)
-    with pytest.raises(UnknownTopicOrPartition, match="is gone"):
-        accumulator.append_batch(queues, gone, None, [b"x"], 1, 20)
+    with pytest.raises(UnknownTopicOrPartition, match="does not exist"):
+        accumulator.append_batch(queues, removed, None, [b"x"], 1, 20)
     assert accumulator.buffered_bytes == 0
 
 
@@ -75,7 +75,7 @@ def test_a_key_whose_partition_went_since_the_look_up_goes_to_another(monkeypatc
     assert future._batch is queues.queues[0].open
 
 
-def test_keys_are_spread_anew_when_partitions_are_added() -> None:
+def test_keys_are_spread_again_when_partitions_are_added() -> None:
     accumulator = made()
     keys = [b"%d" % number for number in range(20)]
     queues = topic(accumulator, 1)
@@ -84,7 +84,7 @@ def test_keys_are_spread_anew_when_partitions_are_added() -> None:
     assert {queues.queue_of_key(key).partition for key in keys} == {0, 1, 2}
 
 
-def test_records_without_key_leave_a_partition_that_is_gone() -> None:
+def test_records_without_key_leave_a_removed_partition() -> None:
     accumulator = made()
     queues = topic(accumulator, 3)
     queues.sticky = queues.queues[2]

@@ -58,7 +58,7 @@ def test_without_retries_the_first_refusal_is_final(cluster: ToyCluster) -> None
         assert isinstance(producer.send("t", b"x").exception(10), NotEnoughReplicas)
 
 
-def test_a_record_that_is_late_fails_with_the_reason_and_leaves_no_gap_for_others(cluster: ToyCluster) -> None:
+def test_a_late_record_fails_with_the_reason_and_leaves_no_gap(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     with Producer(
         **cluster.options, delivery_timeout_ms=150, request_timeout_ms=100, retry_backoff_ms=5, retry_backoff_max_ms=10

@@ -61,7 +61,7 @@ def test_a_batch_grows_no_further_than_its_limit() -> None:
     assert sizes == [LIMIT_BYTES] * 5
 
 
-def test_linger_time_ends_the_wait_unless_as_much_as_the_limit_is_under_way() -> None:
+def test_linger_time_ends_the_wait_unless_a_full_limit_is_under_way() -> None:
     stage = Stage()
     stage.append(10)
     first = stage.taken_bytes()

@@ -69,7 +69,7 @@ def test_a_producer_with_a_batch_that_cannot_be_encoded_closes_at_once(
     assert isinstance(future.exception(0), InvalidRecord)
 
 
-def test_batches_that_cannot_be_encoded_again_behind_a_hole_do_not_stop_the_line(
+def test_batches_behind_a_hole_that_fail_to_encode_do_not_stop_the_line(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("t")
@@ -86,7 +86,7 @@ def test_batches_that_cannot_be_encoded_again_behind_a_hole_do_not_stop_the_line
 
 
 @pytest.mark.parametrize("name", ["_connect", "pump"])
-def test_an_unexpected_error_of_one_partition_fails_its_records_and_no_others(
+def test_an_unexpected_error_of_a_partition_fails_its_records_alone(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     cluster.create_topic("t", partitions=2)

@@ -29,7 +29,7 @@ def values(cluster: ToyCluster, topic: str, partition: int) -> list[bytes | None
     return [value for _, _, value in cluster.records(topic, partition)]
 
 
-def test_a_future_tells_where_the_record_was_stored(cluster: ToyCluster) -> None:
+def test_a_future_returns_where_the_record_was_stored(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=2)
     with Producer(**cluster.options) as producer:
         first = producer.send("t", b"a", partition=1, timestamp_ms=5).result(10)
@@ -61,7 +61,7 @@ def test_records_of_a_key_go_to_kafkas_partition(cluster: ToyCluster) -> None:
         assert [entry.result(10).partition for entry in found] == [partition_for_key(key, 5) for key in keys]
 
 
-def test_records_without_key_stay_on_a_partition_for_a_batch_and_reach_all(cluster: ToyCluster) -> None:
+def test_records_without_key_fill_a_batch_of_each_partition_in_turn(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=3)
     with Producer(**cluster.options, batch_size=500, linger_ms=0) as producer:
         found = [producer.send("t", b"x" * 50).result(10).partition for _ in range(300)]
@@ -199,7 +199,7 @@ def test_threads_share_a_producer_and_each_keeps_its_order(cluster: ToyCluster) 
         assert mine == [b"%d:%d" % (name, number) for number in range(500)]
 
 
-def test_callbacks_are_called_in_order_and_their_errors_harm_nobody(
+def test_callbacks_are_called_in_order_and_their_errors_are_contained(
     cluster: ToyCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.create_topic("t")
@@ -339,7 +339,7 @@ async def test_the_asyncio_twin_sends_and_waits(cluster: ToyCluster) -> None:
         assert [first.offset, *[(await future).offset for future in futures]] == list(range(51))
 
 
-def test_the_asyncio_twin_waits_for_buffer_memory_without_blocking_the_loop(cluster: ToyCluster) -> None:
+def test_the_asyncio_twin_waits_for_memory_without_blocking_the_loop(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
 
     async def scenario() -> None:
@@ -362,7 +362,7 @@ async def test_the_asyncio_twin_must_be_started(cluster: ToyCluster) -> None:
         _ = await producer.send("t", b"x")
 
 
-def test_without_linger_ms_a_lone_record_leaves_at_once_and_others_wait_for_its_answer(cluster: ToyCluster) -> None:
+def test_without_linger_a_lone_record_leaves_at_once_and_others_wait(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     with Producer(**cluster.options) as producer:
         producer.send("t", b"first").result(10)  # the first of a producer goes alone in any case

@@ -66,7 +66,7 @@ def test_a_topic_with_a_smaller_limit_gets_smaller_pieces(cluster: ToyCluster) -
     assert all(header.size <= 5000 for header, _ in cluster.do(cluster.partitions["t", 0].columns))
 
 
-def test_records_with_keys_go_to_their_partitions_and_those_without_to_one(cluster: ToyCluster) -> None:
+def test_records_with_keys_go_to_their_partitions_and_others_to_one(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=3)
     keys = [None if number % 5 == 0 else b"key-%d" % (number % 7) for number in range(100)]
     values = [b"%d" % number for number in range(100)]
@@ -90,7 +90,7 @@ def test_batches_without_key_reach_all_partitions_by_and_by(cluster: ToyCluster)
         assert {piece.partition for sent in pieces for piece in sent.result(10)} == {0, 1, 2}
 
 
-def test_a_partitioner_of_ones_own_is_asked(cluster: ToyCluster) -> None:
+def test_a_partitioner_of_the_user_is_called(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=3)
     with Producer(**cluster.options, partitioner=lambda topic, key, count: len(key or b"") % count) as producer:
         pieces = producer.send_batch("t", [b"a", b"b"], [b"k", b"kk"]).result(10)

@@ -96,7 +96,7 @@ def test_each_record_is_stored_once_with_its_key_in_its_threads_order(
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_memory_is_counted_to_the_byte_whoever_sends(cluster: ToyCluster) -> None:
+def test_memory_is_counted_to_the_byte_from_any_thread(cluster: ToyCluster) -> None:
     cluster.create_topic("t", 2)
     memory = 20_000
     with Producer(**cluster.options, batch_size=500, buffer_memory=memory, linger_ms=0) as producer:

@@ -70,7 +70,7 @@ def test_an_arrow_table_has_the_same_and_always_one_schema() -> None:
     assert empty.num_rows == 0
 
 
-def test_partitions_can_be_told_apart() -> None:
+def test_partitions_can_be_distinguished() -> None:
     one, other = taken(state_of(*two_batches())), taken(state_of(*two_batches(), partition=THERE))
     both = ColumnBatch(one._pieces + other._pieces)
     assert both.partitions == [HERE, THERE]
@@ -158,7 +158,7 @@ def test_columns_travel_from_a_producer_to_a_consumer(cluster: ToyCluster) -> No
     assert sorted(map(bytes, filter(None, found)), key=int) == values
 
 
-def test_a_column_can_be_gone_through_twice_and_held_longer_than_the_batch() -> None:
+def test_a_column_can_be_read_twice_and_outlives_the_batch() -> None:
     values = taken(state_of(*two_batches())).values
     assert list(values) == list(values) == [b"1", None, b"3", b"4", b"5"]
     assert (len(values), values[0], values[-1], values[1:4]) == (5, b"1", b"5", [None, b"3", b"4"])
@@ -179,7 +179,7 @@ def test_a_column_goes_to_arrow_and_to_a_producer_as_a_list_does(cluster: ToyClu
         assert consumer.consume_batch(timeout=10).values == values
 
 
-def test_a_batch_that_nobody_can_read_is_met_when_its_turn_comes() -> None:
+def test_an_unreadable_batch_raises_when_its_turn_comes() -> None:
     good = encode_batch(None, [b"1"], [1])
     nonsense = assemble_batch(
         MAGIC_COLUMNS, b"\x94\xc0\xc0\x91\x07\xc0", [1], producer_id=-1, producer_epoch=-1, base_sequence=-1,

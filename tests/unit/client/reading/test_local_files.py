@@ -91,8 +91,8 @@ def test_a_leader_cannot_name_any_other_file(tmp_path: Path) -> None:
         ("no segment", named(f"{real.parent}/../flights-0/{real.name}")),
         ("no segment", named(real, called=f"flights-0/{real.name}")),
     ]
-    for said, rows in wrong:
-        with pytest.raises(NearReadFailed, match=said):
+    for message, rows in wrong:
+        with pytest.raises(NearReadFailed, match=message):
             open_places(rows, None, HERE)
     with pytest.raises(NearReadFailed, match="no segment of other-0"):
         open_places(named(real), None, TopicPartition("other", 0))
@@ -113,7 +113,7 @@ def test_what_is_no_whole_batch_is_not_read(tmp_path: Path, damage: str) -> None
 
 
 @pytest.mark.parametrize("way", ["take", "take_one", "take_columns"])
-def test_a_batch_with_a_wrong_checksum_is_asked_of_the_leader_and_not_reported(tmp_path: Path, way: str) -> None:
+def test_a_batch_with_a_wrong_checksum_is_fetched_from_the_leader(tmp_path: Path, way: str) -> None:
     stored = b"".join(batches(2))
     damaged = stored[:-1] + bytes([stored[-1] ^ 1])
     state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY)

@@ -105,7 +105,7 @@ def test_columns_of_it_are_refused_when_they_are_looked_at(cluster: ToyCluster, 
         assert [record.offset for record in read(consumer, 2)] == [5, 6]
 
 
-def test_an_answer_that_makes_no_sense_is_raised_and_does_not_end_the_fetching(
+def test_a_malformed_answer_is_raised_and_does_not_end_the_fetching(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("t")

@@ -96,7 +96,7 @@ def test_a_timestamp_too_far_ahead_is_refused(log: PartitionLog, timestamps: lis
         log.append_as_leader(batch(*[b"a"] * len(timestamps), timestamps=timestamps), 1, NOW)
 
 
-def test_limits_of_timestamps_include_their_ends_and_records_without_a_time_pass(tmp_path: Path) -> None:
+def test_timestamp_limits_include_their_ends_and_pass_timeless_records(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", message_timestamp_before_max_ms=HOUR, message_timestamp_after_max_ms=HOUR)
     for timestamp in (NOW + HOUR, NOW - HOUR, -1):
         log.append_as_leader(batch(b"a", timestamps=[timestamp]), 1, NOW)

@@ -95,7 +95,7 @@ def test_a_body_that_is_not_columns_is_corrupt_even_when_its_crc_is_right() -> N
             records.decode_batch(data, 0, header_format.parse_header(data))
 
 
-def test_columns_of_unequal_length_and_empty_batches_are_refused_when_encoding() -> None:
+def test_unequal_columns_and_empty_batches_are_refused_when_encoding() -> None:
     with pytest.raises(ValueError, match="column keys"):
         records.encode_batch([b"k"], [b"a", b"b"], [1, 2])
     with pytest.raises(ValueError, match="at least one record"):

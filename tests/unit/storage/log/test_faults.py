@@ -93,7 +93,7 @@ def test_a_write_that_fails_at_any_byte_leaves_nothing(
     again.close()
 
 
-def test_a_follower_whose_disk_is_full_forgets_epochs_of_batches_it_did_not_keep(
+def test_a_follower_with_a_full_disk_forgets_epochs_of_unkept_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader, log = open_log(tmp_path / "leader"), open_log(tmp_path / "t-0")
@@ -229,7 +229,7 @@ def test_a_failed_append_is_taken_back_on_disk_before_a_segment_follows(
     assert calls == ["sync"], "a log that was closed cleanly is not scanned"
 
 
-def test_after_a_failed_sync_the_log_refuses_to_go_on_and_the_next_life_reads_the_disk(
+def test_after_a_failed_sync_the_log_stops_and_the_next_reads_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = PageCache(monkeypatch)
@@ -257,7 +257,7 @@ def test_after_a_failed_sync_the_log_refuses_to_go_on_and_the_next_life_reads_th
     last.close()
 
 
-def test_an_open_that_cannot_write_what_is_dirty_fails_and_the_next_finds_the_truth(
+def test_an_open_that_cannot_write_dirty_data_fails_and_the_next_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = PageCache(monkeypatch)
@@ -278,7 +278,7 @@ def test_an_open_that_cannot_write_what_is_dirty_fails_and_the_next_finds_the_tr
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.lists(st.sampled_from(["append", "append", "sync", "failing sync", "kill", "power"]), max_size=25))
-def test_what_was_reported_as_synced_survives_failed_syncs_kills_and_power_cuts(steps: list[str]) -> None:
+def test_what_was_synced_survives_failed_syncs_kills_and_power_cuts(steps: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:
         patch.setattr("raylog.storage.log.partition_log.CHECKPOINT_SECONDS", 0.0)
         cache, folder = PageCache(patch), Path(name) / "t-0"
@@ -331,7 +331,7 @@ def no_descriptors() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     descriptors.keep_reserve()
 
 
-def test_a_sync_and_a_roll_succeed_when_connections_have_taken_every_descriptor(
+def test_a_sync_and_a_roll_succeed_without_a_free_descriptor(
     tmp_path: Path, no_descriptors: Callable[[], AbstractContextManager[None]]
 ) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=200)
@@ -349,7 +349,7 @@ def test_a_sync_and_a_roll_succeed_when_connections_have_taken_every_descriptor(
     again.close()
 
 
-def test_a_sync_without_a_descriptor_says_nothing_about_the_disk_and_is_repeated(
+def test_a_sync_without_a_descriptor_is_no_disk_failure_and_is_repeated(
     tmp_path: Path, no_descriptors: Callable[[], AbstractContextManager[None]]
 ) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=200)
@@ -403,12 +403,12 @@ def test_a_missing_segment_is_damage_and_nothing_is_changed(tmp_path: Path) -> N
     assert {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.log")} == before
 
 
-def test_a_log_whose_segments_are_all_gone_is_damaged(tmp_path: Path) -> None:
+def test_a_log_without_any_of_its_segments_is_damaged(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     log.append_as_leader(batch(b"a"), 1, NOW)
     log.close()
     (tmp_path / "t-0" / "00000000000000000000.log").unlink()
-    with pytest.raises(LogDamaged, match="all segments are gone"):
+    with pytest.raises(LogDamaged, match="all segments are missing"):
         open_log(tmp_path / "t-0")
 
 

@@ -52,7 +52,7 @@ def test_a_log_that_lost_its_end_bounds_the_watermark_for_good(tmp_path: Path) -
     assert kept(tmp_path, end=1000) == 80, "what is appended at 80 later is not what stood there"
 
 
-def test_a_cut_lowers_it_at_once_and_a_write_under_way_does_not_raise_it_again(tmp_path: Path) -> None:
+def test_a_cut_lowers_it_at_once_and_a_pending_write_does_not_raise_it(tmp_path: Path) -> None:
     file = keep(tmp_path, 120)
     file.want(150)
     file.lower(100)

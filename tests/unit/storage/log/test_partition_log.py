@@ -202,7 +202,7 @@ def test_a_closed_log_refuses_every_call(log: PartitionLog) -> None:
 def test_a_topic_created_again_is_another_topic(log: PartitionLog, tmp_path: Path) -> None:
     with pytest.raises(WrongTopicId) as caught:
         open_log(tmp_path / "t-0", topic_id="another")
-    assert caught.value.asked == "another"
+    assert caught.value.expected == "another"
 
 
 def test_an_assigned_epoch_is_there_after_a_crash_without_any_record(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_timestamps_are_found_across_segments(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_was_appended_last_is_found_without_the_index_and_not_after_a_cut(log: PartitionLog) -> None:
+def test_the_last_append_is_found_without_the_index_until_a_cut(log: PartitionLog) -> None:
     for number in range(400):
         log.append_as_leader(batch(b"%d" % number), 0, NOW)
     segment = log.segments[-1]

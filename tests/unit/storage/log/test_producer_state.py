@@ -52,7 +52,7 @@ def test_a_new_epoch_starts_at_zero_and_fences_the_old_one() -> None:
         state.check(header(14, 2))
 
 
-def test_an_unknown_producer_may_start_anywhere_and_no_producer_is_always_welcome() -> None:
+def test_an_unknown_producer_starts_anywhere_and_none_is_always_accepted() -> None:
     state = filled()
     assert state.check(header(77, producer=9)) is None
     assert state.check(header(-1, producer=-1)) is None

@@ -29,7 +29,7 @@ def test_old_segments_go_and_only_below_the_high_watermark(tmp_path: Path) -> No
     log.close()
 
 
-def test_a_log_whose_records_are_all_old_keeps_an_empty_segment_and_its_end(tmp_path: Path) -> None:
+def test_a_log_of_old_records_keeps_an_empty_segment_and_its_end(tmp_path: Path) -> None:
     log = filled(tmp_path / "t-0", retention_ms=100)
     assert len(log.apply_retention(NOW + 1000, high_watermark=10)) == 5
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (10, 10, 0)
@@ -47,7 +47,7 @@ def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
     log.close()
 
 
-def test_removed_files_are_renamed_and_unlinked_after_the_delay_also_after_a_restart(tmp_path: Path) -> None:
+def test_removed_files_are_unlinked_after_the_delay_and_a_restart(tmp_path: Path) -> None:
     log = filled(tmp_path / "t-0", retention_ms=100, file_delete_delay_ms=50)
     log.apply_retention(NOW + 102, high_watermark=10)
     folder = tmp_path / "t-0"

@@ -78,17 +78,20 @@ def join(
 
 
 def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: GroupSettings) -> bool:
-    if event.member_id in group.members or replaced is not None:
-        return False
     if event.member_id == "" and event.instance_id is None and len(group.pending) >= settings.group_max_size:
         return True
-    if group.state is GroupState.EMPTY:
-        return False
+    member = group.members.get(event.member_id if replaced is None else replaced)
     if group.state is GroupState.PREPARING_REBALANCE:
-        # Members that have not rejoined may be leaving: the first to join gets the place.
-        joined = sum(1 for member in group.members.values() if member.join_request is not None)
-        return joined >= settings.group_max_size
-    return len(group.members) >= settings.group_max_size
+        # Dynamic members that have not rejoined may be leaving: the first to join gets the place, even from a member.
+        if member is not None and _has_place(member):
+            return False
+        return sum(1 for each in group.members.values() if _has_place(each)) >= settings.group_max_size
+    return member is None and group.state is not GroupState.EMPTY and len(group.members) >= settings.group_max_size
+
+
+def _has_place(member: Member) -> bool:
+    """Return whether a member is in the next generation: it has joined, or is static."""
+    return member.join_request is not None or member.instance_id is not None
 
 
 def _size_error(

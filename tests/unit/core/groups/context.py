@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import RaylogError
+from raylog.core.errors import MemberIdRequired, RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import (
     AppendRecords,
@@ -295,7 +295,7 @@ class Groups:
     def new_id(self, **options: object) -> str:
         """Join for the first time and return the assigned member id."""
         request = self.join(**options)  # type: ignore[arg-type]  # the options are those of join
-        assert self.code(request) == 79
+        assert self.code(request) == MemberIdRequired.code
         return str(self.refusals[request].details["member_id"])
 
     def preparing(self, count: int = 2) -> list[str]:

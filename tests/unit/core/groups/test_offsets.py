@@ -2,6 +2,7 @@
 
 import pytest
 
+from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import OffsetCommitReceived, Tick
 from raylog.core.groups.records import record_from_wire
@@ -49,7 +50,7 @@ def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone() -> None:
             cause="test", now_ms=0, request=request, group=GROUP, generation=-1, member_id="", offsets=offsets
         )
     )
-    assert groups.reply(request) == [["t", 0, 42], ["t", 1, 12], ["t", 2, 0]]
+    assert groups.reply(request) == [["t", 0, InvalidRequest.code], ["t", 1, OffsetMetadataTooLarge.code], ["t", 2, 0]]
     assert groups.reply(groups.fetch()) == [["i", "t", 2, 5, 0, "x" * 4096]]
 
 
@@ -58,7 +59,7 @@ def test_offsets_are_deleted_only_without_members() -> None:
     (member,) = groups.stable(1)
     groups.commit(1, member_id=member, generation=1)
     groups.commit(2, member_id=member, generation=1, partition=1)
-    assert groups.code(groups.delete_offsets(("id1", "flights", 0))) == 68
+    assert groups.code(groups.delete_offsets(("id1", "flights", 0))) == NonEmptyGroup.code
     groups.leave((member, None))
     assert groups.reply(groups.delete_offsets(("id1", "flights", 0), ("id1", "none", 7))) == [
         ["flights", 0, 0],
@@ -79,10 +80,10 @@ def test_an_empty_group_is_deleted_with_all_its_offsets() -> None:
     groups = Groups()
     (member,) = groups.stable(1)
     groups.commit(1, member_id=member, generation=1)
-    assert groups.code(groups.delete()) == 68
+    assert groups.code(groups.delete()) == NonEmptyGroup.code
     groups.leave((member, None))
     assert groups.code(groups.delete()) == 0
-    assert groups.code(groups.delete()) == 69
+    assert groups.code(groups.delete()) == GroupIdNotFound.code
     assert groups.reply(groups.fetch()) == []
     assert groups.restarted().machine.hard_state() == [[], []]
 
@@ -112,7 +113,7 @@ def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
     }
     assert isinstance(members, list)
     assert [(row["member_id"], row["assignment"]) for row in members] == [(first, b"0"), (second, b"1")]
-    assert groups.code(groups.describe("nobody")) == 69
+    assert groups.code(groups.describe("nobody")) == GroupIdNotFound.code
 
 
 def test_offsets_of_an_empty_group_expire_after_the_retention() -> None:

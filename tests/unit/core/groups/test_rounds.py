@@ -3,9 +3,18 @@
 import pytest
 
 from raylog.core.decision import Refuse
+from raylog.core.errors import (
+    CoordinatorLoadInProgress,
+    GroupMaxSizeReached,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidSessionTimeout,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import AppendRecords
-from tests.unit.core.groups.context import GROUP, Groups
+from tests.unit.core.groups.context import GROUP, REBALANCE_MS, Groups
 
 
 def test_a_first_join_gets_an_id_and_has_to_come_back_with_it() -> None:
@@ -21,7 +30,7 @@ def test_an_id_not_used_within_the_session_timeout_is_forgotten() -> None:
     groups = Groups()
     member = groups.new_id(session_ms=2_000)
     groups.tick(2_000)
-    assert groups.code(groups.join(member)) == 25
+    assert groups.code(groups.join(member)) == UnknownMemberId.code
     assert groups.state == "Dead"
 
 
@@ -81,7 +90,7 @@ def test_a_new_member_begins_a_round_that_ends_when_all_have_joined() -> None:
     first, second = groups.stable()
     third = groups.new_id()
     joins = [groups.join(third)]
-    assert groups.code(groups.heartbeat(first, 1)) == 27
+    assert groups.code(groups.heartbeat(first, 1)) == RebalanceInProgress.code
     joins.append(groups.join(first))
     assert groups.code(joins[-1]) is None
     joins.append(groups.join(second))
@@ -111,7 +120,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_dropped() -> None:
     row = groups.reply(request)
     assert row[0] == 2
     assert row[4] == [[first, None, b"topics"]]
-    assert groups.code(groups.heartbeat(second, 1)) == 25
+    assert groups.code(groups.heartbeat(second, 1)) == UnknownMemberId.code
 
 
 def test_a_member_that_does_not_sync_in_time_is_dropped_in_a_new_round() -> None:
@@ -122,8 +131,8 @@ def test_a_member_that_does_not_sync_in_time_is_dropped_in_a_new_round() -> None
         assert groups.code(groups.heartbeat(first, 1)) == 0
         assert groups.code(groups.heartbeat(second, 1)) == 0
         groups.tick(5_000)
-    assert groups.code(groups.heartbeat(second, 1)) == 25
-    assert groups.code(groups.heartbeat(first, 1)) == 27
+    assert groups.code(groups.heartbeat(second, 1)) == UnknownMemberId.code
+    assert groups.code(groups.heartbeat(first, 1)) == RebalanceInProgress.code
 
 
 def test_a_leader_that_never_syncs_is_dropped_and_the_others_rejoin() -> None:
@@ -131,10 +140,10 @@ def test_a_leader_that_never_syncs_is_dropped_and_the_others_rejoin() -> None:
     first, second = groups.completing()
     parked = groups.sync(second, 1)
     groups.tick(10_000)  # the leader's session ends first
-    assert groups.code(parked) == 27
+    assert groups.code(parked) == RebalanceInProgress.code
     request = groups.join(second)
     assert groups.reply(request)[2] == second
-    assert groups.code(groups.heartbeat(first, 1)) == 25
+    assert groups.code(groups.heartbeat(first, 1)) == UnknownMemberId.code
 
 
 def test_heartbeats_keep_a_member_and_silence_loses_it() -> None:
@@ -142,8 +151,8 @@ def test_heartbeats_keep_a_member_and_silence_loses_it() -> None:
     first, second = groups.stable()
     for _ in range(3):
         groups.tick(9_000)
-        assert groups.code(groups.heartbeat(first, 1)) in (0, 27)
-    assert groups.code(groups.heartbeat(second, 1)) == 25
+        assert groups.code(groups.heartbeat(first, 1)) in (0, RebalanceInProgress.code)
+    assert groups.code(groups.heartbeat(second, 1)) == UnknownMemberId.code
 
 
 def test_a_heartbeat_during_a_round_keeps_the_member_alive() -> None:
@@ -151,9 +160,9 @@ def test_a_heartbeat_during_a_round_keeps_the_member_alive() -> None:
     first, second = groups.stable()
     groups.join(first)
     groups.tick(9_000)
-    assert groups.code(groups.heartbeat(second, 1)) == 27
+    assert groups.code(groups.heartbeat(second, 1)) == RebalanceInProgress.code
     groups.tick(9_000)
-    assert groups.code(groups.heartbeat(second, 1)) == 27
+    assert groups.code(groups.heartbeat(second, 1)) == RebalanceInProgress.code
 
 
 def test_a_commit_counts_as_a_sign_of_life() -> None:
@@ -162,7 +171,8 @@ def test_a_commit_counts_as_a_sign_of_life() -> None:
     groups.tick(9_000)
     groups.commit(1, member_id=first, generation=1)
     groups.tick(9_000)
-    assert groups.code(groups.heartbeat(first, 1)) == 27  # the other member has left, this one stays
+    # The other member has left, this one stays.
+    assert groups.code(groups.heartbeat(first, 1)) == RebalanceInProgress.code
 
 
 def test_leaving_hands_the_work_over_at_once() -> None:
@@ -177,7 +187,7 @@ def test_leaving_returns_each_member_its_own_result() -> None:
     groups = Groups()
     first, _ = groups.stable()
     rows = groups.reply(groups.leave((first, None), ("nobody", None), ("", "no-instance")))
-    assert rows == [[first, None, 0], ["nobody", None, 25], ["", "no-instance", 25]]
+    assert rows == [[first, None, 0], ["nobody", None, UnknownMemberId.code], ["", "no-instance", UnknownMemberId.code]]
 
 
 def test_the_last_member_leaving_empties_the_group_in_a_new_generation() -> None:
@@ -222,7 +232,7 @@ def test_a_repeated_join_replaces_the_one_that_waits() -> None:
     old = groups.join(first)
     new = groups.join(first)
     groups.join(second)
-    assert (groups.code(old), groups.code(new)) == (27, 0)
+    assert (groups.code(old), groups.code(new)) == (RebalanceInProgress.code, 0)
 
 
 def test_the_assignor_with_the_most_votes_wins() -> None:
@@ -257,43 +267,68 @@ def test_on_a_tie_the_leaders_first_choice_wins() -> None:
 def test_a_member_with_nothing_in_common_is_refused(protocols: list[tuple[str, bytes]], protocol_type: str) -> None:
     groups = Groups()
     groups.stable()
-    assert groups.code(groups.join(protocols=protocols, protocol_type=protocol_type)) == 23
+    assert groups.code(groups.join(protocols=protocols, protocol_type=protocol_type)) == InconsistentGroupProtocol.code
 
 
 def test_a_full_group_takes_no_other_member() -> None:
     groups = Groups(GroupSettings(group_max_size=2))
     _, follower = groups.stable()
-    assert groups.code(groups.join()) == 81
+    assert groups.code(groups.join()) == GroupMaxSizeReached.code
     assert groups.code(groups.join(follower)) == 0
 
 
 def test_an_id_assigned_before_the_group_filled_up_is_refused_afterwards() -> None:
     groups = Groups(GroupSettings(group_max_size=1))
     early, late = groups.new_id(client_id="early"), groups.join(client_id="late")
-    assert groups.code(late) == 81
+    assert groups.code(late) == GroupMaxSizeReached.code
     groups.join(early)
     groups.tick(300)
-    assert groups.code(groups.join()) == 81
+    assert groups.code(groups.join()) == GroupMaxSizeReached.code
 
 
 def test_handed_out_ids_are_bounded() -> None:
     groups = Groups(GroupSettings(group_max_size=2))
     groups.new_id()
     groups.new_id()
-    assert groups.code(groups.join()) == 81
+    assert groups.code(groups.join()) == GroupMaxSizeReached.code
+
+
+def test_a_member_that_rejoins_late_has_lost_its_place_to_a_newcomer() -> None:
+    groups = Groups(GroupSettings(group_max_size=2))
+    leader, follower = groups.stable()
+    groups.join(leader)
+    newcomer = groups.new_id()
+    assert groups.code(groups.join(newcomer)) is None
+    assert groups.code(groups.join(follower)) == GroupMaxSizeReached.code
+    assert groups.code(groups.join(newcomer)) is None, "it has its place"
+    groups.tick(REBALANCE_MS)
+    assert groups.code(groups.heartbeat(newcomer, 2)) == 0
+    assert groups.code(groups.heartbeat(follower, 2)) == UnknownMemberId.code
+
+
+def test_static_members_keep_their_places_while_they_are_away() -> None:
+    groups = Groups(GroupSettings(group_max_size=2))
+    for instance in ("a", "b"):
+        groups.join(instance_id=instance)
+    groups.tick(300)
+    groups.tick(300)
+    leader = groups.join(instance_id="a")
+    assert groups.code(groups.join(instance_id="c")) == GroupMaxSizeReached.code
+    assert groups.code(groups.join(instance_id="b")) == 0
+    assert groups.code(leader) == 0
 
 
 @pytest.mark.parametrize("session_ms", [999, 1_800_001])
 def test_a_session_timeout_out_of_range_is_refused(session_ms: int) -> None:
     groups = Groups()
-    assert groups.code(groups.join(session_ms=session_ms)) == 26
+    assert groups.code(groups.join(session_ms=session_ms)) == InvalidSessionTimeout.code
 
 
 def test_an_empty_group_id_and_an_empty_list_of_assignors_are_refused() -> None:
     groups = Groups()
-    assert groups.code(groups.join(group="")) == 24
-    assert groups.code(groups.join(protocols=[])) == 23
-    assert groups.code(groups.join(protocol_type="")) == 23
+    assert groups.code(groups.join(group="")) == InvalidGroupId.code
+    assert groups.code(groups.join(protocols=[])) == InconsistentGroupProtocol.code
+    assert groups.code(groups.join(protocol_type="")) == InconsistentGroupProtocol.code
 
 
 def test_a_refused_first_join_leaves_no_group_behind() -> None:
@@ -338,4 +373,4 @@ def test_a_resigning_coordinator_refuses_every_parked_request() -> None:
     parked = groups.machine.parked_requests()
     outbox = groups.machine.resign(cause="append failed")
     assert [effect.request for effect in outbox.now if isinstance(effect, Refuse)] == parked
-    assert groups.code(groups.join(group=GROUP)) == 14
+    assert groups.code(groups.join(group=GROUP)) == CoordinatorLoadInProgress.code

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from raylog.core.errors import IllegalGeneration, RebalanceInProgress, UnknownMemberId
 from raylog.core.groups.states import LEGAL_PREDECESSORS, GroupState, is_legal_move
 from tests.unit.core.groups.context import Groups
 
@@ -72,32 +73,32 @@ def simple_commit(groups: Groups, member: str, generation: int) -> int:
 @pytest.mark.parametrize(
     ("situation", "request_of", "code"),
     [
-        (empty, join, 25),
+        (empty, join, UnknownMemberId.code),
         (preparing, join, 0),  # the last one missing: its join ends the round
         (completing, join, 0),
         (completing, join_with_other_metadata, PARKED),
         (stable, join, 0),
         (stable, join_with_other_metadata, PARKED),
-        (deleted, join, 25),
-        (empty, sync, 25),
-        (preparing, sync, 27),
+        (deleted, join, UnknownMemberId.code),
+        (empty, sync, UnknownMemberId.code),
+        (preparing, sync, RebalanceInProgress.code),
         (completing, sync, PARKED),
         (stable, sync, 0),
-        (deleted, sync, 25),
-        (empty, heartbeat, 25),
-        (preparing, heartbeat, 27),
+        (deleted, sync, UnknownMemberId.code),
+        (empty, heartbeat, UnknownMemberId.code),
+        (preparing, heartbeat, RebalanceInProgress.code),
         (completing, heartbeat, 0),
         (stable, heartbeat, 0),
-        (deleted, heartbeat, 25),
-        (empty, commit, 25),
+        (deleted, heartbeat, UnknownMemberId.code),
+        (empty, commit, UnknownMemberId.code),
         (empty, simple_commit, 0),
         (preparing, commit, 0),
-        (preparing, simple_commit, 25),
-        (completing, commit, 27),
-        (completing, simple_commit, 25),
+        (preparing, simple_commit, UnknownMemberId.code),
+        (completing, commit, RebalanceInProgress.code),
+        (completing, simple_commit, UnknownMemberId.code),
         (stable, commit, 0),
-        (stable, simple_commit, 25),
-        (deleted, commit, 22),
+        (stable, simple_commit, UnknownMemberId.code),
+        (deleted, commit, IllegalGeneration.code),
         (deleted, simple_commit, 0),
     ],
 )
@@ -115,7 +116,7 @@ def test_another_generation_is_illegal(
 ) -> None:
     groups, member, generation = situation()
     for other in (generation - 1, generation + 1):
-        assert groups.code(request_of(groups, member, other)) == 22
+        assert groups.code(request_of(groups, member, other)) == IllegalGeneration.code
 
 
 @pytest.mark.parametrize("situation", [empty, preparing, completing, stable, deleted])
@@ -124,14 +125,14 @@ def test_an_unknown_member_is_refused(
     situation: Callable[[], Situation], request_of: Callable[[Groups, str, int], int]
 ) -> None:
     groups, _, generation = situation()
-    assert groups.code(request_of(groups, "nobody", generation)) == 25
+    assert groups.code(request_of(groups, "nobody", generation)) == UnknownMemberId.code
 
 
 def test_the_leader_rejoining_a_stable_group_always_begins_a_round() -> None:
     groups = Groups()
     leader, follower = groups.stable()
     assert groups.code(groups.join(leader)) is PARKED
-    assert groups.code(groups.heartbeat(follower, 1)) == 27
+    assert groups.code(groups.heartbeat(follower, 1)) == RebalanceInProgress.code
 
 
 def test_moves_between_states_are_those_of_the_table() -> None:

@@ -1,5 +1,6 @@
 """Static membership (KIP-345): an instance id keeps its place and its assignment through a restart of its process."""
 
+from raylog.core.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
 from tests.unit.core.groups.context import RANGE, Groups
 
 
@@ -37,35 +38,35 @@ def test_a_restarted_leader_skips_the_assignment() -> None:
     new = str(row[3])
     assert (row[0], row[2], row[5]) == (1, new, True)
     assert row[4] == [[new, "a", b"topics"], [follower, "b", b"topics"]]
-    assert groups.code(groups.heartbeat(old, 1)) == 25
+    assert groups.code(groups.heartbeat(old, 1)) == UnknownMemberId.code
 
 
 def test_the_old_process_is_fenced() -> None:
     groups, _, old = static_pair()
     groups.join(instance_id="b")
-    assert groups.code(groups.heartbeat(old, 1, instance_id="b")) == 82
-    assert groups.code(groups.sync(old, 1, instance_id="b")) == 82
-    assert groups.code(groups.join(old, instance_id="b")) == 82
-    assert groups.reply(groups.leave((old, "b"))) == [[old, "b", 82]]
+    assert groups.code(groups.heartbeat(old, 1, instance_id="b")) == FencedInstanceId.code
+    assert groups.code(groups.sync(old, 1, instance_id="b")) == FencedInstanceId.code
+    assert groups.code(groups.join(old, instance_id="b")) == FencedInstanceId.code
+    assert groups.reply(groups.leave((old, "b"))) == [[old, "b", FencedInstanceId.code]]
 
 
 def test_a_commit_of_the_replaced_process_is_fenced() -> None:
     groups, _, old = static_pair()
     new = str(groups.reply(groups.join(instance_id="b"))[3])
     late = groups.commit(5, member_id=old, generation=1, instance_id="b")
-    assert groups.code(late) == 82, "an unknown member would join again, and replace its successor"
+    assert groups.code(late) == FencedInstanceId.code, "an unknown member would join again, and replace its successor"
     assert groups.code(groups.commit(5, member_id=new, generation=1, instance_id="b")) == 0
     assert groups.code(groups.commit(6, member_id=new, generation=1)) == 0, (
         "as a client that does not send its instance id"
     )
-    assert groups.code(groups.commit(7, member_id=new, generation=1, instance_id="z")) == 25
+    assert groups.code(groups.commit(7, member_id=new, generation=1, instance_id="z")) == UnknownMemberId.code
 
 
 def test_the_old_process_is_fenced_while_it_waits() -> None:
     groups = Groups()
     waiting = groups.join(instance_id="a")
     groups.join(instance_id="a")
-    assert groups.code(waiting) == 82
+    assert groups.code(waiting) == FencedInstanceId.code
 
 
 def test_the_replacement_survives_a_restart_of_the_coordinator() -> None:
@@ -85,7 +86,7 @@ def test_a_restart_that_changes_the_chosen_assignor_begins_a_round() -> None:
     groups.sync(leader, 1, {leader: b"0", follower: b"1"})
     groups.sync(follower, 1)
     assert groups.code(groups.join(instance_id="b", protocols=[("sticky", b"")])) is None
-    assert groups.code(groups.heartbeat(leader, 1)) == 27
+    assert groups.code(groups.heartbeat(leader, 1)) == RebalanceInProgress.code
 
 
 def test_a_restart_while_the_others_sync_begins_a_round() -> None:
@@ -95,7 +96,7 @@ def test_a_restart_while_the_others_sync_begins_a_round() -> None:
     groups.tick(300)
     leader, _ = (str(groups.reply(request)[3]) for request in joins)
     assert groups.code(groups.join(instance_id="b")) is None
-    assert groups.code(groups.heartbeat(leader, 1)) == 27
+    assert groups.code(groups.heartbeat(leader, 1)) == RebalanceInProgress.code
 
 
 def test_an_absent_static_member_keeps_its_place_in_the_next_generation() -> None:
@@ -139,13 +140,13 @@ def test_a_round_of_absent_static_members_alone_waits_for_one_of_them() -> None:
 def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
     groups, leader, follower = static_pair()
     assert groups.reply(groups.leave(("", "b"))) == [["", "b", 0]]
-    assert groups.code(groups.heartbeat(follower, 1)) == 25
-    assert groups.code(groups.heartbeat(leader, 1)) == 27
+    assert groups.code(groups.heartbeat(follower, 1)) == UnknownMemberId.code
+    assert groups.code(groups.heartbeat(leader, 1)) == RebalanceInProgress.code
 
 
 def test_an_unknown_instance_is_refused() -> None:
     groups, leader, _ = static_pair()
-    assert groups.code(groups.heartbeat(leader, 1, instance_id="z")) == 25
+    assert groups.code(groups.heartbeat(leader, 1, instance_id="z")) == UnknownMemberId.code
 
 
 def test_the_next_round_shows_the_new_metadata_of_a_restarted_member() -> None:

@@ -12,16 +12,36 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from raylog.core.errors import (
     FencedInstanceId,
     GroupIdNotFound,
+    GroupMaxSizeReached,
     IllegalGeneration,
+    InconsistentGroupProtocol,
     MemberIdRequired,
     NonEmptyGroup,
     RaylogError,
     RebalanceInProgress,
     UnknownMemberId,
 )
-from raylog.core.groups.records import GROUP_KIND, GroupChanged, GroupDeleted, record_from_wire
+from raylog.core.groups.records import (
+    GROUP_KIND,
+    OFFSET_KIND,
+    GroupChanged,
+    GroupDeleted,
+    MemberRecord,
+    record_from_wire,
+)
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import RULE, GroupBooks
+from tests.simulation.groups.observed import (
+    Committed,
+    ObservedGroup,
+    Where,
+    commit_code,
+    differs_from_join,
+    in_common,
+    keeps_leader,
+    malformed,
+    voted,
+)
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -30,35 +50,13 @@ if TYPE_CHECKING:
 _GENERATION: Final = 1
 """Index of the generation in the arguments of a member's requests, except a join."""
 _INSTANCE: Final = {"join_group": 2, "sync_group": 3, "heartbeat": 3, "offset_commit": 4}
+_OFFSETS: Final = frozenset({"offset_commit", "offset_fetch", "offset_delete", "delete_group", "describe_group"})
+"""Requests whose answer is compared with the committed offsets."""
 
 
-class _Group:
-    """The visible state of one group."""
-
-    __slots__ = ("image", "is_left", "is_touched", "joining", "offsets", "successors")
-
-    def __init__(self) -> None:
-        self.image: GroupChanged | None = None
-        self.offsets: set[str] = set()
-        self.joining: set[int] = set()
-        """Unanswered joins: while there are any, the group prepares a round."""
-        self.is_touched = False
-        """A join or a leave arrived since the last generation was written: the group may prepare a round."""
-        self.is_left = False
-        """A member of the last generation has left: the group prepares a round."""
-        self.successors: set[str] = set()
-        """Static instances with a new process since the last generation was written."""
-
-    @property
-    def generation(self) -> int:
-        return self.image.generation if self.image is not None else 0
-
-    @property
-    def is_empty(self) -> bool:
-        return self.image is None or self.image.state is GroupState.EMPTY
-
-    def has(self, member_id: str) -> bool:
-        return self.image is not None and self.image.member(member_id) is not None
+Leaver = tuple[bool, bool, MemberRecord | None]
+"""Whether it may be a member, whether it is one in the last generation, and that generation's member of its instance.
+"""
 
 
 class Answers:
@@ -69,37 +67,70 @@ class Answers:
         self._books = books
         self._life = life
         self._since_ms = now_ms
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, ObservedGroup] = {}
         self._sent: dict[tuple[str, int], list[Mapping[str, bytes]]] = {}
         """Assignments that leaders sent, by group and generation."""
-        self._given_ms: dict[str, int] = {}
+        self._given_ms: dict[tuple[str, str], int] = {}
         """When an id was issued that has not been used yet."""
+        self._leavers: list[Leaver] = []
+        """The members that this step's request removes, before the step."""
         self._fresh: set[int] = set()
         """First joins with their id, sent before it expired."""
+        self._current: Asked | None = None
+        """The request of this step."""
+        self._before: dict[Where, Committed] = {}
+        """The offsets of its group before it."""
+        self._due: Asked | None = None
+        """A request that this step has to answer."""
+        self._excess: Asked | None = None
+        """A join for which the group has no place."""
 
-    def _group(self, name: str) -> _Group:
-        return self._groups.setdefault(name, _Group())
+    def _group(self, name: str) -> ObservedGroup:
+        return self._groups.setdefault(name, ObservedGroup(name))
 
     # ------------------------------------------------------------ visible state
 
     def row(self, key: Sequence[object], value: Sequence[object] | None, *, replayed: bool) -> None:
         """A row is read from the log, or decided."""
         group = self._group(str(key[1]))
+        if key[0] == OFFSET_KIND:
+            _, _, topic_id, topic, partition = cast("tuple[str, str, str, str, int]", tuple(key))
+            if value is None:
+                group.offsets.pop((topic_id, topic, partition), None)
+            else:
+                group.offsets[topic_id, topic, partition] = cast(Committed, tuple(value[1:4]))
+            return
         if key[0] != GROUP_KIND:
-            (group.offsets.add if value is not None else group.offsets.discard)(str(key))
             return
         record = record_from_wire(key, value)
         if isinstance(record, GroupDeleted):
             group.image = None
+            self._given_ms = {given: when for given, when in self._given_ms.items() if given[0] != record.group}
+            self._fresh.clear()
             return
         assert isinstance(record, GroupChanged)
         if record == group.image:
             return  # rewritten unchanged
         if not replayed and record.state is GroupState.STABLE and group.image is not None:
             self._is_as_sent(record, group.image)
+        if record.members and not replayed:
+            self._is_voted(record)
+            if group.image is not None and not keeps_leader(group.image, record):
+                raise Violation(RULE, f"{group.image.leader} leads no more, and is in generation {record.generation}")
         group.image = record
         group.is_touched = group.is_left = False
         group.successors = set()
+        group.comers = []
+
+    def _is_voted(self, record: GroupChanged) -> None:
+        """A generation has the assignor that its members voted for, and no more members than a group may have."""
+        chosen = voted(record)
+        if record.protocol != chosen:
+            raise Violation(
+                RULE, f"generation {record.generation} has {record.protocol}, and its members vote for {chosen}"
+            )
+        if len(record.members) > self._books.members_max:
+            raise Violation(RULE, f"generation {record.generation} has {len(record.members)} members")
 
     def _is_as_sent(self, record: GroupChanged, before: GroupChanged) -> None:
         """Assignments are those sent by the leader of this generation, for each member that the leader knew."""
@@ -113,24 +144,67 @@ class Answers:
     def received(self, asked: Asked) -> None:
         """A request reached the coordinator, and its machine processes it."""
         group, args = self._group(asked.group), asked.args
+        self._current = asked
+        self._before = dict(group.offsets) if asked.method in _OFFSETS else {}
         if asked.method == "join_group":
+            self._due = asked if self._keeps_generation(group, asked) else None
+            self._excess = asked if self._exceeds(group, asked) else None
+            group.comers.append((asked.member_id, args[7]))
             group.joining.add(asked.request)
             group.is_touched = True
             if asked.member_id == "" and args[2] is not None:
                 group.successors.add(str(args[2]))
-            given_ms = self._given_ms.pop(asked.member_id, None)
+            given_ms = self._given_ms.pop((asked.group, asked.member_id), None)
             if given_ms is not None and asked.came_ms - given_ms < args[4]:
                 self._fresh.add(asked.request)
         elif asked.method == "leave_group":
             group.is_touched = True
-            for member_id, _ in args[1]:
-                self._given_ms.pop(member_id, None)
+            self._leavers = [self._leaver(group, member_id, instance) for member_id, instance in args[1]]
         elif asked.method == "sync_group" and args[4]:
             sent = self._sent.setdefault((asked.group, args[_GENERATION]), [])
             sent.append({member: bytes(assignment) for member, assignment in args[4]})
 
+    def _leaver(
+        self, group: ObservedGroup, member_id: str, instance: str | None
+    ) -> tuple[bool, bool, MemberRecord | None]:
+        is_given = self._given_ms.pop((group.name, member_id), None) is not None
+        return member_id == "" or is_given or group.may_have(member_id), group.has(member_id), group.holder(instance)
+
+    def _keeps_generation(self, group: ObservedGroup, asked: Asked) -> bool:
+        """Whether a static member returns to a stable group that keeps its assignor: it takes its place, at once."""
+        image, holder = group.image, group.holder(asked.args[2])
+        if asked.member_id != "" or image is None or holder is None or malformed(asked.method, asked.args) is not None:
+            return False
+        if image.state is not GroupState.STABLE or self._why_no_round(group, asked.came_ms) is None:
+            return False
+        return voted(image, {holder.member_id: asked.args[7]}) == image.protocol
+
+    def holder(self, group: str, instance: str | None) -> str | None:
+        """Return the member id that holds a static instance, as far as an observer can tell."""
+        found = self._group(group).holder(instance)
+        return None if found is None else found.member_id
+
+    def _exceeds(self, group: ObservedGroup, asked: Asked) -> bool:
+        """Whether a new member comes to a stable group that is full."""
+        image, instance = group.image, asked.args[2]
+        if asked.member_id != "" or image is None or malformed(asked.method, asked.args) is not None:
+            return False
+        held = group.successors | {row.instance_id for row in image.members}
+        is_full = len(image.members) >= self._books.members_max
+        return is_full and (instance is None or instance not in held) and bool(self._why_no_round(group, asked.came_ms))
+
+    def stepped(self) -> None:
+        """The step is over, after all its answers."""
+        due, self._due, self._current = self._due, None, None
+        if self._excess is not None:
+            raise Violation(RULE, f"a join for a group with {self._books.members_max} members is not refused")
+        if due is not None:
+            raise Violation(RULE, f"{due.args[2]!r} has returned to a group that keeps its generation, and has to wait")
+
     def settled(self, asked: Asked) -> None:
         """A request is answered by this step, or its sender has disconnected."""
+        if asked is self._due:
+            self._due = None
         if asked.method == "join_group":
             self._group(asked.group).joining.discard(asked.request)
 
@@ -139,67 +213,116 @@ class Answers:
     def refused(self, asked: Asked, error: RaylogError, now_ms: int) -> None:
         """The machine refuses a request."""
         group = self._group(asked.group)
-        image = group.image
-        match error:
-            case IllegalGeneration():
-                reason = "it is the group's" if asked.args[_GENERATION] == group.generation else None
-            case UnknownMemberId():
-                reason = self._why_known(group, asked, asked.member_id, now_ms)
-            case FencedInstanceId():
-                reason = self._why_not_fenced(group, asked)
-            case RebalanceInProgress() if asked.method == "offset_commit":
-                completing = image is not None and image.state is GroupState.COMPLETING_REBALANCE
-                reason = None if completing else "members that prepare a round, or read, may commit"
-            case RebalanceInProgress():
-                reason = self._why_no_round(group, now_ms)
-            case MemberIdRequired():
-                reason = None if asked.method == "join_group" and asked.member_id == "" else "it has an id"
-                self._given_ms[str(error.details["member_id"])] = now_ms
-            case NonEmptyGroup():
-                reason = "it has no members" if group.is_empty and not group.is_touched else None
-            case GroupIdNotFound():
-                is_there = image is not None or group.offsets
-                reason = "it is there" if is_there else None
-            case _:
-                reason = "no request here deserves that"
+        if asked is self._excess and isinstance(error, GroupMaxSizeReached):
+            self._excess = None
+        invalid = malformed(asked.method, asked.args)
+        if invalid is not None:
+            reason = None if isinstance(error, invalid) else f"it deserves {invalid.__name__}"
+        elif isinstance(error, (FencedInstanceId, GroupMaxSizeReached, InconsistentGroupProtocol, MemberIdRequired)):
+            reason = self._why_may_join(group, asked, error, now_ms)
+        elif self._is_replaced(asked):
+            reason = "its successor has joined"
+        else:
+            reason = self._why_wrong(group, asked, error, now_ms)
         if reason is not None:
             name = type(error).__name__
             raise Violation(RULE, f"{asked.method} of {asked.member_id!r} is refused with {name}, but {reason}")
 
-    def _why_known(self, group: _Group, asked: Asked, member_id: str, now_ms: int) -> str | None:
+    def _why_wrong(self, group: ObservedGroup, asked: Asked, error: RaylogError, now_ms: int) -> str | None:
+        """Return why a request does not deserve an error, or None when it may."""
+        image = group.image
+        match error:
+            case IllegalGeneration() if image is not None and asked.args[_GENERATION] == image.generation:
+                return "it is the group's"
+            case IllegalGeneration():
+                return self._why_stranger(group, asked)
+            case UnknownMemberId():
+                return self._why_known(group, asked, asked.member_id, now_ms)
+            case RebalanceInProgress() if asked.method == "offset_commit":
+                completing = image is not None and image.state is GroupState.COMPLETING_REBALANCE
+                return None if completing else "members that prepare a round, or read, may commit"
+            case RebalanceInProgress():
+                return self._why_no_round(group, now_ms, is_heartbeat=asked.method == "heartbeat")
+            case NonEmptyGroup():
+                return "it has no members" if group.is_empty and not group.is_touched else None
+            case GroupIdNotFound():
+                return "it is there" if image is not None or group.offsets else None
+            case _:
+                return "no request here deserves that"
+
+    def _why_may_join(self, group: ObservedGroup, asked: Asked, error: RaylogError, now_ms: int) -> str | None:
+        """Return why a member may join, or be the one that it claims to be, or None when the error may be right."""
+        args = asked.args
+        if isinstance(error, FencedInstanceId):
+            return self._why_not_fenced(group, asked)
+        if asked.method != "join_group":
+            return "it does not join"
+        if isinstance(error, MemberIdRequired):
+            self._given_ms[asked.group, str(error.details["member_id"])] = now_ms
+            return None if asked.member_id == "" and args[2] is None else "it has an id, or an instance"
+        members = group.image.members if group.image is not None else ()
+        if isinstance(error, GroupMaxSizeReached):
+            # The join itself is one of those that came.
+            given = sum(1 for name, _ in self._given_ms if name == asked.group)
+            places = max(len(members) + len(group.comers) - 1, given)
+            return None if places >= self._books.members_max else f"{places} members leave room for it"
+        others = [*(member.protocols for member in members), *(protocols for _, protocols in group.comers)]
+        return "all support an assignor of it" if in_common(others) else None
+
+    def _is_replaced(self, asked: Asked) -> bool:
+        """Whether this step's request is the join of a new process for the instance of an earlier, parked one."""
+        current = self._current
+        if current is None or current is asked or current.method != "join_group" or current.member_id != "":
+            return False
+        return current.args[2] is not None and current.args[2] == _instance(asked)
+
+    def _why_stranger(self, group: ObservedGroup, asked: Asked) -> str | None:
+        """Return why a sender is no member, whatever its generation, or None when it may be one."""
+        holder = group.holder(_instance(asked))
+        if holder is not None and holder.member_id != asked.member_id:
+            return f"its instance is that of {holder.member_id}"
+        is_known = group.may_have(asked.member_id) or _instance(asked) is not None or group.image is None
+        return None if is_known else "it is no member"
+
+    def _why_known(self, group: ObservedGroup, asked: Asked, member_id: str, now_ms: int) -> str | None:
         """Return why a member cannot be unknown, or None."""
         if asked.request in self._fresh and not self._books.is_gone(asked.group, member_id):
             return "it was given this id a moment ago"
         instance = _instance(asked)
+        holder = group.holder(instance)
+        if holder is not None and holder.member_id != member_id and group.image is not None:
+            return self._books.why_alive(self._life, group.image, holder, now_ms)
         member = group.image.member(member_id) if group.image is not None else None
         if group.image is None or member is None or instance in group.successors:
             return None
+        if instance is not None and instance != member.instance_id:
+            return None
         return self._books.why_alive(self._life, group.image, member, now_ms)
 
-    def _why_not_fenced(self, group: _Group, asked: Asked) -> str | None:
+    def _why_not_fenced(self, group: ObservedGroup, asked: Asked) -> str | None:
         instance = _instance(asked)
         if instance is None:
             return "it is no static member"
-        holds = any(
-            member.instance_id == instance and member.member_id == asked.member_id
-            for member in (group.image.members if group.image is not None else ())
-        )
-        return "it holds its instance" if holds and instance not in group.successors else None
+        holder = group.holder(instance)
+        return "it holds its instance" if holder is not None and holder.member_id == asked.member_id else None
 
-    def _why_no_round(self, group: _Group, now_ms: int) -> str | None:
+    def _why_no_round(self, group: ObservedGroup, now_ms: int, *, is_heartbeat: bool = False) -> str | None:
         """Return why a group prepares no round, or None when it may."""
         image = group.image
-        if image is None or image.state is not GroupState.STABLE or group.is_touched:
+        quiet = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE) if is_heartbeat else (GroupState.STABLE,)
+        if image is None or image.state not in quiet or group.is_touched:
             return None
         if all(self._books.why_alive(self._life, image, member, now_ms) is not None for member in image.members):
-            return f"nothing happened since generation {image.generation} is stable"
+            return f"nothing happened since generation {image.generation} is {image.state.value}"
         return None
 
     # ------------------------------------------------------------ results
 
     def replied(self, asked: Asked, result: Any, now_ms: int) -> None:
         """The machine answers a request; the answer leaves when its rows are stored."""
-        group = self._group(asked.group) if asked.args else _Group()
+        group = self._group(asked.group) if asked.args else ObservedGroup("")
+        if malformed(asked.method, asked.args) is not None:
+            raise self._wrong(asked, "it is malformed")
         match asked.method:
             case "join_group":
                 self._joined(group, asked, result)
@@ -215,22 +338,28 @@ class Answers:
                 self._is_member(group, asked)
             case "offset_commit":
                 self._committed(group, asked, result)
+            case "offset_fetch":
+                self._fetched(group, asked, result)
+            case "offset_delete":
+                self._deleted(group, asked, result)
             case "leave_group":
-                self._left(group, asked, result, now_ms)
+                self._has_left(group, asked, result, now_ms)
             case "describe_group":
                 self._described(group, asked, result)
             case "delete_group":
                 if not group.is_empty or group.joining:
                     raise self._wrong(asked, "the group has members")
+                if group.offsets or group.image is not None:
+                    raise self._wrong(asked, "the group is there")
             case "list_groups":
                 self._listed(asked, result)
             case _:
-                pass
+                raise self._wrong(asked, "it is no request")
 
     def _wrong(self, asked: Asked, why: str) -> Violation:
         return Violation(RULE, f"{asked.method} of {asked.member_id!r} in {asked.group!r} succeeds, but {why}")
 
-    def _is_member(self, group: _Group, asked: Asked) -> None:
+    def _is_member(self, group: ObservedGroup, asked: Asked) -> None:
         if group.generation != asked.args[_GENERATION]:
             raise self._wrong(asked, f"generation {group.generation} has come")
         if not group.has(asked.member_id):
@@ -238,22 +367,39 @@ class Answers:
         if group.joining or group.is_left:
             raise self._wrong(asked, "a round has begun")
 
-    def _joined(self, group: _Group, asked: Asked, result: Any) -> None:
-        generation, protocol, leader, member_id, rows, _ = result
+    def _joined(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
+        generation, protocol, leader, member_id, rows, skips = result
         image = group.image
         if image is None or (generation, protocol, leader) != (image.generation, image.protocol, image.leader):
             raise self._wrong(asked, f"{(generation, protocol, leader)} is not what is written")
         member = image.member(member_id)
         if member is None or asked.member_id not in ("", member_id) or member.instance_id != asked.args[2]:
             raise self._wrong(asked, f"{member_id!r} is not its member")
+        if (otherwise := differs_from_join(member, asked.args)) is not None:
+            raise self._wrong(asked, otherwise)
+        is_new, is_stable = asked.member_id == "", image.state is GroupState.STABLE
+        if is_new and asked.args[2] is None:
+            raise self._wrong(asked, "it has no id yet")
+        if is_stable and leader == member_id and not is_new:
+            raise self._wrong(asked, "a leader that joins again has to assign anew")
+        if skips is not (is_stable and leader == member_id):
+            raise self._wrong(asked, f"it is told {skips} about skipping the assignment")
         if leader == member_id and [row[0] for row in rows] != [each.member_id for each in image.members]:
             raise self._wrong(asked, "its leader is told of other members")
         if group.joining or group.is_left:
             raise self._wrong(asked, "another round has begun")
 
-    def _committed(self, group: _Group, asked: Asked, result: Any) -> None:
-        if [row[2] for row in result] != [0] * len(asked.args[3]):
-            raise self._wrong(asked, f"the codes are {result}")
+    def _committed(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
+        wanted = dict(self._before)
+        codes: list[object] = []
+        for topic_id, topic, partition, offset, epoch, note in asked.args[3]:
+            codes.append([topic, partition, commit_code(offset, note)])
+            if commit_code(offset, note) == 0:
+                wanted[topic_id, topic, partition] = (offset, epoch, note)
+        if result != codes:
+            raise self._wrong(asked, f"the codes are {result} and not {codes}")
+        if group.offsets != wanted:
+            raise self._wrong(asked, f"{group.offsets} is committed and not {wanted}")
         if asked.args[_GENERATION] < 0:
             if not group.is_empty:
                 raise self._wrong(asked, "the group has members")
@@ -262,18 +408,42 @@ class Answers:
         elif group.image is not None and group.image.state is GroupState.COMPLETING_REBALANCE:
             raise self._wrong(asked, "nothing is assigned yet")
 
-    def _left(self, group: _Group, asked: Asked, result: Any, now_ms: int) -> None:
-        for member_id, _, code in result:
-            if code == UnknownMemberId.code:
-                why = self._why_known(group, asked, member_id, now_ms)
-                if why is not None:
-                    raise self._wrong(asked, f"{member_id!r} is unknown, and {why}")
-            elif code == 0 and group.has(member_id):
-                group.is_left = True
-            elif code not in (0, FencedInstanceId.code):
-                raise self._wrong(asked, f"the code of {member_id!r} is {code}")
+    def _fetched(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
+        places = sorted(group.offsets) if asked.args[1] is None else [tuple(place) for place in asked.args[1]]
+        wanted = [[*place, *group.offsets.get(place, (-1, -1, ""))] for place in places]
+        if [list(row) for row in result] != wanted:
+            raise self._wrong(asked, f"the answer is {result}, and {wanted} is committed")
 
-    def _described(self, group: _Group, asked: Asked, result: Any) -> None:
+    def _deleted(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
+        places = {tuple(place) for place in asked.args[1]}
+        left = {place: held for place, held in self._before.items() if place not in places}
+        if group.offsets != left:
+            raise self._wrong(asked, f"{group.offsets} is left and not {left}")
+        if [list(row) for row in result] != [[topic, partition, 0] for _, topic, partition in asked.args[1]]:
+            raise self._wrong(asked, f"the codes are {result}")
+        if not group.is_empty or group.joining:
+            raise self._wrong(asked, "the group has members")
+
+    def _has_left(self, group: ObservedGroup, asked: Asked, result: Any, now_ms: int) -> None:
+        for (member_id, instance, code), (may_be, is_there, holder) in zip(result, self._leavers, strict=True):
+            is_holder = holder is not None and member_id in ("", holder.member_id)
+            if code == UnknownMemberId.code:
+                if group.image is None or holder is None:
+                    continue
+                if self._books.why_alive(self._life, group.image, holder, now_ms) is not None:
+                    raise self._wrong(asked, f"{instance!r} is unknown, and is a member")
+            elif code == FencedInstanceId.code:
+                if is_holder:
+                    raise self._wrong(asked, f"{member_id!r} is fenced, and holds its instance")
+            elif code != 0:
+                raise self._wrong(asked, f"the code of {member_id!r} is {code}")
+            elif not may_be or (holder is not None and not is_holder):
+                raise self._wrong(asked, f"{member_id!r} is removed, and is no member")
+            elif is_there or is_holder:
+                removed = member_id if holder is None else holder.member_id
+                group.is_left = group.is_left or group.has(removed)
+
+    def _described(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
         state = group.image.state.value if group.image is not None else GroupState.EMPTY.value
         if group.joining or group.is_left:
             state = GroupState.PREPARING_REBALANCE.value
@@ -281,14 +451,25 @@ class Answers:
         may_prepare = group.is_touched or not group.is_empty
         if told != state and not (told == GroupState.PREPARING_REBALANCE.value and may_prepare):
             raise self._wrong(asked, f"its state is told as {told}, and is {state}")
-        if result["generation"] != group.generation or len(result["offsets"]) != len(group.offsets):
+        offsets = [[*place, *held] for place, held in sorted(group.offsets.items())]
+        if result["generation"] != group.generation or [list(row) for row in result["offsets"]] != offsets:
             raise self._wrong(asked, f"{result} is not what is written")
+        image = group.image
+        if image is None or image.state is not GroupState.STABLE or group.is_touched:
+            return
+        written = [(each.member_id, each.instance_id, each.assignment) for each in image.members]
+        named = [(each["member_id"], each["instance_id"], each["assignment"]) for each in result["members"]]
+        if not set(named) <= set(written):
+            raise self._wrong(asked, f"{named} are described as members")
 
     def _listed(self, asked: Asked, result: Any) -> None:
         named = {row[0] for row in cast("list[list[str]]", result)}
         there = {name for name, group in self._groups.items() if group.image is not None or group.offsets}
         if not there <= named:
             raise self._wrong(asked, f"{sorted(there - named)} are not named")
+        gone = {name for name in named - there if not self._group(name).is_touched}
+        if gone:
+            raise self._wrong(asked, f"{sorted(gone)} are named, and do not exist")
 
 
 def _instance(asked: Asked) -> str | None:

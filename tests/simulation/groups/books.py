@@ -22,15 +22,15 @@ from raylog.core.groups.records import (
     record_from_wire,
 )
 from raylog.core.groups.states import GroupState
-from tests.simulation.groups.topic import Row, Sender
+from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
 RULE = "I15"
 WALL_AHEAD_MS = 1_700_000_000_000
 """How far the time of day is ahead of the virtual clock."""
 
-Place = tuple[str, int]
-"""Group and partition."""
+Place = tuple[str, int, str]
+"""Group, partition and topic id."""
 
 
 _NOBODY = Sender(0, "", -1, asked_back=True)
@@ -61,12 +61,14 @@ class _Offset:
 class GroupBooks:
     """All state that I15 constrains."""
 
-    def __init__(self, partitions: int = 0, retention_ms: int = 0) -> None:
+    def __init__(self, partitions: int = 0, retention_ms: int = 0, members_max: int = 10_000) -> None:
         """Begin with an empty log and no member.
 
-        Each generation assigns all of ``partitions``; an offset without members expires after ``retention_ms``.
+        Each generation assigns all of ``partitions`` to at most ``members_max`` members; an offset without members
+        expires after ``retention_ms``.
         """
         self._partitions = partitions
+        self.members_max = members_max
         self._retention_ms = retention_ms
         self.deletions = 0
         self.images: dict[str, GroupChanged] = {}
@@ -75,6 +77,8 @@ class GroupBooks:
         self.acknowledged = 0
         self._begun_ms: dict[str, int] = {}
         self._emptied_ms: dict[str, int] = {}
+        self._forgotten_ms: dict[str, int] = {}
+        """When the last offset of a group was deleted."""
         self._stable_ms: dict[str, int] = {}
         self._synced: set[tuple[str, str, int]] = set()
         self._claims: dict[int, Claim] = {}
@@ -103,7 +107,7 @@ class GroupBooks:
             case OffsetCommitted() as commit:
                 self._committed(offset, commit, row)
             case OffsetDeleted(key=key):
-                self._offset_deleted(offset, (key.group, key.partition), row)
+                self._offset_deleted(offset, (key.group, key.partition, key.topic_id), row)
             case GroupDeleted(group=group):
                 self._group_deleted(group, row)
 
@@ -118,6 +122,7 @@ class GroupBooks:
                 raise Violation(RULE, f"the offset of {place} is forgotten after {row.decided_ms - since_ms} ms")
         books.commits.append((offset, -1, row.sender or _NOBODY))
         self._last.pop(place, None)
+        self._forgotten_ms[place[0]] = row.decided_ms
         self.deletions += 1
 
     def _group_deleted(self, group: str, row: Row) -> None:
@@ -134,8 +139,19 @@ class GroupBooks:
         if image is not None and image.state is not GroupState.EMPTY:
             raise Violation(RULE, f"{what} while group {group!r} is {image.state.value}")
 
-    def overdue(self, now_ms: int) -> list[Place]:
-        """Return the offsets whose expiry is overdue."""
+    def overdue(self, now_ms: int) -> list[Place | str]:
+        """Return the offsets whose expiry is overdue, and the groups without members and offsets."""
+        kept = {place[0] for place in self._offsets if self.committed(*place) >= 0}
+        blank = [
+            group
+            for group, image in self.images.items()
+            if image.state is GroupState.EMPTY
+            and group not in kept
+            and now_ms - max(self._emptied_ms[group], self._forgotten_ms.get(group, 0)) > EXPIRY_MS
+        ]
+        return [*blank, *self._overdue_offsets(now_ms)]
+
+    def _overdue_offsets(self, now_ms: int) -> list[Place]:
         return [
             place
             for place, books in self._offsets.items()
@@ -211,7 +227,7 @@ class GroupBooks:
 
     def _committed(self, offset: int, commit: OffsetCommitted, row: Row) -> None:
         sender, group = row.sender, commit.key.group
-        place = (group, commit.key.partition)
+        place = (group, commit.key.partition, commit.key.topic_id)
         if sender is None and self._last.get(place) == commit:
             return  # an unchanged row is rewritten
         self._last[place] = commit
@@ -231,7 +247,7 @@ class GroupBooks:
         elif image is not None and image.members:
             raise Violation(RULE, f"a commit from outside is stored while group {group!r} has members")
         self.commits += 1
-        books = self._offsets.setdefault((group, commit.key.partition), _Offset())
+        books = self._offsets.setdefault(place, _Offset())
         if books.commits and not sender.asked_back:
             _, known_offset, earlier = books.commits[-1]
             # A commit with an outcome unknown to its sender may still be stored after that sender's later ones.
@@ -308,9 +324,10 @@ class GroupBooks:
     def offsets_answered(self, group: str, log_end_then: int, rows: Iterable[Sequence[object]]) -> None:
         """The coordinator answered an offset fetch; ``log_end_then`` is the log end offset when the request arrived."""
         for row in rows:
-            partition, offset = row[2], row[3]
+            topic_id, partition, offset = row[0], row[2], row[3]
+            assert isinstance(topic_id, str)
             assert isinstance(partition, int)
-            books = self._offsets.get((group, partition))
+            books = self._offsets.get((group, partition, topic_id))
             commits = books.commits if books is not None else []
             late = [value for at, value, _ in commits if at >= log_end_then]
             early = [value for at, value, _ in commits if at < log_end_then]
@@ -339,7 +356,7 @@ class GroupBooks:
 
     def begins_at(self, group: str, partition: int, offset: int) -> None:
         """A member resumes from a committed offset: some member has read everything below."""
-        books = self._offsets.setdefault((group, partition), _Offset())
+        books = self._offsets.setdefault((group, partition, TOPIC_ID), _Offset())
         if offset > books.processed:
             raise Violation(
                 RULE, f"a member begins partition {partition} at {offset}, and [{books.processed}, {offset}) is unread"
@@ -347,12 +364,12 @@ class GroupBooks:
 
     def processed(self, group: str, partition: int, offset: int) -> None:
         """A member has read everything below ``offset``."""
-        books = self._offsets[group, partition]
+        books = self._offsets[group, partition, TOPIC_ID]
         books.processed = max(books.processed, offset)
 
-    def committed(self, group: str, partition: int) -> int:
+    def committed(self, group: str, partition: int, topic_id: str = TOPIC_ID) -> int:
         """Return the committed offset in the log, -1 = none."""
-        books = self._offsets.get((group, partition))
+        books = self._offsets.get((group, partition, topic_id))
         return books.commits[-1][1] if books is not None and books.commits else -1
 
     def owners(self, group: str) -> dict[int, int]:

@@ -22,6 +22,7 @@ from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.answers import Answers
 from tests.simulation.groups.books import WALL_AHEAD_MS
+from tests.simulation.groups.observed import NOTE_BYTES_MAX, SESSION_MS_MIN
 from tests.simulation.groups.topic import Row, Sender
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation
@@ -38,6 +39,8 @@ RETENTION_CHECK_MS = 400
 _UNDECIDED = (CoordinatorLoadInProgress, NotCoordinator)
 """Errors that the shell and the runner send by themselves."""
 
+_DELETERS = ("offset_commit", "offset_delete", "delete_group")
+"""Requests that write offsets, or delete them."""
 MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 
 
@@ -196,9 +199,9 @@ class Coordinator:
                 self.end("a newer coordinator has taken over")
             else:
                 self.world.tell("coordinator {} does not know what became of its append", self.life)
-                if self.runner is not None:
-                    self.runner.end()
-                    self.runner = None
+                ended, self.runner = self.runner, None
+                if ended is not None:
+                    ended.end()
                     if self.alive and self._requests:
                         raise Violation("L1", "requests are left without an answer when groups are loaded again")
                 self.world.after(_RELOAD_US, self._load_again, loads)
@@ -221,7 +224,9 @@ class Coordinator:
         faults = self.simulation.faults
         settings = GroupSettings(
             initial_rebalance_delay_ms=faults.initial_rebalance_delay_ms,
-            min_session_timeout_ms=100,
+            min_session_timeout_ms=SESSION_MS_MIN,
+            group_max_size=faults.group_max_size,
+            offset_metadata_bytes_max=NOTE_BYTES_MAX,
             rewrite_floor_bytes=faults.rewrite_floor_bytes,
             rewrite_chunk_bytes=faults.rewrite_chunk_bytes,
             trim_retry_ms=1_000,
@@ -257,8 +262,10 @@ class Coordinator:
             asked.fail(CoordinatorLoadInProgress())
             return
         if method == "leave_group":
-            for member_id, _ in cast("list[tuple[str, str | None]]", args[1]):
+            for member_id, instance in cast("list[tuple[str, str | None]]", args[1]):
                 self.simulation.books.asked_to_leave(asked.group, member_id)
+                if member_id == "" and (holder := self._answers.holder(asked.group, instance)) is not None:
+                    self.simulation.books.asked_to_leave(asked.group, holder)
         self._coming = asked
         self.runner.receive(asked)
 
@@ -303,9 +310,10 @@ class Coordinator:
 
     def decided(self, out: Outbox[ev.Effect]) -> None:
         """The machine has processed an event: check its answers when they are decided, not when they are sent."""
-        if not (out.now or out.after_sync):
-            return
         answers, now_ms = self._answers, self.world.now_ms
+        if not (out.now or out.after_sync):
+            answers.stepped()
+            return
         effects = [*out.now, *out.after_sync]
         for effect in effects:
             if isinstance(effect, ev.AppendRecords):
@@ -323,6 +331,7 @@ class Coordinator:
                 asked.decided = effect.result
                 answers.replied(asked, effect.result, now_ms)
                 self._heard(asked, effect.result)
+        answers.stepped()
 
     def _heard(self, asked: Asked, result: Any) -> None:
         """The machine counts a request that it answers without an error as a heartbeat."""
@@ -337,12 +346,15 @@ class Coordinator:
         self._requests.pop(asked.request, None)
         if self._dies_here():
             return
+        if isinstance(error, _UNDECIDED) and self.runner is not None:
+            raise Violation("I15", f"{asked.method} is refused with {type(error).__name__} by the coordinator")
         books = self.simulation.books
         instance = asked.wire.member.membership.instance_id
         if isinstance(error, UnknownMemberId) and instance is not None and asked.method != "leave_group":
             books.taken_for_a_stranger(self._number, asked.group, asked.member_id, instance, self.world.now_ms)
         if error is None and asked.method == "offset_commit":
-            books.commit_answered(self._number, asked.request, len(asked.args[3]))
+            accepted = [code for _, _, code in cast("list[tuple[str, int, int]]", result) if code == 0]
+            books.commit_answered(self._number, asked.request, len(accepted))
         if error is None and asked.method in ("join_group", "sync_group"):
             is_join = asked.method == "join_group"
             generation = cast("list[int]", result)[0] if is_join else asked.args[1]
@@ -376,7 +388,7 @@ class Coordinator:
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         """Return a row with its observer's notes, and its size."""
         asked = self._asked
-        sender = _sender(asked) if asked is not None and asked.method in ("offset_commit", "delete_group") else None
+        sender = _sender(asked) if asked is not None and asked.method in _DELETERS else None
         request = 0 if asked is None else asked.request
         size = row_bytes(key, value)
         return Row(key, value, self.world.now_ms, self._number, request, sender, size), size

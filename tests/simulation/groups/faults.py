@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+_ALIKE = (("roundrobin", "range"),)
+_DIFFERENT = (("range", "roundrobin"), ("roundrobin", "range"), ("sticky", "range", "roundrobin"), ("range", "sticky"))
 LATE_MS = 1500
 """Longest extra delay of a message whose connection has broken."""
 
@@ -22,7 +24,11 @@ class GroupFaults:
     """Share of slots whose members have a static instance id."""
     shared_client_id: bool = False
     partitions: int = 4
-    assignor: str = "range"
+    strategies: tuple[tuple[str, ...], ...] = (("range",),)
+    """Each process draws one; all have an assignor in common."""
+    odd_share: float = 0
+    """Share of processes that support one assignor only, which others may not know; they end soon."""
+    group_max_size: int = 10_000
     session_timeout_ms: int = 600
     rebalance_timeout_ms: int = 1200
     initial_rebalance_delay_ms: int = 100
@@ -70,6 +76,10 @@ class GroupFaults:
     """How long offsets of a group without members are kept."""
     ledger_rate: float = 0
     """Groups without members: clients commit, fetch or delete their offsets."""
+    visit_rate: float = 0
+    """Another group has a member for a moment."""
+    probe_rate: float = 0
+    """A client sends a request that must be refused, or removes a static member."""
     lull: bool = False
     """In the middle no new fault is injected for a while; earlier ones end by themselves."""
     batch_bytes_max: int = 1_000_000
@@ -100,12 +110,13 @@ def draw(seed: int) -> GroupFaults:
     def sometimes(strength: float) -> float:
         return source.random() * strength if source.random() < 0.6 else 0.0
 
+    slots = source.choice((1, 2, 3, 3, 4, 5))
     return GroupFaults(
-        slots=source.choice((1, 2, 3, 3, 4, 5)),
+        slots=slots,
         static_share=source.choice((0.0, 0.3, 1.0)),
         shared_client_id=source.random() < 0.5,
         partitions=source.choice((1, 3, 4, 6)),
-        assignor=source.choice(("range", "roundrobin", "sticky")),
+        strategies=source.choice((_ALIKE, (("range",), ("sticky", "range")), _DIFFERENT)),
         session_timeout_ms=source.choice((300, 600, 1200)),
         rebalance_timeout_ms=source.choice((500, 1200, 2500)),
         initial_rebalance_delay_ms=source.choice((0, 50, 300)),
@@ -140,4 +151,8 @@ def draw(seed: int) -> GroupFaults:
         ledger_rate=sometimes(4.0),
         lull=source.random() < 0.4,
         commit_ms=source.choice((150, 150, 1500)),
+        odd_share=sometimes(0.1),
+        group_max_size=source.choice((slots, slots + 1, 10_000)),
+        visit_rate=sometimes(1.0),
+        probe_rate=sometimes(4.0),
     )

@@ -25,13 +25,12 @@ from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP
 from raylog.protocol.message import Message
 from tests.simulation.groups.books import Claim
+from tests.simulation.groups.topic import TOPIC, TOPIC_ID
 from tests.simulation.groups.wire import Wire
 
 if TYPE_CHECKING:
     from tests.simulation.groups.simulation import GroupSimulation
 
-TOPIC = "orders"
-TOPIC_ID = "t" * 32
 JOIN_EXTRA_MS = 500
 REQUEST_MS = 600
 
@@ -57,9 +56,17 @@ class Member:
     """One process with one consumer."""
 
     def __init__(
-        self, simulation: GroupSimulation, slot: int, process: int, *, group: str, client_id: str, instance: str | None
+        self,
+        simulation: GroupSimulation,
+        slot: int,
+        process: int,
+        *,
+        group: str,
+        client_id: str,
+        instance: str | None,
+        assignors: tuple[str, ...] = ("range",),
     ) -> None:
-        """``process`` is unique to this process."""
+        """``process`` is unique to this process, and so are its timeouts: their record must be its own."""
         faults = simulation.faults
         self.simulation = simulation
         self.world = simulation.world
@@ -72,9 +79,9 @@ class Member:
             group,
             client_id=client_id,
             instance_id=instance,
-            assignors=(faults.assignor, "range"),
-            session_timeout_ms=faults.session_timeout_ms,
-            rebalance_timeout_ms=faults.rebalance_timeout_ms,
+            assignors=assignors,
+            session_timeout_ms=faults.session_timeout_ms + process % 7,
+            rebalance_timeout_ms=faults.rebalance_timeout_ms + process % 5,
         )
         self.positions: dict[int, int] = {}
         self.fetched = False
@@ -357,39 +364,6 @@ class Member:
 
     def _forget_coordinator(self) -> None:
         self._wire = None
-
-
-class Outsider(Member):
-    """An administrator: resets a group's offsets, which only an empty group allows, and uses groups as ledgers."""
-
-    last_offset = 0
-
-    def reset(self, to: dict[int, int]) -> None:
-        """Commit without a member."""
-        rows: list[object] = [[TOPIC_ID, TOPIC, partition, offset, -1, ""] for partition, offset in to.items()]
-        self.asked_back.add(self._last_number + 1)
-        self._call(Call.COMMIT.value, [self.group, -1, "", rows], REQUEST_MS, lambda _, __: None)
-
-    def keep(self, group: str) -> None:
-        """Commit or fetch a group's offsets, or describe or delete it, or the group that has members.
-
-        The books check the answers.
-        """
-        named = self.world.random.choice((group, self.group))
-        places = [[TOPIC_ID, TOPIC, partition] for partition in range(self.simulation.faults.partitions)]
-        requests: tuple[tuple[int, str, list[object]], ...] = (
-            (4, "offset_commit", [group, -1, "", [[*place, self._next_offset(), -1, ""] for place in places]]),
-            (3, "offset_fetch", [group, places]),
-            (1, "describe_group", [named]),
-            (1, "list_groups", []),
-            (1, "delete_group", [named]),
-        )
-        _, method, args = self.world.random.choices(requests, [weight for weight, _, _ in requests])[0]
-        self._call(method, args, REQUEST_MS, lambda _, __: None)
-
-    def _next_offset(self) -> int:
-        self.last_offset += 1
-        return self.last_offset
 
 
 def _sent(request: Message) -> list[object]:

@@ -10,6 +10,7 @@ from raylog.core.groups import offsets, rebalance
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
+from raylog.core.groups.offsets import OffsetStore
 from raylog.core.groups.rewriting import Rewriting
 from raylog.core.groups.writing import RowQueue
 from tests.simulation.groups import sabotage
@@ -197,6 +198,50 @@ GROUP_BUGS = (
         "_replace_static",
         sabotage.successors_join_no_round(rebalance._replace_static),
     ),
+    _bug(
+        "a static successor keeps an assignor that is voted down",
+        "I15",
+        Group,
+        "select_protocol",
+        sabotage.successors_keep_the_assignor(Group.select_protocol),
+    ),
+    _bug(
+        "a static successor begins a round without a reason",
+        "I15",
+        Group,
+        "select_protocol",
+        sabotage.successors_begin_a_round(Group.select_protocol),
+    ),
+    _bug(
+        "a replaced process is not fenced while it waits",
+        "I15",
+        rebalance,
+        "_answer_parked",
+        sabotage.predecessors_are_told_to_join(rebalance._answer_parked),
+    ),
+    _bug(
+        "a successor has its predecessor's timeout",
+        "I15",
+        rebalance,
+        "_update",
+        sabotage.timeouts_of_the_predecessor(rebalance._update),
+    ),
+    _bug(
+        "a static leader that returns assigns again",
+        "I15",
+        rebalance,
+        "_join_reply",
+        sabotage.leaders_assign_again(rebalance._join_reply),
+    ),
+    _bug("a group has more members than it may", "I15", rebalance, "_is_full", lambda *_: False),
+    _bug(
+        "members that are late take a place in a full group",
+        "I15",
+        rebalance,
+        "_is_full",
+        sabotage.late_members_have_a_place(rebalance._is_full),
+    ),
+    _bug("members without a common assignor are taken", MACHINE_OR_ANSWER, Group, "supports", lambda *_, **__: True),
     _bug("a member that leaves begins no round", MACHINE_OR_ANSWER, rebalance, "after_removal", lambda *_, **__: None),
     _bug("silent members are kept", "L2", Member, "restart_session", sabotage.sessions_never_end),
     _bug(
@@ -245,6 +290,28 @@ GROUP_BUGS = (
         sabotage.delete_the_group_alone,
     ),
     _bug("a group with members is deleted", "I15", CoordinatorMachine, "_delete", sabotage.delete_at_once),
+    _bug(
+        "the offset of a deleted topic counts for its successor",
+        "I15",
+        OffsetStore,
+        "get",
+        sabotage.topics_of_one_name(OffsetStore.get),
+    ),
+    _bug(
+        "notes beside offsets are lost in a failover",
+        "I15",
+        CoordinatorMachine,
+        "replay",
+        sabotage.notes_are_lost(CoordinatorMachine.replay),
+    ),
+    _bug("deleting an offset deletes all of its group", "I15", offsets, "delete", sabotage.delete_all_offsets),
+    _bug(
+        "a group without members and offsets is kept",
+        "L2",
+        GroupDecision,
+        "write",
+        sabotage.keep_empty_groups(GroupDecision.write),
+    ),
     # ------------------------------------------------------------ the runner
     _bug(
         "it is not told that rows are stored", "L2", GroupCoordinatorRunner, "_report_stored", lambda self, effect: None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from raylog.actors.request_table import RequestTable
-from raylog.core.errors import FencedInstanceId, IllegalGeneration, RaylogError, UnknownMemberId
+from raylog.core.errors import (
+    FencedInstanceId,
+    IllegalGeneration,
+    RaylogError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from raylog.core.groups import rebalance
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
@@ -19,13 +25,22 @@ from raylog.core.groups.events import (
     JoinReceived,
     LogExtent,
     OffsetCommitReceived,
+    OffsetDeleteReceived,
     SyncReceived,
     Tick,
     TrimLog,
 )
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.offsets import OffsetStore
-from raylog.core.groups.records import GroupChanged, GroupDeleted, OffsetDeleted, OffsetKey
+from raylog.core.groups.records import (
+    OFFSET_KIND,
+    GroupChanged,
+    GroupDeleted,
+    OffsetCommitted,
+    OffsetDeleted,
+    OffsetKey,
+    Record,
+)
 from raylog.core.groups.rewriting import Find, LiveKey, Rewriting
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
@@ -263,6 +278,46 @@ def successors_join_no_round(original: Callable[..., None]) -> Callable[..., Non
     return replace_static
 
 
+def successors_keep_the_assignor(original: Callable[..., str]) -> Callable[..., str]:
+    """A returning static member with other preferences does not begin a round."""
+    return lambda self: self.protocol if self.state is GroupState.STABLE else original(self)
+
+
+def successors_begin_a_round(original: Callable[..., str]) -> Callable[..., str]:
+    """A returning static member begins a round in any case."""
+    return lambda self: "" if self.state is GroupState.STABLE else original(self)
+
+
+def predecessors_are_told_to_join(original: Callable[..., None]) -> Callable[..., None]:
+    """The parked request of a replaced process is refused like that of any member."""
+
+    def answer_parked(member: Member, decision: GroupDecision, error: RaylogError) -> None:
+        original(member, decision, RebalanceInProgress() if isinstance(error, FencedInstanceId) else error)
+
+    return answer_parked
+
+
+def late_members_have_a_place(original: Callable[..., bool]) -> Callable[..., bool]:
+    """A member of the last generation is taken even when newcomers have filled the next one."""
+
+    def is_full(group: Group, event: JoinReceived, replaced: str | None, settings: GroupSettings) -> bool:
+        return event.member_id not in group.members and original(group, event, replaced, settings)
+
+    return is_full
+
+
+def timeouts_of_the_predecessor(original: Callable[..., None]) -> Callable[..., None]:
+    def update(member: Member, event: JoinReceived, *rest: Any) -> None:
+        original(member, replace(event, session_timeout_ms=member.session_timeout_ms), *rest)
+
+    return update
+
+
+def leaders_assign_again(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """A static leader that returns is told to assign, though the group keeps its assignment."""
+    return lambda group, member, **_: original(group, member)
+
+
 def sessions_never_end(self: Member, now_ms: int) -> None:
     self.session_deadline_ms = now_ms + 10**9
 
@@ -334,6 +389,42 @@ def delete_at_once(self: CoordinatorMachine, event: DeleteGroupReceived, decisio
             decision.write(OffsetDeleted(key=committed.key))
         decision.write(GroupDeleted(group=event.group))
         decision.reply(event.request, [])
+
+
+def topics_of_one_name(original: Callable[..., OffsetCommitted | None]) -> Callable[..., OffsetCommitted | None]:
+    """The offset of a deleted topic counts for one of the same name."""
+
+    def get(self: OffsetStore, key: OffsetKey) -> OffsetCommitted | None:
+        alike = (each for each in self.of(key.group) if each.key[2:] == key[2:])
+        return original(self, key) or next(alike, None)
+
+    return get
+
+
+def notes_are_lost(original: Callable[..., None]) -> Callable[..., None]:
+    """The notes beside offsets do not survive a failover."""
+
+    def replay(self: CoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
+        original(self, key, [*value[:3], "", *value[4:]] if key[0] == OFFSET_KIND and value is not None else value)
+
+    return replay
+
+
+def delete_all_offsets(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: GroupDecision) -> None:
+    """A deletion of some offsets deletes all of the group."""
+    for committed in store.of(group.name):
+        decision.write(OffsetDeleted(key=committed.key))
+    decision.reply(event.request, [[topic, partition, 0] for _, topic, partition in event.partitions])
+
+
+def keep_empty_groups(original: Callable[..., None]) -> Callable[..., None]:
+    """A group without members and offsets is kept for good."""
+
+    def write(self: GroupDecision, record: Record) -> None:
+        if not (isinstance(record, GroupDeleted) and self.cause == "tick"):
+            original(self, record)
+
+    return write
 
 
 # ---------------------------------------------------------------- the runner

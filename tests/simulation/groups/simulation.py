@@ -9,17 +9,23 @@ from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import GroupBooks
 from tests.simulation.groups.coordinator import Coordinator
 from tests.simulation.groups.faults import GroupFaults
-from tests.simulation.groups.member import Member, Outsider
+from tests.simulation.groups.member import Member
+from tests.simulation.groups.outsider import Outsider
 from tests.simulation.groups.topic import OffsetsTopic
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation, World
 
 GROUP = "readers"
+BRIEF = "visitors"
+"""A group that has a member now and then."""
+_ODD = ("sticky",)
 _EFFECTS_UNTIL_CRASH_MAX = 5
 _WIRES_KEPT = 200
 _WATCH_US = 100_000
 _LEDGERS = ("ledger-0", "ledger-1", "ledger-2")
 """Groups without members."""
+_VISITORS = -2
+"""The slot of the processes of the other group."""
 _LATE_US = 2_500_000
 _LULL_MS = 3_000
 _SLACK_BYTES = 5_000
@@ -39,7 +45,7 @@ class GroupSimulation:
         self.world = World(seed)
         self.healed = False
         self.machine_steps = 0
-        self.books = GroupBooks(faults.partitions, faults.retention_ms)
+        self.books = GroupBooks(faults.partitions, faults.retention_ms, faults.group_max_size)
         self.wires: list[Wire] = []
         self.cut_until_us: dict[int, int] = {}
         self.topic = OffsetsTopic(self)
@@ -241,10 +247,27 @@ class GroupSimulation:
         self._processes += 1
         instance = f"instance-{slot}" if self._static[slot] else None
         client_id = "reader" if self.faults.shared_client_id else f"reader-{slot}"
-        member = Member(self, slot, self._processes, group=GROUP, client_id=client_id, instance=instance)
-        self.members[slot] = member
-        self.world.tell("member {} starts in slot {} as {}", member.process, slot, instance)
+        is_odd = not self.is_calm and self.world.chance(self.faults.odd_share)
+        self.members[slot] = member = self._begin_process(slot, GROUP, client_id, instance, is_odd=is_odd)
+        if is_odd:
+            self.world.after(self.world.between_us(200, 1_500), member.end, "no other member assigns as it does")
+
+    def _begin_process(
+        self, slot: int, group: str, client_id: str, instance: str | None, *, is_odd: bool = False
+    ) -> Member:
+        assignors = _ODD if is_odd else self.world.random.choice(self.faults.strategies)
+        process = self._processes
+        member = Member(self, slot, process, group=group, client_id=client_id, instance=instance, assignors=assignors)
+        self.world.tell("member {} of {} starts in slot {} as {} with {}", process, group, slot, instance, assignors)
         member.start()
+        return member
+
+    def _visit(self) -> None:
+        self._processes += 1
+        instance = "visitor" if self.world.chance(0.3) else None
+        visitor = self._begin_process(_VISITORS, BRIEF, "visitor", instance)
+        self.world.after(self.world.between_us(100, 2_000), visitor.leave)
+        self.world.after(self.world.between_us(1_000, 4_000), visitor.end, "its visit is over")
 
     def _start_again(self, slot: int) -> None:
         member = self.members.get(slot)
@@ -277,6 +300,8 @@ class GroupSimulation:
             (faults.coordinator_pause_rate, self._pause_coordinator),
             (faults.outage_rate, self.topic.change_leader),
             (faults.ledger_rate, self._keep_ledgers),
+            (faults.visit_rate, self._visit),
+            (faults.probe_rate, self._probe),
             # Processes also end by themselves, for instance when they are fenced.
             (5.0, self._fill_slots),
         )
@@ -352,7 +377,10 @@ class GroupSimulation:
             self._outsider.reset({partition: self.world.random.randint(0, committed)})
 
     def _keep_ledgers(self) -> None:
-        self._outsider.keep(self.world.random.choice(_LEDGERS))
+        self._outsider.keep(self.world.random.choice(_LEDGERS), (GROUP, BRIEF))
+
+    def _probe(self) -> None:
+        self._outsider.probe(self.world.random.choice((GROUP, GROUP, BRIEF, _LEDGERS[0])))
 
     def _crash_coordinator(self) -> None:
         coordinator = self.current

@@ -9,15 +9,19 @@ import pytest
 from raylog.core.errors import (
     FencedInstanceId,
     GroupIdNotFound,
+    GroupMaxSizeReached,
     IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
     InvalidRequest,
+    InvalidSessionTimeout,
     MemberIdRequired,
     NonEmptyGroup,
     RaylogError,
     RebalanceInProgress,
     UnknownMemberId,
 )
-from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted, OffsetKey
+from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.answers import Answers
 from tests.simulation.groups.books import GroupBooks
@@ -25,6 +29,7 @@ from tests.simulation.groups.coordinator import Asked
 from tests.simulation.world import Violation
 
 LIFE = 1
+RANGE = [["range", b""]]
 NOW_MS = 100
 
 
@@ -54,7 +59,7 @@ class Coordinator:
             self.books.heard(LIFE, "g", member, NOW_MS)
             self.books.synced("g", member, 3)
 
-    def write(self, state: GroupState, generation: int = 3, *, replayed: bool = False) -> None:
+    def write(self, state: GroupState, generation: int = 3, *, protocol: str = "range", replayed: bool = False) -> None:
         given = state is GroupState.STABLE
         members = tuple(
             MemberRecord(
@@ -72,7 +77,7 @@ class Coordinator:
             group="g",
             generation=generation,
             protocol_type="consumer",
-            protocol="range",
+            protocol=protocol,
             leader="a",
             state=state,
             changed_ms=0,
@@ -111,7 +116,7 @@ def heartbeat(member_id: str, generation: int = 3, instance: str | None = None) 
 
 
 def join(member_id: str, instance: str | None = None, request: int = 1) -> Request:
-    return Request("join_group", "g", member_id, instance, "c", 600, 1_000, "consumer", [], request=request)
+    return Request("join_group", "g", member_id, instance, "reader", 600, 1_000, "consumer", RANGE, request=request)
 
 
 RIGHT: list[tuple[Request, RaylogError]] = [
@@ -121,6 +126,9 @@ RIGHT: list[tuple[Request, RaylogError]] = [
     (join(""), MemberIdRequired(member_id="d")),
     (Request("delete_group", "g"), NonEmptyGroup()),
     (Request("describe_group", "other"), GroupIdNotFound()),
+    (Request("join_group", "g", "", "i", "c", 1, 1_000, "consumer", RANGE), InvalidSessionTimeout()),
+    (Request("join_group", "g", "", "i", "c", 600, 1_000, "consumer", [["sticky", b""]]), InconsistentGroupProtocol()),
+    (Request("offset_fetch", "", None), InvalidGroupId()),
 ]
 WRONG: list[tuple[Request, RaylogError]] = [
     (heartbeat("a"), IllegalGeneration(generation=3)),
@@ -133,6 +141,13 @@ WRONG: list[tuple[Request, RaylogError]] = [
     (Request("delete_group", "empty"), NonEmptyGroup()),
     (Request("describe_group", "g"), GroupIdNotFound()),
     (heartbeat("a"), InvalidRequest()),
+    (heartbeat("old", instance="instance"), UnknownMemberId()),
+    (heartbeat("c", generation=2), IllegalGeneration(generation=3)),
+    (join("", "i"), InvalidSessionTimeout()),
+    (join("", "i"), InconsistentGroupProtocol()),
+    (join("", "i"), GroupMaxSizeReached()),
+    (Request("offset_fetch", "g", None), InvalidGroupId()),
+    (Request("offset_fetch", "", None), GroupIdNotFound()),
 ]
 
 
@@ -194,6 +209,49 @@ def test_a_join_that_is_told_of_another_generation(coordinator: Coordinator) -> 
         coordinator.reply(join("b", "instance"), [2, "range", "a", "b", [], False])
     with anomaly():
         coordinator.reply(join("a"), [3, "range", "a", "a", [["a", None, b""]], False])
+
+
+def test_a_static_member_that_returns_takes_its_place_at_once(coordinator: Coordinator) -> None:
+    coordinator.receive(join("", "instance"))
+    with anomaly():
+        coordinator.answers.stepped()
+
+
+def test_a_static_member_that_changes_the_vote_begins_a_round(coordinator: Coordinator) -> None:
+    coordinator.receive(Request("join_group", "g", "", "instance", "reader", 600, 1_000, "consumer", [["sticky", b""]]))
+    coordinator.answers.stepped()
+
+
+def test_a_replaced_process_is_fenced_while_it_waits(coordinator: Coordinator) -> None:
+    waiting = coordinator.receive(join("b", "instance", request=6))
+    coordinator.receive(join("", "instance", request=7))
+    coordinator.answers.refused(waiting, FencedInstanceId(), NOW_MS)
+    with anomaly():
+        coordinator.answers.refused(waiting, RebalanceInProgress(), NOW_MS)
+
+
+def test_an_assignor_without_a_vote_and_too_many_members(coordinator: Coordinator) -> None:
+    with anomaly():
+        coordinator.write(GroupState.COMPLETING_REBALANCE, 4, protocol="sticky")
+    coordinator.books.members_max = 1
+    with anomaly():
+        coordinator.write(GroupState.COMPLETING_REBALANCE, 4)
+
+
+def test_offsets_are_fetched_and_deleted_as_they_were_committed(coordinator: Coordinator) -> None:
+    for topic_id in ("t", "u"):
+        key = OffsetKey("kept", topic_id, "orders", 0)
+        committed = OffsetCommitted(key=key, offset=1, leader_epoch=2, metadata="note", committed_ms=0)
+        coordinator.answers.row(*committed.to_wire(), replayed=True)
+    fetch = Request("offset_fetch", "kept", [["t", "orders", 0]])
+    coordinator.reply(fetch, [["t", "orders", 0, 1, 2, "note"]])
+    with anomaly():
+        coordinator.reply(fetch, [["t", "orders", 0, 1, 2, ""]])
+    delete = coordinator.receive(Request("offset_delete", "kept", [["t", "orders", 0]]))
+    for topic_id in ("t", "u"):
+        coordinator.answers.row(*OffsetDeleted(key=OffsetKey("kept", topic_id, "orders", 0)).to_wire(), replayed=False)
+    with anomaly():
+        coordinator.answers.replied(delete, [["orders", 0, 0]], NOW_MS)
 
 
 def test_a_group_that_is_not_listed_or_described_otherwise(coordinator: Coordinator) -> None:

@@ -20,11 +20,11 @@ from raylog.core.groups.records import (
 from raylog.core.groups.states import GroupState
 from raylog.core.ids import TopicPartition
 from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
-from tests.simulation.groups.topic import Row, Sender
+from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
 LIFE = 1
-KEY = OffsetKey("g", "t", "orders", 0)
+KEY = OffsetKey("g", TOPIC_ID, "orders", 0)
 RETENTION_MS = 1_000
 
 
@@ -111,7 +111,7 @@ def test_a_group_as_it_should_be(history: History) -> None:
     books.begins_at("g", 0, 0)
     books.processed("g", 0, 5)
     history.commit("a", 1, 5)
-    books.offsets_answered("g", 3, [["t", "orders", 0, 5, -1, ""]])
+    books.offsets_answered("g", 3, [[TOPIC_ID, "orders", 0, 5, -1, ""]])
     books.gives_back(1)
     history.generation(2, member("b"), member("a"), stable=False)
     books.joined(1, 2)
@@ -248,14 +248,14 @@ def test_an_offset_that_is_not_the_last_commit(history: History, told: int) -> N
     history.commit("a", 1, 4)
     history.commit("a", 1, 5)
     with anomaly():
-        history.books.offsets_answered("g", 4, [["t", "orders", 0, told, -1, ""]])
+        history.books.offsets_answered("g", 4, [[TOPIC_ID, "orders", 0, told, -1, ""]])
 
 
 def test_an_offset_that_was_committed_while_it_was_asked_for(history: History) -> None:
     history.commit("a", 1, 4)
     history.commit("a", 1, 5)
-    history.books.offsets_answered("g", 3, [["t", "orders", 0, 4, -1, ""]])
-    history.books.offsets_answered("g", 3, [["t", "orders", 0, 5, -1, ""]])
+    history.books.offsets_answered("g", 3, [[TOPIC_ID, "orders", 0, 4, -1, ""]])
+    history.books.offsets_answered("g", 3, [[TOPIC_ID, "orders", 0, 5, -1, ""]])
 
 
 def test_a_member_that_begins_behind_what_anybody_read(history: History) -> None:
@@ -289,13 +289,13 @@ def test_an_offset_is_forgotten_when_its_group_was_empty_for_its_retention(histo
         history.write(OffsetDeleted(key=KEY))
     history.now_ms += 1
     assert history.books.overdue(history.now_ms) == []
-    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0)]
+    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0, TOPIC_ID)]
     history.write(OffsetDeleted(key=KEY))
     history.write(GroupDeleted(group="g"))
     assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == []
-    history.books.offsets_answered("g", 9, [["t", "orders", 0, -1, -1, ""]])
+    history.books.offsets_answered("g", 9, [[TOPIC_ID, "orders", 0, -1, -1, ""]])
     with anomaly():
-        history.books.offsets_answered("g", 9, [["t", "orders", 0, 4, -1, ""]])
+        history.books.offsets_answered("g", 9, [[TOPIC_ID, "orders", 0, 4, -1, ""]])
 
 
 def test_a_deleted_group_keeps_no_offset() -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tests.simulation.groups.simulation import GroupSimulation
 
 APPEND_TIMEOUT_MS = 900
+TOPIC = "orders"
+TOPIC_ID = "t" * 32
+OTHER_ID = "u" * 32
+"""A topic of the same name that was deleted."""
 
 
 class Sender(NamedTuple):

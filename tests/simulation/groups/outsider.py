@@ -1,0 +1,101 @@
+"""A client outside the groups: an administrator, and one that sends requests which must be refused."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.simulation.groups.member import REQUEST_MS, Member
+from tests.simulation.groups.topic import OTHER_ID, TOPIC, TOPIC_ID
+
+_STRANGER: Final = "stranger"
+"""An id that no coordinator has issued."""
+_NOTES: Final = ("", "", "note", "\u00e9" * 6, "\u00e9" * 7)
+"""Notes beside offsets; the last one has more bytes than are allowed, and not more characters."""
+
+
+class Outsider(Member):
+    """Resets a group's offsets, which only an empty group allows, uses groups as ledgers, and removes members."""
+
+    last_offset = 0
+
+    def reset(self, to: dict[int, int]) -> None:
+        """Commit without a member."""
+        rows: list[object] = [[TOPIC_ID, TOPIC, partition, offset, -1, ""] for partition, offset in to.items()]
+        self.asked_back.add(self._last_number + 1)
+        self._send("offset_commit", [self.group, -1, "", rows])
+
+    def keep(self, group: str, groups: tuple[str, ...]) -> None:
+        """Commit, fetch or delete a ledger's offsets, or describe or delete it, or one of the groups with members.
+
+        The books check the answers.
+        """
+        choose = self.world.random.choice
+        named = choose((group, *groups))
+        places = [
+            [topic_id, TOPIC, partition]
+            for topic_id in (TOPIC_ID, OTHER_ID)
+            for partition in range(self.simulation.faults.partitions)
+        ]
+        some = [place for place in places if self.world.chance(0.4)]
+        requests: tuple[tuple[int, str, list[object]], ...] = (
+            (4, "offset_commit", [group, -1, "", [self._offset_row(place) for place in places]]),
+            (3, "offset_fetch", [group, choose((places, None))]),
+            (2, "offset_delete", [choose((group, group, named)), some]),
+            (1, "describe_group", [named]),
+            (1, "list_groups", []),
+            (1, "delete_group", [named]),
+        )
+        _, method, args = self.world.random.choices(requests, [weight for weight, _, _ in requests])[0]
+        self._send(method, args)
+
+    def probe(self, group: str) -> None:
+        """Send what a member of another time, another member or no member would send, or remove a static member."""
+        choose = self.world.random.choice
+        image = self.simulation.books.images.get(group)
+        generation = image.generation if image is not None else 0
+        members = [(row.member_id, row.instance_id) for row in image.members] if image is not None else []
+        member_id, instance = choose(members) if members else (_STRANGER, None)
+        held = choose([None, "instance-0", *(instance for _, instance in members)])
+        claims: tuple[tuple[int, str, str | None], ...] = (
+            (generation - 1, member_id, instance),
+            (generation + 1_000, member_id, instance),
+            (generation, _STRANGER, None),
+            (generation, _STRANGER, held),
+            (generation, member_id, "nothing"),
+        )
+        number, who, claimed = choose(claims)
+        offset = [[TOPIC_ID, TOPIC, 0, 0, -1, ""]]
+        leaves = [["", held]] if self.world.chance(0.1) else [[_STRANGER, held], [_STRANGER, None]]
+        requests: tuple[tuple[str, list[object]], ...] = (
+            ("heartbeat", [group, number, who, claimed]),
+            ("heartbeat", [group, generation, member_id, instance]),
+            ("sync_group", [group, number, who, claimed, []]),
+            ("offset_commit", [group, max(number, 0), who, offset, claimed]),
+            ("join_group", self._join_of(group, _STRANGER, held)),
+            ("join_group", self._join_of(group, "", "no-instance", session_ms=1)),
+            ("join_group", self._join_of(group, "", "no-instance", protocols=())),
+            ("join_group", self._join_of(group, "", "no-instance", protocols=("none",))),
+            ("offset_fetch", ["", None]),
+            ("leave_group", [group, leaves]),
+        )
+        self._send(*choose(requests))
+
+    def _join_of(
+        self,
+        group: str,
+        member_id: str,
+        instance: str | None,
+        *,
+        session_ms: int = 600,
+        protocols: tuple[str, ...] = ("range",),
+    ) -> list[object]:
+        rows = [[name, b""] for name in protocols]
+        return [group, member_id, instance, "admin", session_ms, 1_000, "consumer", rows]
+
+    def _offset_row(self, place: list[Any]) -> list[object]:
+        self.last_offset += 1
+        offset = -1 if self.world.chance(0.05) else self.last_offset
+        return [*place, offset, self.world.random.randint(-1, 5), self.world.random.choice(_NOTES)]
+
+    def _send(self, method: str, args: list[object]) -> None:
+        self._call(method, args, REQUEST_MS, lambda _, __: None)

@@ -17,6 +17,7 @@ from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import NotCoordinator, RaylogError
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.writing import RowQueue
 
 RowT = TypeVar("RowT")
@@ -92,7 +93,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
         self._runner.end()
         self._requests.fail_all(_ended())
 
-    def census(self) -> list[tuple[str, str, int, list[tuple[str, str, int, int]]]]:
+    def census(self) -> list[GroupFigures]:
         """Return the groups for the metrics; see :meth:`CoordinatorMachine.census`."""
         return self._machine.census()
 

@@ -45,6 +45,7 @@ from raylog.core.groups.events import (
     SyncReceived,
     Tick,
 )
+from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.group import Group
 from raylog.core.groups.offsets import OffsetStore
 from raylog.core.groups.records import (
@@ -116,18 +117,10 @@ class CoordinatorMachine:
             self._drop_if_blank(name)
         return Outbox()
 
-    def census(self) -> list[tuple[str, str, int, list[tuple[str, str, int, int]]]]:
-        """Return each group's name, state, number of members, and committed (topic id, topic, partition, offset)."""
+    def census(self) -> list[GroupFigures]:
+        """Return the figures of each group, by name."""
         return [
-            (
-                name,
-                group.state.value,
-                len(group.members),
-                [
-                    (item.key.topic_id, item.key.topic, item.key.partition, item.offset)
-                    for item in self._offsets.of(name)
-                ],
-            )
+            GroupFigures(name, group.state.value, len(group.members), self._offsets.figures(name))
             for name, group in sorted(self._groups.items())
         ]
 
@@ -136,7 +129,7 @@ class CoordinatorMachine:
 
         The shell likewise refuses replies of earlier steps that still wait for their records.
         """
-        decision = GroupDecision(cause, 0, apply=self._apply)
+        decision = GroupDecision(cause, 0, apply=self._apply, settings=self._settings)
         for group in self._groups.values():
             for member in group.members.values():
                 for request in (member.join_request, member.sync_request):
@@ -173,7 +166,14 @@ class CoordinatorMachine:
         if isinstance(event, Tick):
             self._set_wall_clock(event.now_ms, event.wall_ms)
         wall_ms = self._wall_ms(event.now_ms)
-        decision = GroupDecision(event.cause, event.now_ms, apply=self._apply, wall_ms=wall_ms, story=self.story)
+        decision = GroupDecision(
+            event.cause,
+            event.now_ms,
+            apply=self._apply,
+            settings=self._settings,
+            wall_ms=wall_ms,
+            story=self.story,
+        )
         if not isinstance(event, Tick):
             self.story.append((event.now_ms, event.cause, type(event).__name__))
         error = self._door_error(event)
@@ -207,13 +207,13 @@ class CoordinatorMachine:
                 self._join(event, decision)
             case SyncReceived():
                 if (group := self._member_group(event, decision)) is not None:
-                    rebalance.sync(group, event, decision, self._settings)
+                    rebalance.sync(group, event, decision)
             case HeartbeatReceived():
                 if (group := self._member_group(event, decision)) is not None:
                     rebalance.heartbeat(group, event, decision)
             case LeaveReceived():
                 if (group := self._member_group(event, decision)) is not None:
-                    rows = rebalance.leave(group, event.members, decision, self._settings)
+                    rows = rebalance.leave(group, event.members, decision)
                     decision.reply(event.request, rows)
                     self._drop_if_blank(event.group)
             case OffsetCommitReceived():
@@ -277,7 +277,7 @@ class CoordinatorMachine:
             group = self._groups[event.group] = Group(event.group)
         if event.rebalance_timeout_ms <= 0:  # not set: Kafka's first protocol version had only the session timeout
             event = replace(event, rebalance_timeout_ms=event.session_timeout_ms)
-        rebalance.join(group, event, decision, self._settings, self._new_member_id)
+        rebalance.join(group, event, decision, self._new_member_id)
         self._drop_if_blank(event.group)
 
     def _commit(self, event: OffsetCommitReceived, decision: GroupDecision) -> None:
@@ -289,7 +289,7 @@ class CoordinatorMachine:
                 )
                 return
             group = self._groups[event.group] = Group(event.group)
-        offsets.commit(group, event, decision, self._settings)
+        offsets.commit(group, event, decision)
         self._drop_if_blank(event.group)
 
     def _delete(self, event: DeleteGroupReceived, decision: GroupDecision) -> None:
@@ -332,7 +332,7 @@ class CoordinatorMachine:
         # A group without members and without pending member ids has no deadlines: the usual case in a quiet cluster.
         for group in list(self._groups.values()):
             if group.members or group.pending or group.join_deadline_ms is not None:
-                rebalance.tick(group, decision, self._settings)
+                rebalance.tick(group, decision)
                 self._drop_if_blank(group.name)
         if decision.now_ms >= self._next_expiry_ms:
             self._expire(decision)

@@ -8,12 +8,13 @@ from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Resul
 from raylog.core.errors import RaylogError
 from raylog.core.groups.events import AppendRecords, Effect, ReportStored, TrimLog
 from raylog.core.groups.records import Record
+from raylog.core.groups.settings import GroupSettings
 
 
 class GroupDecision(LoggedDecision[Effect, Record]):
     """Records, answers that wait for them, refusals that do not, and effects that keep the log short."""
 
-    __slots__ = ("wall_ms",)
+    __slots__ = ("settings", "wall_ms")
 
     def __init__(
         self,
@@ -21,11 +22,13 @@ class GroupDecision(LoggedDecision[Effect, Record]):
         now_ms: int,
         *,
         apply: Callable[[Record], None],
+        settings: GroupSettings,
         wall_ms: int = -1,
         story: Story | None = None,
     ) -> None:
         """``wall_ms`` is the time of day for stamps in records, which outlive this process; -1 = unknown."""
         super().__init__(cause, now_ms, apply=apply, story=story)
+        self.settings = settings
         self.wall_ms = wall_ms
 
     def reply(self, request: RequestId, result: Result) -> None:

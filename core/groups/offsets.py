@@ -19,6 +19,7 @@ from raylog.core.errors import (
 )
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived
+from raylog.core.groups.figures import OffsetFigures
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
@@ -66,6 +67,12 @@ class OffsetStore:
         held = self._by_group.get(group, {})
         return [held[key] for key in sorted(held)]
 
+    def figures(self, group: str) -> list[OffsetFigures]:
+        """Return the group's offsets for the metrics."""
+        return [
+            OffsetFigures(item.key.topic_id, item.key.topic, item.key.partition, item.offset) for item in self.of(group)
+        ]
+
     def has(self, group: str) -> bool:
         """Return whether the group has any offset."""
         return group in self._by_group
@@ -94,7 +101,7 @@ def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | Non
     return error
 
 
-def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision, settings: GroupSettings) -> None:
+def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision) -> None:
     """Handle OffsetCommit. Replies [[topic, partition, error code]...]."""
     error = commit_error(group, event)
     if error is not None:
@@ -107,7 +114,7 @@ def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision, s
         code = 0
         if offset < 0:
             code = InvalidRequest.code  # -1 means "none" in a fetch's reply; to forget an offset there is OffsetDelete
-        elif len(metadata.encode()) > settings.offset_metadata_bytes_max:
+        elif len(metadata.encode()) > decision.settings.offset_metadata_bytes_max:
             code = OffsetMetadataTooLarge.code
         else:
             committed = OffsetCommitted(
@@ -117,7 +124,7 @@ def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision, s
                 metadata=metadata,
                 committed_ms=decision.wall_ms,
             )
-            if _is_too_large(committed, settings):
+            if _is_too_large(committed, decision.settings):
                 code = RecordTooLarge.code
             else:
                 decision.write(committed)

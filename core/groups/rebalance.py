@@ -38,13 +38,12 @@ _ID_SUFFIX = "-" + 36 * "0"
 # ---------------------------------------------------------------- join
 
 
-def join(
-    group: Group, event: JoinReceived, decision: GroupDecision, settings: GroupSettings, new_member_id: NewMemberId
-) -> None:
+def join(group: Group, event: JoinReceived, decision: GroupDecision, new_member_id: NewMemberId) -> None:
     """Handle JoinGroup.
 
     Replies [generation, protocol, leader id, member id, [[member id, instance id, metadata]...] (leader only), skip].
     """
+    settings = decision.settings
     protocols = tuple((name, bytes(metadata)) for name, metadata in event.protocols)
     replaced = group.static.get(event.instance_id) if event.instance_id is not None else None
     if _is_full(group, event, replaced, settings):
@@ -66,15 +65,15 @@ def join(
     elif (error := _size_error(group, event, protocols, replaced, settings)) is not None:
         decision.refuse(event.request, error)
     elif event.member_id != "":
-        _join_known(group, event, protocols, decision, settings)
+        _join_known(group, event, protocols, decision)
     elif event.instance_id is None:
         member_id = new_member_id(event.client_id)
         group.pending[member_id] = event.now_ms + event.session_timeout_ms
         decision.refuse(event.request, MemberIdRequired("Join again with the given member id.", member_id=member_id))
     elif replaced is None:
-        _add_and_rebalance(group, new_member_id(event.client_id), event, protocols, decision, settings)
+        _add_and_rebalance(group, new_member_id(event.client_id), event, protocols, decision)
     else:
-        _replace_static(group, replaced, new_member_id(event.client_id), event, protocols, decision, settings)
+        _replace_static(group, replaced, new_member_id(event.client_id), event, protocols, decision)
 
 
 def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: GroupSettings) -> bool:
@@ -118,12 +117,10 @@ def _too_large(group: Group, size: int, settings: GroupSettings) -> RaylogError 
     )
 
 
-def _join_known(
-    group: Group, event: JoinReceived, protocols: Protocols, decision: GroupDecision, settings: GroupSettings
-) -> None:
+def _join_known(group: Group, event: JoinReceived, protocols: Protocols, decision: GroupDecision) -> None:
     if event.member_id in group.pending and event.instance_id is None:
         del group.pending[event.member_id]
-        _add_and_rebalance(group, event.member_id, event, protocols, decision, settings)
+        _add_and_rebalance(group, event.member_id, event, protocols, decision)
         return
     error = group.fence(event.member_id, event.instance_id)
     if error is not None:
@@ -142,7 +139,7 @@ def _join_known(
     else:
         # A leader that rejoins a stable group has seen its topics change: it has to assign again.
         _park_join(member, event, protocols, decision)
-        _rebalance_or_complete(group, decision, settings)
+        _rebalance_or_complete(group, decision)
 
 
 def _add_and_rebalance(
@@ -151,11 +148,10 @@ def _add_and_rebalance(
     event: JoinReceived,
     protocols: Protocols,
     decision: GroupDecision,
-    settings: GroupSettings,
 ) -> None:
     group.add(_new_member(member_id, event, protocols), event.protocol_type)
     group.newcomers = True
-    _rebalance_or_complete(group, decision, settings)
+    _rebalance_or_complete(group, decision)
 
 
 def _new_member(member_id: str, event: JoinReceived, protocols: Protocols) -> Member:
@@ -178,20 +174,19 @@ def _replace_static(
     event: JoinReceived,
     protocols: Protocols,
     decision: GroupDecision,
-    settings: GroupSettings,
 ) -> None:
     """A static member returned under its instance id: it keeps the place and the assignment."""
     _answer_parked(group.members[old_id], decision, FencedInstanceId(f"A new process joined as {event.instance_id!r}."))
     member = group.rename(old_id, new_id)
     if group.state is not GroupState.STABLE:
         _park_join(member, event, protocols, decision)
-        _rebalance_or_complete(group, decision, settings)
+        _rebalance_or_complete(group, decision)
         return
     _update(member, event, protocols)
     image = group.image
     if image is None or group.select_protocol() != group.protocol:
         member.join_request = event.request
-        _rebalance_or_complete(group, decision, settings)
+        _rebalance_or_complete(group, decision)
         return
     leader = group.leader
     members = tuple(group.renamed_rows(old_id, member))
@@ -225,15 +220,15 @@ def _join_reply(group: Group, member: Member, *, skip_assignment: bool = False) 
 # ---------------------------------------------------------------- rounds
 
 
-def _rebalance_or_complete(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
+def _rebalance_or_complete(group: Group, decision: GroupDecision) -> None:
     """Start a round when none is running; end the running one when all members have joined."""
     if group.state is not GroupState.PREPARING_REBALANCE:
-        _begin_round(group, decision, settings)
+        _begin_round(group, decision)
     if not group.first_round and group.all_joined:
         _end_round(group, decision)
 
 
-def _begin_round(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
+def _begin_round(group: Group, decision: GroupDecision) -> None:
     for member in group.members.values():
         member.sync_due = False
         if member.sync_request is not None:
@@ -244,8 +239,8 @@ def _begin_round(group: Group, decision: GroupDecision, settings: GroupSettings)
     longest = group.rebalance_timeout_ms()
     was_empty = group.state is GroupState.EMPTY
     group.move(GroupState.PREPARING_REBALANCE)
-    if was_empty and settings.initial_rebalance_delay_ms > 0:
-        delay = min(settings.initial_rebalance_delay_ms, longest)
+    if was_empty and decision.settings.initial_rebalance_delay_ms > 0:
+        delay = min(decision.settings.initial_rebalance_delay_ms, longest)
         group.first_round = True
         group.first_round_left_ms = longest - delay
         group.newcomers = False
@@ -298,7 +293,7 @@ def _end_round(group: Group, decision: GroupDecision) -> None:
 # ---------------------------------------------------------------- sync, heartbeat, leave
 
 
-def sync(group: Group, event: SyncReceived, decision: GroupDecision, settings: GroupSettings) -> None:
+def sync(group: Group, event: SyncReceived, decision: GroupDecision) -> None:
     """Handle SyncGroup. Replies [assignment bytes]."""
     error = group.fence(event.member_id, event.instance_id, event.generation)
     if error is None and group.state is GroupState.PREPARING_REBALANCE:
@@ -321,7 +316,7 @@ def sync(group: Group, event: SyncReceived, decision: GroupDecision, settings: G
             protocol=group.protocol,
             assignments={member_id: bytes(assignment) for member_id, assignment in event.assignments.items()},
         )
-        error = _too_large(group, row_bytes(*assigned.to_wire()), settings)
+        error = _too_large(group, row_bytes(*assigned.to_wire()), decision.settings)
         if error is not None:
             decision.refuse(event.request, error)
             return
@@ -355,7 +350,6 @@ def leave(
     group: Group,
     members: Sequence[tuple[str, str | None]],
     decision: GroupDecision,
-    settings: GroupSettings,
 ) -> list[object]:
     """Handle LeaveGroup; return [[member id, instance id, error code]...] (0 = has left)."""
     rows: list[object] = []
@@ -374,14 +368,14 @@ def leave(
                 removed.append(holder)
                 _answer_parked(group.forget(holder), decision, _unknown(group, holder))
         rows.append([member_id, instance_id, code])
-    after_removal(group, decision, settings, removed=bool(removed))
+    after_removal(group, decision, removed=bool(removed))
     return rows
 
 
-def after_removal(group: Group, decision: GroupDecision, settings: GroupSettings, *, removed: bool) -> None:
+def after_removal(group: Group, decision: GroupDecision, *, removed: bool) -> None:
     """Start a round when members left; end the running one when no member is missing any more."""
     if group.state is GroupState.PREPARING_REBALANCE or removed:
-        _rebalance_or_complete(group, decision, settings)
+        _rebalance_or_complete(group, decision)
 
 
 def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
@@ -402,7 +396,7 @@ def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
 # ---------------------------------------------------------------- time
 
 
-def tick(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
+def tick(group: Group, decision: GroupDecision) -> None:
     """Handle every deadline that has passed: pending member ids, sessions, the round, missing syncs."""
     now_ms = decision.now_ms
     overdue = [member_id for member_id, deadline_ms in group.pending.items() if deadline_ms <= now_ms]
@@ -419,10 +413,10 @@ def tick(group: Group, decision: GroupDecision, settings: GroupSettings) -> None
     if sync_ended:
         group.sync_deadline_ms = None
     if lost or overdue:
-        after_removal(group, decision, settings, removed=bool(lost))
+        after_removal(group, decision, removed=bool(lost))
     if group.join_deadline_ms is not None and group.join_deadline_ms <= now_ms:
         if group.first_round and group.newcomers and group.first_round_left_ms > 0:
-            delay = min(settings.initial_rebalance_delay_ms, group.first_round_left_ms)
+            delay = min(decision.settings.initial_rebalance_delay_ms, group.first_round_left_ms)
             group.first_round_left_ms -= delay
             group.newcomers = False
             group.join_deadline_ms = now_ms + delay

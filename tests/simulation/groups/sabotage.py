@@ -323,21 +323,21 @@ def sessions_never_end(self: Member, now_ms: int) -> None:
 
 
 def syncs_wait_for_nothing(original: Callable[..., None]) -> Callable[..., None]:
-    def sync(group: Group, event: SyncReceived, decision: GroupDecision, settings: GroupSettings) -> None:
+    def sync(group: Group, event: SyncReceived, decision: GroupDecision) -> None:
         waits = group.state is GroupState.COMPLETING_REBALANCE and event.member_id != group.leader
         if waits and group.fence(event.member_id, event.instance_id, event.generation) is None:
             decision.reply(event.request, [b""])
         else:
-            original(group, event, decision, settings)
+            original(group, event, decision)
 
     return sync
 
 
 def forget_syncs(original: Callable[..., None]) -> Callable[..., None]:
-    def begin_round(group: Group, decision: GroupDecision, settings: GroupSettings) -> None:
+    def begin_round(group: Group, decision: GroupDecision) -> None:
         for member in group.members.values():
             member.sync_request = None
-        original(group, decision, settings)
+        original(group, decision)
 
     return begin_round
 

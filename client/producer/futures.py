@@ -1,7 +1,6 @@
 """The futures of sent records: each is two references, its batch and its index there. Pure.
 
-Apart from `Batch`, because these are msgspec structs: cheaper to create than any class of our own, but mypyc cannot
-compile them (see `tools/native.py`).
+They are msgspec structs, because `send()` creates one per record, and no class is cheaper to create.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ class Spinlock:
     """
 
     __slots__ = ("free",)
-    __deletable__ = ("free",)
 
     def __init__(self) -> None:
         self.free = True

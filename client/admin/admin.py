@@ -22,6 +22,8 @@ from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.reassignments import AsyncMoving
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.cluster.metadata import BrokerInfo
 from raylog.client.config import AdminConfig, load
 from raylog.client.runtime import SynchronousClient, blocking
 from raylog.core.errors import (
@@ -54,7 +56,7 @@ from raylog.protocol.admin import (
     ResumeBrokerRequest,
     StopBrokerRequest,
 )
-from raylog.protocol.broker import METADATA, MetadataRequest
+from raylog.protocol.broker import METADATA, MetadataRequest, MetadataTopic
 from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
 
 CONTROLLER_DEFAULT = -1
@@ -110,7 +112,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         Numbers not given are the cluster's defaults; `assignment` names the brokers of each partition instead.
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
         """
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         request = CreateTopicRequest(
             name,
             CONTROLLER_DEFAULT if partitions is None else partitions,
@@ -127,15 +129,15 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
             if not failures:
                 raise
             # Our own first attempt may have created it before its answer was lost.
-        await self._until_everywhere(name, deadline_s, is_there=True)
-        return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
+        await self._until_everywhere(name, deadline, is_there=True)
+        return await self.describe_topic(name, timeout_s=deadline.left_s)
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
         """Delete a topic and its records, and wait until every broker has dropped it.
 
         Raises UnknownTopicOrPartition that names the nearest topic.
         """
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         failures: list[RaylogError] = []
         try:
             await self.cluster.call_broker(
@@ -143,9 +145,9 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
             )
         except UnknownTopicOrPartition as error:
             if not failures:
-                known = await self.list_topics(timeout_s=timeout_s)
+                known = await self.list_topics(timeout_s=deadline.left_s)
                 raise UnknownTopicOrPartition(did_you_mean("topic", name, known), topic=name) from error
-        await self._until_everywhere(name, deadline_s, is_there=False)
+        await self._until_everywhere(name, deadline, is_there=False)
         self.cluster.metadata.forget_topics((name,))
 
     async def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
@@ -161,11 +163,12 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         self, names: Iterable[str] | None = None, *, timeout_s: float = 30.0
     ) -> dict[str, TopicDescription]:
         """Topics as they are now, by name; all of the users' when none is named."""
+        deadline = Deadline(timeout_s)
         if names is None:
-            names = await self.list_topics(timeout_s=timeout_s)
+            names = await self.list_topics(timeout_s=deadline.left_s)
         wanted = list(names)
-        await self.cluster.refresh(wanted, timeout_s=timeout_s)
-        return {name: describe_topic(await self.cluster.topic(name, timeout_s=timeout_s)) for name in wanted}
+        await self.cluster.refresh(wanted, timeout_s=deadline.left_s)
+        return {name: describe_topic(await self.cluster.topic(name, timeout_s=deadline.left_s)) for name in wanted}
 
     async def alter_topic_config(
         self,
@@ -194,17 +197,17 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         each new partition. Raises InvalidPartitions unless there are fewer now, UnknownTopicOrPartition,
         InvalidReplicationFactor, InvalidRequest.
         """
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         failures: list[RaylogError] = []
         request = CreatePartitionsRequest(name, total, assignment)
         try:
             await self.cluster.call_broker(CREATE_PARTITIONS, request, timeout_s=timeout_s, failures=failures)
         except InvalidPartitions:
-            if not failures or len((await self.describe_topic(name, timeout_s=timeout_s)).partitions) != total:
+            if not failures or len((await self.describe_topic(name, timeout_s=deadline.left_s)).partitions) != total:
                 raise
             # Our own first attempt added them before its answer was lost.
-        await self._until_everywhere(name, deadline_s, is_there=True, at_least=total)
-        return await self.describe_topic(name, timeout_s=max(0.1, deadline_s - self._now_s()))
+        await self._until_everywhere(name, deadline, is_there=True, at_least=total)
+        return await self.describe_topic(name, timeout_s=deadline.left_s)
 
     async def delete_records(
         self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
@@ -290,40 +293,42 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
 
     # Internals
 
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    async def _until_everywhere(self, name: str, deadline_s: float, *, is_there: bool, at_least: int = 1) -> None:
+    async def _until_everywhere(self, name: str, deadline: Deadline, *, is_there: bool, at_least: int = 1) -> None:
         """Wait until every live broker knows all leaders of a topic, or has dropped it."""
         late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
-        while True:
-            left_s = deadline_s - self._now_s()
-            if left_s <= 0:
-                raise late
-            await self.cluster.refresh((name,), timeout_s=left_s)
+        while not deadline.is_over:
+            await self.cluster.refresh((name,), timeout_s=deadline.left_s)
+            brokers = list(self.cluster.metadata.brokers.values())
+            views = await asyncio.gather(*(self._view_of(broker, name, deadline) for broker in brokers))
             waiting = 0
-            for broker in list(self.cluster.metadata.brokers.values()):
-                try:
-                    connection = await self.cluster.connection((broker.host, broker.port), min(left_s, 1.0))
-                    reply, _ = await call(connection, METADATA, MetadataRequest([name]), timeout_s=min(left_s, 5.0))
-                except RaylogError as error:  # a broker that dies meanwhile is not waited for
-                    late = RequestTimedOut(f"Broker {broker.broker} could not be queried about {name!r}: {error}")
+            for broker, view in zip(brokers, views, strict=True):
+                if isinstance(view, RaylogError):  # a broker that dies meanwhile is not waited for
+                    late = RequestTimedOut(f"Broker {broker.broker} did not describe {name!r}: {view}")
                     continue
-                topic = reply.topics[0]
-                count, led = len(topic.partitions), sum(bool(row.leader_port) for row in topic.partitions)
-                whole = not topic.error_code and count >= at_least and led == count
-                if is_there and not whole:
+                count, led = len(view.partitions), sum(bool(row.leader_port) for row in view.partitions)
+                if not is_there:
+                    waiting += not view.error_code
+                elif view.error_code or count < at_least or led < count:
                     late = LeaderNotAvailable(
                         f"Topic {name!r} was created, but as far as broker {broker.broker} knows only {led} of its "
                         f"{max(count, at_least)} partitions have a leader yet; see `raylog status`."
                     )
                     waiting += 1
-                elif not is_there and not topic.error_code:
-                    waiting += 1
             if not waiting:
-                await self.cluster.refresh((name,), timeout_s=max(0.1, deadline_s - self._now_s()))
+                await self.cluster.refresh((name,), timeout_s=deadline.left_s)
                 return
             await asyncio.sleep(POLL_S)
+        raise late
+
+    async def _view_of(self, broker: BrokerInfo, name: str, deadline: Deadline) -> MetadataTopic | RaylogError:
+        """What one broker knows of a topic; an error where it does not answer."""
+        try:
+            connection = await self.cluster.connection((broker.host, broker.port), min(deadline.left_s, 1.0))
+            limit_s = min(deadline.left_s, 5.0)
+            reply, _ = await call(connection, METADATA, MetadataRequest([name]), timeout_s=limit_s)
+        except RaylogError as error:
+            return error
+        return reply.topics[0]
 
 
 class Admin(SynchronousClient):

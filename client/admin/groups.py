@@ -14,6 +14,7 @@ import msgspec
 from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription
 from raylog.client.admin.lag import PartitionLag, partition_lags
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.errors import UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
@@ -42,13 +43,14 @@ class AsyncGroups:
 
     async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
         """All groups, sorted by name. Queries every coordinator, and starts those that are not running."""
+        deadline = Deadline(timeout_s)
         try:
             topic = await self.cluster.topic(OFFSETS_TOPIC, timeout_s=min(timeout_s, 0.05))
         except UnknownTopicOrPartition:
             return []  # no group has committed or joined yet
         found: set[tuple[str, str, str]] = set()
         for key in keys_of_each_coordinator(len(topic.partitions)):
-            rows = await self.cluster.call_coordinator(key, LIST_GROUPS, ListGroupsRequest(), timeout_s=timeout_s)
+            rows = await self.cluster.call_coordinator(key, LIST_GROUPS, ListGroupsRequest(), timeout_s=deadline.left_s)
             found.update((row.group_id, row.protocol_type, row.state) for row in rows)
         return [GroupListing(*row) for row in sorted(found)]
 
@@ -82,16 +84,17 @@ class AsyncGroups:
 
         Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup.
         """
+        deadline = Deadline(timeout_s)
         named = set(partitions)
         wanted = OffsetFetchRequest(group_id, None)
-        held = await self.cluster.call_coordinator(group_id, OFFSET_FETCH, wanted, timeout_s=timeout_s)
+        held = await self.cluster.call_coordinator(group_id, OFFSET_FETCH, wanted, timeout_s=deadline.left_s)
         rows = [
             OffsetFetchPartition(row.topic_id, row.topic, row.partition)
             for row in held
             if (row.topic, row.partition) in named
         ]
         request = OffsetDeleteRequest(group_id, rows)
-        await self.cluster.call_coordinator(group_id, OFFSET_DELETE, request, timeout_s=timeout_s)
+        await self.cluster.call_coordinator(group_id, OFFSET_DELETE, request, timeout_s=deadline.left_s)
 
     async def group_lag(
         self, group: str | GroupDescription, *, timeout_s: float = 30.0
@@ -100,12 +103,13 @@ class AsyncGroups:
 
         A partition whose leader cannot be reached has its error in the answer. Raises GroupIdNotFound.
         """
+        deadline = Deadline(timeout_s)
         found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group
         committed: dict[TopicPartition, int | None] = dict.fromkeys(
             each for member in found.members for each in member.assignment
         )
         committed.update(found.offsets)
-        return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=timeout_s)
+        return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=deadline.left_s)
 
 
 def keys_of_each_coordinator(partitions: int) -> list[str]:

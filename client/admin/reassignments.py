@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from raylog.client.admin.balance import Move, plan_balance
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
+from raylog.client.cluster.deadline import Deadline
 from raylog.core.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.protocol.admin import (
@@ -102,6 +103,7 @@ class AsyncMoving:
         self, *, sizes: bool = False, timeout_s: float = 30.0
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The partitions under reassignment. With `sizes`, also the bytes held by their leaders and new replicas."""
+        deadline = Deadline(timeout_s)
         request = ListPartitionReassignmentsRequest()
         rows = await self.cluster.call_broker(LIST_PARTITION_REASSIGNMENTS, request, timeout_s=timeout_s)
         found = {}
@@ -116,7 +118,7 @@ class AsyncMoving:
                 row.leader,
             )
         if sizes and found:
-            await self.cluster.refresh({partition.topic for partition in found}, timeout_s=timeout_s)
+            await self.cluster.refresh({partition.topic for partition in found}, timeout_s=deadline.left_s)
             wanted = [
                 (partition, broker) for partition, item in found.items() for broker in (item.leader, *item.adding)
             ]
@@ -128,15 +130,14 @@ class AsyncMoving:
         self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_s: float = 600.0
     ) -> None:
         """Wait until none of these partitions (None: none at all) is under reassignment; raises RequestTimedOut."""
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        deadline = Deadline(timeout_s)
         named = None if partitions is None else {TopicPartition(topic, number) for topic, number in partitions}
         while True:
-            left_s = max(0.1, deadline_s - asyncio.get_running_loop().time())
-            moving = set(await self.list_partition_reassignments(timeout_s=left_s))
+            moving = set(await self.list_partition_reassignments(timeout_s=deadline.left_s))
             moving = moving if named is None else moving & named
             if not moving:
                 return
-            if asyncio.get_running_loop().time() >= deadline_s:
+            if deadline.is_over:
                 raise RequestTimedOut(
                     f"{len(moving)} partitions are still on the move after {timeout_s:g} s, {min(moving)} among them; "
                     "they go on. Look with `raylog topic reassign --list`."
@@ -149,13 +150,14 @@ class AsyncMoving:
         Pass `{move.partition: move.after for move in plan}` to `alter_partition_reassignments`. Partitions under
         reassignment count at their targets; brokers that are offline or stopped keep what they have and get nothing.
         """
+        deadline = Deadline(timeout_s)
         await self.cluster.refresh(None, timeout_s=timeout_s)
         metadata = self.cluster.metadata
-        reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
+        reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=deadline.left_s)
         nodes = {
             BrokerId(broker.broker): broker.node_id for broker in reply.brokers if broker.online and not broker.stopped
         }
-        moving = await self.list_partition_reassignments(timeout_s=timeout_s)
+        moving = await self.list_partition_reassignments(timeout_s=deadline.left_s)
         layout: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         leaders: list[tuple[TopicPartition, int]] = []
         for topic in metadata.topics.values():

@@ -247,7 +247,7 @@ TOO_DEEP = (
         ("I1", "I2", "I6", "I7", "I8"),
         Leader,
         "_cannot_compare",
-        lambda self, event, decision: False,
+        lambda self, event: False,
     ),
     Planted(
         "a leader takes fetches of a follower's earlier lives",

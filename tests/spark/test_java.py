@@ -88,7 +88,7 @@ def run(program: str, environ: dict[str, str], folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=170,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
@@ -98,7 +98,7 @@ def test_spark_runs_on_the_packaged_java(no_java: dict[str, str], tmp_path: Path
     assert "ROWS 3 True" in run(LOCAL, no_java, tmp_path)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(420)
 def test_a_session_on_ray_starts_works_and_ends(no_java: dict[str, str], tmp_path: Path) -> None:
     printed = run(ON_RAY, {**no_java, "RAY_ADDRESS": "local"}, tmp_path)  # not in a Ray of another test
     assert "SUM 499500" in printed

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(480)]
 
 PROGRAM = """
 import sys
@@ -54,7 +54,7 @@ def test_sql_on_raydp_reads_what_a_producer_wrote(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=220,
+        timeout=440,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     lines = done.stdout.splitlines()

@@ -15,6 +15,7 @@ from raylog.core.errors import (
     CommitFailed,
     DeliveryTimedOut,
     ElectionNotNeeded,
+    FencedInstanceId,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -177,10 +178,11 @@ class ProducingClient(Client):
 class GroupMember(Client):
     """Reads as a member of a group, commits what it has read, and leaves or is killed now and then."""
 
-    def __init__(self, world: World, name: str, group: str, topics: list[str]) -> None:
+    def __init__(self, world: World, name: str, group: str, topics: list[str], instance: str | None) -> None:
         """One life of one member. In :data:`AUTOMATIC` the consumer commits by itself."""
         super().__init__(world, name)
-        self.group, self.topics = group, topics
+        self.group, self.topics, self.instance = group, topics, instance
+        self._is_fenced = False
         self._commits_itself = group == AUTOMATIC
         self._round_s = world.now_s
         self._last: dict[At, int] = {}
@@ -191,6 +193,7 @@ class GroupMember(Client):
         options = self.world.plan.consumer_options(self.world.scheduler.random)
         consumer = AsyncConsumer(
             group_id=self.group,
+            group_instance_id=self.instance,
             auto_offset_reset="earliest",
             enable_auto_commit=self._commits_itself,
             auto_commit_interval_ms=500,
@@ -206,6 +209,8 @@ class GroupMember(Client):
         )
         lives_until_s = self.world.now_s + self.between(5.0, 40.0)
         while not self.world.is_over and (self.world.now_s < lives_until_s or self.world.is_quiet):
+            if self._is_fenced:
+                break
             await self._round(consumer)
         await self.call("stop", consumer.stop(autocommit=self._commits_itself), 35.0)
 
@@ -217,7 +222,9 @@ class GroupMember(Client):
         try:
             found = await self.call("getmany", consumer.getmany(timeout_ms=wait_s * 1000), wait_s + 1.0)
         except RaylogError as error:
-            if not error.retriable:
+            # A join of the place's former process may arrive after this one's, and takes the instance.
+            self._is_fenced = isinstance(error, FencedInstanceId) and self.instance is not None
+            if not error.retriable and not self._is_fenced:
                 raise Violation("W8", f"{self.name}: poll failed for good: {error!r}") from error
             await asyncio.sleep(0.1)
             return
@@ -237,9 +244,13 @@ class GroupMember(Client):
         self._last[at] = offset
         books.delivered[(self.group, at)].add(offset)
 
+    @property
+    def _refusals(self) -> tuple[type[RaylogError], ...]:
+        return (CommitFailed,) if self.instance is None else (CommitFailed, FencedInstanceId)
+
     async def _commit(self, consumer: AsyncConsumer) -> None:
         offsets = {at: last + 1 for at, last in self._last.items()}
-        if await self.tried("commit", consumer.commit(offsets, timeout_s=API_S), API_S, CommitFailed):
+        if await self.tried("commit", consumer.commit(offsets, timeout_s=API_S), API_S, *self._refusals):
             for at, offset in offsets.items():
                 self.books.committed(self.group, at, offset)
 
@@ -248,7 +259,7 @@ class GroupMember(Client):
         assert group is not None
         member = group.membership
         for at in partitions:
-            self.books.owns(self.group, member.generation, at, self.name)
+            self.books.owns(self.group, member.generation, at, self.instance or self.name)
             if at not in self._last:
                 self._before[at] = self.books.commits.get((self.group, at), 0)
         for at in [at for at in self._last if at not in partitions]:
@@ -283,11 +294,11 @@ class Reader(Client):
                     self.books.seen(self.name, at, record.offset, record.value)
                     self.books.step(self.name, at, last.get(at), record.offset)
                     last[at] = record.offset
-            if last and self.chance(0.005):
+            if last and self.chance(self.world.plan.seek_share):
                 at = self.pick(list(last))
-                target = int(self.between(0, last[at]))
+                target = int(self.between(0, last[at] + 1))
                 consumer.seek(at, target)
-                del last[at]
+                last[at] = target - 1  # the next record is that of the seek, whatever a fetch brings meanwhile
         await watching
         await self.call("stop", consumer.stop(), 35.0)
 

@@ -39,6 +39,8 @@ ONE_LOST: Final[dict[str, Any]] = {
     "members": 2,
 }
 """The plan of a run that loses one node, or one disk, and has no other faults."""
+CLIENTS: Final[dict[str, Any]] = {"has_static_members": True, "seek_share": 0.03}
+"""What clients do besides in profiles without faults of disks and voters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,9 @@ class Plan:
     topics_besides: tuple[str, ...] = ()
     """Names of :data:`TOPICS`."""
     client_hosts: int = 1
+    has_static_members: bool = False
+    seek_share: float = 0.005
+    """Share of polls of the reader that a seek follows."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -101,15 +106,17 @@ class Plan:
 def draw(profile: str, seed: int) -> Plan:
     """Return the plan of a seed."""
     plan = _draw(profile, seed)
+    if profile == WHOLE:
+        return replace(plan, **CLIENTS)
     if profile == MINORITY:
-        return replace(plan, **ONE_LOST)
+        return replace(plan, **ONE_LOST, **CLIENTS)
     if profile == DISK:
         plan = replace(plan, disks=True, power_cuts=True, config={**plan.config, "replica.sync.time.max.ms": "2000"})
         return replace(plan, **ONE_LOST) if seed % 3 == 0 else plan
     if profile == VOTERS:
         return _with_voters_at_odds(plan)
     if profile == LAST_MAN:
-        calm = draw(MINORITY, seed)
+        calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
     return plan
 

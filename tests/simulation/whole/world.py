@@ -206,9 +206,12 @@ class World:
     async def _members(self, number: int) -> None:
         """One place in a group: a member, and after it leaves another one."""
         group = AUTOMATIC if number % 2 else BY_HAND
+        is_static = self.plan.has_static_members and (self.seed + number) % 3 == 0
+        instance = f"instance-{number}" if is_static else None
         while not self.is_over:
             self._lives += 1
-            await GroupMember(self, f"member-{number}.{self._lives}", group, self.steady_topics).run()
+            name = f"member-{number}.{self._lives}"
+            await GroupMember(self, name, group, self.steady_topics, instance).run()
             await asyncio.sleep(self.scheduler.between(0.0, 3.0))
 
 

@@ -102,6 +102,17 @@ def _keeps_what_was_revoked(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_partitions
 
 
+def _keeps_its_buffer(original: Callable[..., None]) -> Callable[..., None]:
+    """What was fetched before a seek is read after it."""
+
+    def drop(self: PartitionState) -> None:
+        waiting = list(self._waiting)
+        original(self)
+        self._waiting.extend(waiting)
+
+    return drop
+
+
 def _old_metadata(original: Callable[..., Any]) -> Callable[..., Any]:
     """A client keeps the first metadata it received."""
 
@@ -135,5 +146,6 @@ CLIENT_BUGS: Final = (
         _keeps_what_was_revoked,
         ("W6", "W5", "W7"),
     ),
+    Bug("a seek keeps what was fetched before", PartitionState, "_drop", _keeps_its_buffer, ("W5",)),
     Bug("a client keeps its first metadata", MetadataCache, "update", _old_metadata, ("W1", "W8", "W9")),
 )

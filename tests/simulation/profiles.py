@@ -55,7 +55,7 @@ class Faults:
     writes_through: bool = False
     """Appended entries count as durable at once, and survive a crash: a relaxed flush, or such a disk."""
     wipe_rate: float = 0
-    """A replica crashes, and its folder is gone or damaged: the next life begins with an empty log."""
+    """A replica crashes, and its folder is lost or damaged: the next life begins with an empty log."""
     restore: float = 0
     """Share of lost folders that an operator restores later, even over a newer folder."""
     full_rate: float = 0

@@ -63,7 +63,7 @@ def test_the_command_says_what_caught_each_planted_bug(
     assert "2 of 2 planted bugs" in printed
 
 
-def test_a_planted_bug_that_nobody_notices_fails_the_command(
+def test_a_planted_bug_that_is_not_noticed_fails_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_it_is = getattr(PLANTED[0].target, PLANTED[0].attribute)
@@ -77,9 +77,9 @@ def test_a_planted_bug_that_nobody_notices_fails_the_command(
 def test_an_unknown_profile_is_refused_with_the_names_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--profile", "swram"])
-    said = capsys.readouterr().err
-    assert "'swarm'" in said
-    assert all(profile in said for profile in ALL_PROFILES)
+    printed = capsys.readouterr().err
+    assert "'swarm'" in printed
+    assert all(profile in printed for profile in ALL_PROFILES)
 
 
 def test_all_profiles_are_run_with_a_line_of_totals_each(

@@ -26,10 +26,16 @@ def test_a_profile_runs_without_a_violation(profile: str) -> None:
 
 
 KEPT_SEEDS = {
-    ("swarm", 1460): "a log that starts anew takes its new start for committed (was an error of a checker)",
-    ("retention", 1535): "a log that starts anew forgets its producers, who may then be stored twice (Kafka too)",
-    ("swarm", 5144): "a late state told the leader that a live follower is down, and it never joined again",
-    ("disk", 4): "a life that made a new folder died before it could tell, and the next one led without the old log",
+    ("swarm", 1460): "a log that restarts takes its new start for committed (was an error of a checker)",
+    (
+        "retention",
+        1535,
+    ): "a log that restarts forgets its producers, and may store their records twice (Kafka too)",
+    ("swarm", 5144): "a late state showed the leader that a live follower is down, and it never joined again",
+    (
+        "disk",
+        4,
+    ): "a life that made a new folder died before its report, and the next one led without the old log",
     ("disk", 7): "the same, found in another way",
 }
 
@@ -46,7 +52,7 @@ def test_a_seed_that_failed_once_passes_for_good(profile: str, seed: int) -> Non
     assert result.violation is None, "\n".join([KEPT_SEEDS[profile, seed], *result.story])
 
 
-def test_a_leader_that_a_deletion_emptied_goes_on_with_the_log_that_others_have() -> None:
+def test_a_leader_emptied_by_a_deletion_continues_the_log_of_others() -> None:
     result = run_seed(11, "retention")
     assert result.violation is None, "\n".join(result.story)
 

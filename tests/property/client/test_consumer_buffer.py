@@ -92,7 +92,7 @@ def _added(state: PartitionState, session: int, payload: memoryview, *, near: bo
         file.flush()
         status = os.fstat(file.fileno())
         segment = SegmentFile(file.name, (status.st_dev, status.st_ino))
-    # The name is gone, as behind retention, and the file is there as long as it is read.
+    # The name is deleted, as behind retention, and the file is there as long as it is read.
     next_offset = max(header.next_offset for _, header in iter_headers(payload))
     return state.add_places(session, [Place(segment, len(b"before"), len(payload))], next_offset)
 
@@ -105,7 +105,7 @@ def test_a_session_gives_each_record_once_and_in_order(
     state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY, near_chunk_bytes=150)
     ways = cycle(near)
     state.move_to(start)
-    asked: list[tuple[int, memoryview]] = []  # answers on the way, of whatever session
+    sent: list[tuple[int, memoryview]] = []  # answers on the way, of whatever session
     expected = _from(log, start)
 
     def check(records: list[Record]) -> None:
@@ -114,10 +114,10 @@ def test_a_session_gives_each_record_once_and_in_order(
             assert record == Record("flights", 0, wanted, wanted, None, f"value {wanted}".encode(), ())
 
     for action, number in actions:
-        if action == "ask" and len(asked) < 4:
-            asked.append((state.session, log.fetch(state.fetch_offset, number)))
-        elif action == "answer" and asked:
-            session, payload = asked.pop(number % len(asked))
+        if action == "ask" and len(sent) < 4:
+            sent.append((state.session, log.fetch(state.fetch_offset, number)))
+        elif action == "answer" and sent:
+            session, payload = sent.pop(number % len(sent))
             # The fetcher has one request outstanding in a session; the others here come from earlier sessions.
             if session != state.session or payload[:8] == log.fetch(state.fetch_offset, 1)[:8]:
                 assert _added(state, session, payload, near=next(ways)) is (session == state.session)

@@ -1,7 +1,7 @@
 """Many members of the client's machine against the coordinator's real machine, message by message, in any order.
 
 Messages may be lost, members may fall silent, the coordinator may be rebuilt from its log. At every moment a partition
-has one owner among those whose generation is the newest, and nobody can commit for a generation that is over.
+has one owner among those whose generation is the newest, and no member can commit for a generation that is over.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class GroupOfMembers(RuleBasedStateMachine):
                 assert owners.setdefault(place, number) == number, f"{partition} has two owners"
 
     @invariant()
-    def who_owns_partitions_holds_a_generation(self) -> None:
+    def an_owner_of_partitions_holds_a_generation(self) -> None:
         for client in self.clients:
             assert not client.owned or client.member.generation > 0
 

@@ -27,8 +27,8 @@ def test_the_history_agrees_with_a_list_of_epochs_by_offset(plan: list[tuple[str
             epochs.truncate_end(len(twin))
         epochs.validate(len(twin))
         assert [epochs.epoch_for(offset) for offset in range(len(twin))] == twin
-        for asked in range(current + 2):
-            below = [epoch for epoch in twin if epoch <= asked]
+        for wanted in range(current + 2):
+            below = [epoch for epoch in twin if epoch <= wanted]
             if below:
-                found = epochs.end_for(LeaderEpoch(asked), Offset(len(twin)))
+                found = epochs.end_for(LeaderEpoch(wanted), Offset(len(twin)))
                 assert found == (below[-1], len(below))

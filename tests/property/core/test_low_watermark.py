@@ -36,7 +36,7 @@ class Partition:
         self.context.notified(partition_state())
         self.context.produced(RECORDS)
         self.followers = {SECOND: 0, THIRD: 0}
-        self.asked: dict[int, int] = {}
+        self.waiting: dict[int, int] = {}
         self.lowest = 0
         for broker in self.followers:
             self.follow(broker, fully=False)
@@ -47,10 +47,10 @@ class Partition:
         assert start >= self.lowest, "the log start never falls"
         self.lowest = start
         for answer in some(AnswerDeleteRecords, out.now):
-            before = self.asked.pop(answer.request)
+            before = self.waiting.pop(answer.request)
             assert before <= answer.low_watermark <= min(start, *self.followers.values())
         for refusal in some(RefuseRequest, out.now):
-            del self.asked[refusal.request]
+            del self.waiting[refusal.request]
         for effect in some(AdvanceLogStart, out.now):
             self.retain(effect.to)
 
@@ -81,7 +81,7 @@ class Partition:
     def delete(self, before: int) -> None:
         """A client sends DeleteRecords."""
         self.context.last_request += 1
-        self.asked[self.context.last_request] = RECORDS if before == -1 else before
+        self.waiting[self.context.last_request] = RECORDS if before == -1 else before
         request = DeleteRecordsReceived(
             cause="d",
             now_ms=self.context.now_ms,
@@ -109,4 +109,4 @@ def test_an_answer_is_true_of_every_replica_and_comes_once(steps: list[tuple[str
                 partition.see(partition.context.ticked(number))
     for broker in partition.followers:
         partition.follow(broker, fully=True)
-    assert not partition.asked, "when all have followed, nobody waits any more"
+    assert not partition.waiting, "when all have followed, no request waits any more"

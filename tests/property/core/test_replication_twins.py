@@ -20,7 +20,7 @@ ends = st.integers(0, 20).map(Offset)
     eligible=st.booleans(),
     epoch_start=ends,
 )
-def test_an_offset_is_committed_when_enough_members_have_everything_below_it(
+def test_an_offset_is_committed_when_enough_members_have_all_below_it(
     current: Offset,
     own: Offset,
     members: list[Offset | None],
@@ -29,14 +29,14 @@ def test_an_offset_is_committed_when_enough_members_have_everything_below_it(
     eligible: bool,
     epoch_start: Offset,
 ) -> None:
-    def everybody_has(offset: int) -> bool:
+    def all_have(offset: int) -> bool:
         others = all(end is not None and end > offset for end in members)
         may = not eligible and (isr_size >= min_insync_replicas or offset < epoch_start)
         return own > offset and others and may
 
     twin = int(current)
     if all(end is not None for end in members):
-        earned = next(offset for offset in range(22) if not everybody_has(offset))
+        earned = next(offset for offset in range(22) if not all_have(offset))
         twin = max(twin, earned)
     found = committed_end(
         current=current,
@@ -63,13 +63,13 @@ def history_of(epochs: list[int]) -> EpochHistory:
 
 
 @settings(max_examples=100, deadline=None)
-@given(epochs=logs, asked=st.integers(0, 8))
-def test_an_epoch_ends_where_the_first_record_of_a_later_one_lies(epochs: list[int], asked: int) -> None:
+@given(epochs=logs, wanted=st.integers(0, 8))
+def test_an_epoch_ends_where_the_first_record_of_a_later_one_lies(epochs: list[int], wanted: int) -> None:
     history = history_of(epochs)
-    found = history.end_for(LeaderEpoch(asked), Offset(len(epochs)))
-    below = [epoch for epoch in epochs if epoch <= asked]
-    assert found.end_offset == next((at for at, epoch in enumerate(epochs) if epoch > asked), len(epochs))
-    assert found.epoch == (below[-1] if below else asked)
+    found = history.end_for(LeaderEpoch(wanted), Offset(len(epochs)))
+    below = [epoch for epoch in epochs if epoch <= wanted]
+    assert found.end_offset == next((at for at, epoch in enumerate(epochs) if epoch > wanted), len(epochs))
+    assert found.epoch == (below[-1] if below else wanted)
 
 
 @settings(max_examples=100, deadline=None)
@@ -88,7 +88,7 @@ def test_cutting_either_end_is_the_same_as_never_having_had_it(epochs: list[int]
 
 @settings(max_examples=100, deadline=None)
 @given(shared=logs, leaders=st.lists(st.integers(1, 4), max_size=6), followers=st.lists(st.integers(1, 4), max_size=6))
-def test_a_follower_ends_up_on_a_prefix_of_its_leader_and_keeps_what_they_share(
+def test_a_follower_ends_on_a_prefix_of_its_leader_and_keeps_the_shared(
     shared: list[int], leaders: list[int], followers: list[int]
 ) -> None:
     """The whole exchange of KIP-101 and KIP-279, between two logs that each have a tail with epochs of its own."""

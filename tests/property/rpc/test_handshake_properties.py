@@ -58,7 +58,7 @@ def made(
     ends,
     ends,
 )
-def test_a_handshake_ends_well_exactly_when_secret_address_and_certificate_agree(
+def test_a_handshake_succeeds_exactly_when_secret_and_certificate_agree(
     cluster: list[bytes],
     clients: list[bytes],
     guess: bytes,

@@ -100,7 +100,7 @@ FILTER: st.SearchStrategy[Filter] = st.one_of(
 
 
 def matches(one: Any, row: dict[str, int]) -> bool:
-    """What a comparison means, said plainly."""
+    """What a comparison means, in plain Python."""
     value = row[one.attribute[0]]
     match one:
         case EqualTo():

@@ -107,7 +107,7 @@ def test_an_index_that_is_not_right_is_not_believed(scratch: Path, name: str, co
     found.close()
 
 
-def test_what_was_cut_and_written_anew_is_not_found_by_an_old_index(scratch: Path) -> None:
+def test_an_old_index_does_not_find_what_was_cut_and_written_again(scratch: Path) -> None:
     log = filled(scratch / "a", [3] * 100, 100, 1 << 20)
     log.truncate_to(150)
     for number in range(100):

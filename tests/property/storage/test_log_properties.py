@@ -77,7 +77,7 @@ def reopened(folder: Path) -> bytes | None:
 
 @calm
 @given(st.integers(1, 25), st.data())
-def test_a_cut_at_any_byte_leaves_a_prefix_with_all_that_was_synced_or_is_called_damage(
+def test_a_cut_at_any_byte_leaves_a_synced_prefix_or_is_called_damage(
     checkpoint_seconds: float, scratch: Path, batches: int, choose: st.DataObject
 ) -> None:
     scratch = fresh(scratch)
@@ -315,7 +315,7 @@ def crashing(patch: pytest.MonkeyPatch, at: int) -> None:
 
 @calm
 @given(st.integers(2, 15), st.integers(0, 40), st.booleans(), st.data())
-def test_a_crash_at_any_step_of_a_truncation_leaves_a_prefix_with_all_below_it(
+def test_a_crash_in_a_truncation_leaves_a_prefix_with_all_below_it(
     checkpoint_seconds: float, scratch: Path, batches: int, at: int, full: bool, choose: st.DataObject
 ) -> None:
     scratch = fresh(scratch)

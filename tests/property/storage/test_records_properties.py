@@ -35,7 +35,7 @@ def test_every_codec_and_magic_gives_back_what_was_encoded(rows, codec, encode, 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(row, min_size=1, max_size=5), codecs, encoders, st.data())
-def test_a_flipped_bit_is_seen_or_lies_in_the_two_fields_the_leader_stamps(rows, codec, encode, choose) -> None:  # type: ignore[no-untyped-def]
+def test_a_flipped_bit_is_seen_or_lies_in_a_field_the_leader_stamps(rows, codec, encode, choose) -> None:  # type: ignore[no-untyped-def]
     keys, values, timestamps, headers = (list(column) for column in zip(*rows, strict=True))
     data = bytearray(encode(keys, values, timestamps, headers, compression=codec))
     position = choose.draw(st.integers(0, len(data) - 1))

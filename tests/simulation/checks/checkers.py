@@ -89,12 +89,12 @@ class CommittedOnce:
         """Return the chain hash of the committed entry before ``offset``; 0 when nothing is committed there."""
         return self.entries[offset - 1].chain if 0 < offset <= self.end else 0
 
-    def started_anew(self, at: int) -> None:
+    def log_restarted(self, at: int) -> None:
         """A log was discarded and restarts at ``at``: producers of entries below are unknown, as in Kafka."""
         self.producers_forgotten = True
         self.forgotten_below = max(self.forgotten_below, at)
 
-    def advanced(self, who: str, leader_epoch: int, old: int, new: int, entry_at: EntryAt) -> None:
+    def advanced(self, replica: str, leader_epoch: int, old: int, new: int, entry_at: EntryAt) -> None:
         """A replica's high watermark moved from ``old`` to ``new`` over its own log."""
         for offset in range(old, new):
             entry = entry_at(offset)
@@ -102,10 +102,10 @@ class CommittedOnce:
                 # Entries that retention dropped here were compared when another replica's watermark passed them.
                 if entry is not None and entry.chain != self.entries[offset].chain:
                     raise Violation(
-                        self.RULE, f"{who} commits {entry} at {offset}, before it was {self.entries[offset]}"
+                        self.RULE, f"{replica} commits {entry} at {offset}, before it was {self.entries[offset]}"
                     )
             elif entry is None or offset > len(self.entries):
-                raise Violation(self.RULE, f"{who} commits offset {offset} that nobody can see")
+                raise Violation(self.RULE, f"{replica} commits offset {offset} that its log lacks")
             else:
                 self._commit(entry, offset)
         if new > self._end_by_epoch.get(leader_epoch, 0):
@@ -122,22 +122,22 @@ class CommittedOnce:
         if end > log_start:
             self._holds("I7", f"ISR member {broker}", end, entry_at)
 
-    def kept(self, who: str, watermark: int, log_start: int, entry_at: EntryAt) -> None:
+    def kept(self, replica: str, watermark: int, log_start: int, entry_at: EntryAt) -> None:
         """A replica counts its entries below a persisted watermark as committed."""
         if watermark > len(self.entries):
-            raise Violation(self.RULE, f"{who} kept the watermark {watermark}, {len(self.entries)} is committed")
-        self._holds(self.RULE, who, watermark, entry_at)
+            raise Violation(self.RULE, f"{replica} kept the watermark {watermark}, {len(self.entries)} is committed")
+        self._holds(self.RULE, replica, watermark, entry_at)
 
-    def seen(self, who: str, offset: int, entries: Iterable[Entry]) -> None:
+    def seen(self, reader: str, offset: int, entries: Iterable[Entry]) -> None:
         """A consumer received these entries as committed."""
         for at, entry in enumerate(entries, offset):
             if at >= len(self.entries) or self.entries[at].chain != entry.chain:
-                raise Violation(self.RULE, f"{who} saw {entry} at offset {at}, which is not what is committed there")
+                raise Violation(self.RULE, f"{reader} saw {entry} at offset {at}, which is not what is committed there")
 
-    def _holds(self, rule: str, who: str, end: int, entry_at: EntryAt) -> None:
+    def _holds(self, rule: str, replica: str, end: int, entry_at: EntryAt) -> None:
         found = entry_at(end - 1)
         if found is None or found.chain != self.entries[end - 1].chain:
-            raise Violation(rule, f"{who} lacks what is committed at offset {end - 1} (found {found})")
+            raise Violation(rule, f"{replica} lacks what is committed at offset {end - 1} (found {found})")
 
     def _commit(self, entry: Entry, offset: int) -> None:
         if entry.producer != NO_PRODUCER_ID:
@@ -192,22 +192,22 @@ class WatermarkEarned:
     def __init__(self, min_insync_replicas: int) -> None:
         """Set the minimum number of members."""
         self._min = min_insync_replicas
-        self._heard: dict[tuple[int, int], int] = {}
+        self._reported: dict[tuple[int, int], int] = {}
         self._starts: dict[int, int] = {}
 
     def leads(self, epoch: int, end: int) -> None:
         """A leader of ``epoch`` has a log with this end; a new epoch starts there."""
         self._starts.setdefault(epoch, end)
 
-    def heard(self, epoch: int, broker: int, durable_end: int) -> None:
+    def reported(self, epoch: int, broker: int, durable_end: int) -> None:
         """A follower reported to the leader of ``epoch``, correctly, that it has everything below ``durable_end``."""
         key = (epoch, broker)
-        self._heard[key] = max(self._heard.get(key, 0), durable_end)
+        self._reported[key] = max(self._reported.get(key, 0), durable_end)
 
-    def answered(self, asked: int, epoch: int) -> None:
-        """A leader of ``epoch`` accepted a fetch addressed to the leader of epoch ``asked`` (KIP-320)."""
-        if asked != epoch:
-            raise Violation(self.RULE, f"a fetch from the leader of epoch {asked} was answered by that of {epoch}")
+    def answered(self, addressed: int, epoch: int) -> None:
+        """A leader of ``epoch`` accepted a fetch addressed to the leader of epoch ``addressed`` (KIP-320)."""
+        if addressed != epoch:
+            raise Violation(self.RULE, f"a fetch from the leader of epoch {addressed} was answered by that of {epoch}")
 
     def advanced(
         self, epoch: int, leader: int, isr_size: int, members: Iterable[int], watermark: int, durable: Mapping[int, int]
@@ -221,9 +221,9 @@ class WatermarkEarned:
                     self.RULE,
                     f"watermark {watermark} in epoch {epoch}: member {broker} has {durable[broker]} on disk",
                 )
-            if broker != leader and self._heard.get((epoch, broker), -1) < watermark:
+            if broker != leader and self._reported.get((epoch, broker), -1) < watermark:
                 raise Violation(
-                    self.RULE, f"watermark {watermark} in epoch {epoch}: member {broker} never told that it has it"
+                    self.RULE, f"watermark {watermark} in epoch {epoch}: member {broker} never reported that it has it"
                 )
 
 

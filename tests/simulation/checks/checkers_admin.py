@@ -10,7 +10,7 @@ from raylog.core.replication.disk import PATIENCE_MS
 from tests.simulation.world import Violation
 
 
-class DeletedIsGone:
+class DeletedStaysDeleted:
     """I16: records below an acknowledged low watermark are never served again; records above the requested one stay."""
 
     RULE = "I16"
@@ -21,7 +21,7 @@ class DeletedIsGone:
         """No client and no retention has requested the deletion of records from this offset on."""
         self._answered: list[tuple[int, int]] = []
 
-    def asked(self, before: int) -> None:
+    def requested(self, before: int) -> None:
         """A client or retention requests the deletion of the records below ``before``."""
         self.wanted = max(self.wanted, before)
 
@@ -30,13 +30,13 @@ class DeletedIsGone:
         if to > committed:
             raise Violation(self.RULE, f"broker {broker} starts its log at {to}, and {committed} is committed")
         if to > self.wanted:
-            raise Violation(self.RULE, f"broker {broker} starts its log at {to}, asked for was at most {self.wanted}")
+            raise Violation(self.RULE, f"broker {broker} starts its log at {to}, requested was at most {self.wanted}")
 
-    def answered(self, epoch: int, asked: int, low_watermark: int, committed: int) -> None:
-        """A leader of ``epoch`` reported to a client that the records below ``low_watermark`` are gone."""
-        if low_watermark < asked or low_watermark > committed:
+    def answered(self, epoch: int, requested: int, low_watermark: int, committed: int) -> None:
+        """A leader of ``epoch`` reported to a client that the records below ``low_watermark`` are deleted."""
+        if low_watermark < requested or low_watermark > committed:
             raise Violation(
-                self.RULE, f"low watermark {low_watermark} is answered, asked {asked}, committed {committed}"
+                self.RULE, f"low watermark {low_watermark} is answered, requested {requested}, committed {committed}"
             )
         if not self._answered or low_watermark > self._answered[-1][1] or epoch < self._answered[-1][0]:
             self._answered.append((epoch, low_watermark))

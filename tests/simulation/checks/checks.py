@@ -19,7 +19,7 @@ from tests.simulation.checks.checkers import (
     WatermarkEarned,
     WatermarkMonotone,
 )
-from tests.simulation.checks.checkers_admin import DeletedIsGone, ResigningSettles
+from tests.simulation.checks.checkers_admin import DeletedStaysDeleted, ResigningSettles
 from tests.simulation.checks.checkers_disk import GivesWay
 from tests.simulation.checks.checkers_service import AnswersInTime, TakesWrites
 from tests.simulation.partition.disk import NO_PRODUCER_ID, Entry, VirtualLog, chained
@@ -46,7 +46,7 @@ class Checks:
         self.no_cut = NoCutBelow()
         faults = simulation.faults
         self.metadata = MetadataLine(faults.topic_min_insync_replicas or faults.min_insync_replicas)
-        self.deleted = DeletedIsGone()
+        self.deleted = DeletedStaysDeleted()
         self.resigning = ResigningSettles()
         self.giving_way = GivesWay()
         self.answering = AnswersInTime()
@@ -82,10 +82,10 @@ class Checks:
 
     def _watermark_moved(self, process: ReplicaProcess, machine: ReplicaMachine, before: int, after: int) -> None:
         self.monotone.holds(process.broker, machine.incarnation, machine.leader_epoch, after)
-        who = f"broker {process.broker} ({machine.role} in epoch {machine.leader_epoch})"
+        replica = f"broker {process.broker} ({machine.role} in epoch {machine.leader_epoch})"
         # A restarted log counts everything below its new start as committed; its old entries are about to be dropped.
         known = max(before, machine.log_start_offset)
-        self.committed.advanced(who, machine.leader_epoch, known, after, process.log.entry)
+        self.committed.advanced(replica, machine.leader_epoch, known, after, process.log.entry)
         if machine.role == "leader":
             # A leader learns of a lost log only from the controller, with the life that follows.
             places = machine.state.places if machine.state is not None else ()
@@ -98,7 +98,7 @@ class Checks:
             if state is not None and state.leader_epoch == machine.leader_epoch:
                 missing = sorted({*state.isr, *state.elr} - set(machine.maximal_isr))
                 if missing:
-                    raise Violation("I7", f"{who} does not count the committed ISR and ELR members {missing}")
+                    raise Violation("I7", f"{replica} does not count the committed ISR and ELR members {missing}")
                 self._members_hold(state)
 
     def _members_hold(self, state: PartitionState) -> None:
@@ -195,13 +195,13 @@ class Checks:
                 ):
                     raise Violation("I1", f"value {request.value} is acknowledged, and epoch {epoch} is led without it")
 
-    def deletion_answered(self, process: ReplicaProcess, asked: int, low_watermark: int) -> None:
-        """A leader reports to a client that everything below a low watermark is gone."""
+    def deletion_answered(self, process: ReplicaProcess, requested: int, low_watermark: int) -> None:
+        """A leader reports to a client that everything below a low watermark is deleted."""
         machine, state = process.machine, self.simulation.controller.state
         if machine is None:
             return
         self.simulation.deletions += 1
-        self.deleted.answered(machine.leader_epoch, asked, low_watermark, self.committed.end)
+        self.deleted.answered(machine.leader_epoch, requested, low_watermark, self.committed.end)
         if state is not None:
             self._deleted_everywhere(state)
 
@@ -217,12 +217,12 @@ class Checks:
     def fetching(self, process: ReplicaProcess, effect: SendFetch) -> None:
         """A follower sends a fetch, which acknowledges everything before its offset."""
         if process.log.durable_end >= effect.fetch_offset:
-            self.earned.heard(effect.leader_epoch, process.broker, effect.fetch_offset)
+            self.earned.reported(effect.leader_epoch, process.broker, effect.fetch_offset)
 
     # ------------------------------------------------------------ elsewhere
 
     def answered(self, process: ReplicaProcess, shown: int, offset: int, entries: Sequence[Entry]) -> None:
-        """A leader answers a consumer: uncommitted records are not visible, and deleted records are gone."""
+        """A leader answers a consumer: uncommitted records are not visible, and deleted records are not served."""
         end = self.committed.end
         if shown > end or offset + len(entries) > end:
             seen = max(shown, offset + len(entries))
@@ -261,7 +261,7 @@ class Checks:
             state is not None
             and self.simulation.controller.public.lost_logs.get((state.partition, state.isr[0])) == log.identity
         ):
-            raise Violation("L2", f"the log of {state} is there again, and nobody noticed")
+            raise Violation("L2", f"the log of {state} is there again, and unnoticed")
         if not log.restored and found is not None and found.chain == self.committed.entries[end - 1].chain:
             raise Violation("L2", f"the log of {state} is given up for lost, and has all that is committed")
 
@@ -269,10 +269,10 @@ class Checks:
         """At the end, after the heal: the full read contains every acknowledged batch."""
         process = self.simulation.leader()
         if process is None:
-            raise Violation("L2", "nobody leads at the end")
+            raise Violation("L2", "no replica leads at the end")
         log = process.log
         self.committed.seen("the final read", log.start, log.entries)
         self.acked.finally_read(log.start, log.entries)
         self.deleted.holds("the final read", process.machine.leader_epoch if process.machine else 0, log.start)
         if log.start > self.deleted.wanted:
-            raise Violation("I16", f"the log starts at {log.start} in the end, {self.deleted.wanted} was asked for")
+            raise Violation("I16", f"the log starts at {log.start} in the end, {self.deleted.wanted} was requested")

@@ -160,9 +160,9 @@ class TestCommittedOnce:
         with anomaly("I11"):
             CommittedOnce().advanced("one", 1, 0, 3, at(twice))
 
-    def test_a_repeat_after_a_log_forgot_its_producers_is_forgiven_and_a_gap_is_not(self) -> None:
+    def test_a_repeat_after_forgotten_producers_is_forgiven_and_a_gap_is_not(self) -> None:
         checker = CommittedOnce()
-        checker.started_anew(1)
+        checker.log_restarted(1)
         log = log_of(0, 1, producer=4)
         checker.advanced("one", 1, 0, 3, at([*log, log[1]._replace(chain=chained(log[1].chain, 1, 1))]))
         with anomaly("I11"):
@@ -174,7 +174,7 @@ class TestCommittedOnce:
 
 
 class TestWatermarkMonotone:
-    def test_rising_and_starting_anew_in_another_life_is_fine(self) -> None:
+    def test_rising_and_restarting_in_another_life_is_fine(self) -> None:
         checker = WatermarkMonotone()
         checker.holds(1, 10, 1, 5)
         checker.holds(1, 10, 1, 6)
@@ -203,20 +203,20 @@ class TestWatermarkMonotone:
 
 
 class TestWatermarkEarned:
-    def test_told_and_on_disk_everywhere_is_fine(self) -> None:
+    def test_reported_and_on_disk_everywhere_is_fine(self) -> None:
         checker = WatermarkEarned(2)
-        checker.heard(1, 2, 5)
+        checker.reported(1, 2, 5)
         checker.advanced(1, 1, 2, (1, 2), 5, {1: 5, 2: 6})
 
     def test_a_member_without_it_on_disk(self) -> None:
         checker = WatermarkEarned(2)
-        checker.heard(1, 2, 5)
+        checker.reported(1, 2, 5)
         with anomaly("I4"):
             checker.advanced(1, 1, 2, (1, 2), 5, {1: 5, 2: 4})
 
-    def test_a_member_not_heard_in_this_epoch(self) -> None:
+    def test_a_member_without_a_report_in_this_epoch(self) -> None:
         checker = WatermarkEarned(2)
-        checker.heard(1, 2, 5)
+        checker.reported(1, 2, 5)
         with anomaly("I4"):
             checker.advanced(2, 1, 2, (1, 2), 5, {1: 5, 2: 5})
 

@@ -45,7 +45,7 @@ from tests.simulation.groups.observed import (
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.groups.coordinator import Asked
+    from tests.simulation.groups.coordinator import Call
 
 _GENERATION: Final = 1
 """Index of the generation in the arguments of a member's requests, except a join."""
@@ -76,13 +76,13 @@ class Answers:
         """The members that this step's request removes, before the step."""
         self._fresh: set[int] = set()
         """First joins with their id, sent before it expired."""
-        self._current: Asked | None = None
+        self._current: Call | None = None
         """The request of this step."""
         self._before: dict[Where, Committed] = {}
         """The offsets of its group before it."""
-        self._due: Asked | None = None
+        self._due: Call | None = None
         """A request that this step has to answer."""
-        self._excess: Asked | None = None
+        self._excess: Call | None = None
         """A join for which the group has no place."""
 
     def _group(self, name: str) -> ObservedGroup:
@@ -141,27 +141,27 @@ class Answers:
         if not any({member: each.get(member, b"") for member in given} == given for each in sent):
             raise Violation(RULE, f"generation {record.generation} has assignments that its leader did not send")
 
-    def received(self, asked: Asked) -> None:
+    def received(self, call: Call) -> None:
         """A request reached the coordinator, and its machine processes it."""
-        group, args = self._group(asked.group), asked.args
-        self._current = asked
-        self._before = dict(group.offsets) if asked.method in _OFFSETS else {}
-        if asked.method == "join_group":
-            self._due = asked if self._keeps_generation(group, asked) else None
-            self._excess = asked if self._exceeds(group, asked) else None
-            group.comers.append((asked.member_id, args[7]))
-            group.joining.add(asked.request)
+        group, args = self._group(call.group), call.args
+        self._current = call
+        self._before = dict(group.offsets) if call.method in _OFFSETS else {}
+        if call.method == "join_group":
+            self._due = call if self._keeps_generation(group, call) else None
+            self._excess = call if self._exceeds(group, call) else None
+            group.comers.append((call.member_id, args[7]))
+            group.joining.add(call.request)
             group.is_touched = True
-            if asked.member_id == "" and args[2] is not None:
+            if call.member_id == "" and args[2] is not None:
                 group.successors.add(str(args[2]))
-            given_ms = self._given_ms.pop((asked.group, asked.member_id), None)
-            if given_ms is not None and asked.came_ms - given_ms < args[4]:
-                self._fresh.add(asked.request)
-        elif asked.method == "leave_group":
+            given_ms = self._given_ms.pop((call.group, call.member_id), None)
+            if given_ms is not None and call.came_ms - given_ms < args[4]:
+                self._fresh.add(call.request)
+        elif call.method == "leave_group":
             group.is_touched = True
             self._leavers = [self._leaver(group, member_id, instance) for member_id, instance in args[1]]
-        elif asked.method == "sync_group" and args[4]:
-            sent = self._sent.setdefault((asked.group, args[_GENERATION]), [])
+        elif call.method == "sync_group" and args[4]:
+            sent = self._sent.setdefault((call.group, args[_GENERATION]), [])
             sent.append({member: bytes(assignment) for member, assignment in args[4]})
 
     def _leaver(
@@ -170,28 +170,28 @@ class Answers:
         is_given = self._given_ms.pop((group.name, member_id), None) is not None
         return member_id == "" or is_given or group.may_have(member_id), group.has(member_id), group.holder(instance)
 
-    def _keeps_generation(self, group: ObservedGroup, asked: Asked) -> bool:
+    def _keeps_generation(self, group: ObservedGroup, call: Call) -> bool:
         """Whether a static member returns to a stable group that keeps its assignor: it takes its place, at once."""
-        image, holder = group.image, group.holder(asked.args[2])
-        if asked.member_id != "" or image is None or holder is None or malformed(asked.method, asked.args) is not None:
+        image, holder = group.image, group.holder(call.args[2])
+        if call.member_id != "" or image is None or holder is None or malformed(call.method, call.args) is not None:
             return False
-        if image.state is not GroupState.STABLE or self._why_no_round(group, asked.came_ms) is None:
+        if image.state is not GroupState.STABLE or self._why_no_round(group, call.came_ms) is None:
             return False
-        return voted(image, {holder.member_id: asked.args[7]}) == image.protocol
+        return voted(image, {holder.member_id: call.args[7]}) == image.protocol
 
     def holder(self, group: str, instance: str | None) -> str | None:
-        """Return the member id that holds a static instance, as far as an observer can tell."""
+        """Return the member id that holds a static instance, as far as an observer knows."""
         found = self._group(group).holder(instance)
         return None if found is None else found.member_id
 
-    def _exceeds(self, group: ObservedGroup, asked: Asked) -> bool:
+    def _exceeds(self, group: ObservedGroup, call: Call) -> bool:
         """Whether a new member comes to a stable group that is full."""
-        image, instance = group.image, asked.args[2]
-        if asked.member_id != "" or image is None or malformed(asked.method, asked.args) is not None:
+        image, instance = group.image, call.args[2]
+        if call.member_id != "" or image is None or malformed(call.method, call.args) is not None:
             return False
         held = group.successors | {row.instance_id for row in image.members}
         is_full = len(image.members) >= self._books.members_max
-        return is_full and (instance is None or instance not in held) and bool(self._why_no_round(group, asked.came_ms))
+        return is_full and (instance is None or instance not in held) and bool(self._why_no_round(group, call.came_ms))
 
     def stepped(self) -> None:
         """The step is over, after all its answers."""
@@ -201,48 +201,48 @@ class Answers:
         if due is not None:
             raise Violation(RULE, f"{due.args[2]!r} has returned to a group that keeps its generation, and has to wait")
 
-    def settled(self, asked: Asked) -> None:
+    def settled(self, call: Call) -> None:
         """A request is answered by this step, or its sender has disconnected."""
-        if asked is self._due:
+        if call is self._due:
             self._due = None
-        if asked.method == "join_group":
-            self._group(asked.group).joining.discard(asked.request)
+        if call.method == "join_group":
+            self._group(call.group).joining.discard(call.request)
 
     # ------------------------------------------------------------ errors
 
-    def refused(self, asked: Asked, error: RaylogError, now_ms: int) -> None:
+    def refused(self, call: Call, error: RaylogError, now_ms: int) -> None:
         """The machine refuses a request."""
-        group = self._group(asked.group)
-        if asked is self._excess and isinstance(error, GroupMaxSizeReached):
+        group = self._group(call.group)
+        if call is self._excess and isinstance(error, GroupMaxSizeReached):
             self._excess = None
-        invalid = malformed(asked.method, asked.args)
+        invalid = malformed(call.method, call.args)
         if invalid is not None:
             reason = None if isinstance(error, invalid) else f"it deserves {invalid.__name__}"
         elif isinstance(error, (FencedInstanceId, GroupMaxSizeReached, InconsistentGroupProtocol, MemberIdRequired)):
-            reason = self._why_may_join(group, asked, error, now_ms)
-        elif self._is_replaced(asked):
+            reason = self._why_may_join(group, call, error, now_ms)
+        elif self._is_replaced(call):
             reason = "its successor has joined"
         else:
-            reason = self._why_wrong(group, asked, error, now_ms)
+            reason = self._why_wrong(group, call, error, now_ms)
         if reason is not None:
             name = type(error).__name__
-            raise Violation(RULE, f"{asked.method} of {asked.member_id!r} is refused with {name}, but {reason}")
+            raise Violation(RULE, f"{call.method} of {call.member_id!r} is refused with {name}, but {reason}")
 
-    def _why_wrong(self, group: ObservedGroup, asked: Asked, error: RaylogError, now_ms: int) -> str | None:
+    def _why_wrong(self, group: ObservedGroup, call: Call, error: RaylogError, now_ms: int) -> str | None:
         """Return why a request does not deserve an error, or None when it may."""
         image = group.image
         match error:
-            case IllegalGeneration() if image is not None and asked.args[_GENERATION] == image.generation:
+            case IllegalGeneration() if image is not None and call.args[_GENERATION] == image.generation:
                 return "it is the group's"
             case IllegalGeneration():
-                return self._why_stranger(group, asked)
+                return self._why_stranger(group, call)
             case UnknownMemberId():
-                return self._why_known(group, asked, asked.member_id, now_ms)
-            case RebalanceInProgress() if asked.method == "offset_commit":
+                return self._why_known(group, call, call.member_id, now_ms)
+            case RebalanceInProgress() if call.method == "offset_commit":
                 completing = image is not None and image.state is GroupState.COMPLETING_REBALANCE
                 return None if completing else "members that prepare a round, or read, may commit"
             case RebalanceInProgress():
-                return self._why_no_round(group, now_ms, is_heartbeat=asked.method == "heartbeat")
+                return self._why_no_round(group, now_ms, is_heartbeat=call.method == "heartbeat")
             case NonEmptyGroup():
                 return "it has no members" if group.is_empty and not group.is_touched else None
             case GroupIdNotFound():
@@ -250,45 +250,45 @@ class Answers:
             case _:
                 return "no request here deserves that"
 
-    def _why_may_join(self, group: ObservedGroup, asked: Asked, error: RaylogError, now_ms: int) -> str | None:
+    def _why_may_join(self, group: ObservedGroup, call: Call, error: RaylogError, now_ms: int) -> str | None:
         """Return why a member may join, or be the one that it claims to be, or None when the error may be right."""
-        args = asked.args
+        args = call.args
         if isinstance(error, FencedInstanceId):
-            return self._why_not_fenced(group, asked)
-        if asked.method != "join_group":
+            return self._why_not_fenced(group, call)
+        if call.method != "join_group":
             return "it does not join"
         if isinstance(error, MemberIdRequired):
-            self._given_ms[asked.group, str(error.details["member_id"])] = now_ms
-            return None if asked.member_id == "" and args[2] is None else "it has an id, or an instance"
+            self._given_ms[call.group, str(error.details["member_id"])] = now_ms
+            return None if call.member_id == "" and args[2] is None else "it has an id, or an instance"
         members = group.image.members if group.image is not None else ()
         if isinstance(error, GroupMaxSizeReached):
             # The join itself is one of those that came.
-            given = sum(1 for name, _ in self._given_ms if name == asked.group)
+            given = sum(1 for name, _ in self._given_ms if name == call.group)
             places = max(len(members) + len(group.comers) - 1, given)
             return None if places >= self._books.members_max else f"{places} members leave room for it"
         others = [*(member.protocols for member in members), *(protocols for _, protocols in group.comers)]
         return "all support an assignor of it" if in_common(others) else None
 
-    def _is_replaced(self, asked: Asked) -> bool:
+    def _is_replaced(self, call: Call) -> bool:
         """Whether this step's request is the join of a new process for the instance of an earlier, parked one."""
         current = self._current
-        if current is None or current is asked or current.method != "join_group" or current.member_id != "":
+        if current is None or current is call or current.method != "join_group" or current.member_id != "":
             return False
-        return current.args[2] is not None and current.args[2] == _instance(asked)
+        return current.args[2] is not None and current.args[2] == _instance(call)
 
-    def _why_stranger(self, group: ObservedGroup, asked: Asked) -> str | None:
+    def _why_stranger(self, group: ObservedGroup, call: Call) -> str | None:
         """Return why a sender is no member, whatever its generation, or None when it may be one."""
-        holder = group.holder(_instance(asked))
-        if holder is not None and holder.member_id != asked.member_id:
+        holder = group.holder(_instance(call))
+        if holder is not None and holder.member_id != call.member_id:
             return f"its instance is that of {holder.member_id}"
-        is_known = group.may_have(asked.member_id) or _instance(asked) is not None or group.image is None
+        is_known = group.may_have(call.member_id) or _instance(call) is not None or group.image is None
         return None if is_known else "it is no member"
 
-    def _why_known(self, group: ObservedGroup, asked: Asked, member_id: str, now_ms: int) -> str | None:
+    def _why_known(self, group: ObservedGroup, call: Call, member_id: str, now_ms: int) -> str | None:
         """Return why a member cannot be unknown, or None."""
-        if asked.request in self._fresh and not self._books.is_gone(asked.group, member_id):
+        if call.request in self._fresh and not self._books.has_left(call.group, member_id):
             return "it was given this id a moment ago"
-        instance = _instance(asked)
+        instance = _instance(call)
         holder = group.holder(instance)
         if holder is not None and holder.member_id != member_id and group.image is not None:
             return self._books.why_alive(self._life, group.image, holder, now_ms)
@@ -299,12 +299,12 @@ class Answers:
             return None
         return self._books.why_alive(self._life, group.image, member, now_ms)
 
-    def _why_not_fenced(self, group: ObservedGroup, asked: Asked) -> str | None:
-        instance = _instance(asked)
+    def _why_not_fenced(self, group: ObservedGroup, call: Call) -> str | None:
+        instance = _instance(call)
         if instance is None:
             return "it is no static member"
         holder = group.holder(instance)
-        return "it holds its instance" if holder is not None and holder.member_id == asked.member_id else None
+        return "it holds its instance" if holder is not None and holder.member_id == call.member_id else None
 
     def _why_no_round(self, group: ObservedGroup, now_ms: int, *, is_heartbeat: bool = False) -> str | None:
         """Return why a group prepares no round, or None when it may."""
@@ -318,161 +318,161 @@ class Answers:
 
     # ------------------------------------------------------------ results
 
-    def replied(self, asked: Asked, result: Any, now_ms: int) -> None:
+    def replied(self, call: Call, result: Any, now_ms: int) -> None:
         """The machine answers a request; the answer leaves when its rows are stored."""
-        group = self._group(asked.group) if asked.args else ObservedGroup("")
-        if malformed(asked.method, asked.args) is not None:
-            raise self._wrong(asked, "it is malformed")
-        match asked.method:
+        group = self._group(call.group) if call.args else ObservedGroup("")
+        if malformed(call.method, call.args) is not None:
+            raise self._wrong(call, "it is malformed")
+        match call.method:
             case "join_group":
-                self._joined(group, asked, result)
+                self._joined(group, call, result)
             case "sync_group":
-                self._is_member(group, asked)
+                self._is_member(group, call)
                 image = group.image
-                member = image.member(asked.member_id) if image is not None else None
+                member = image.member(call.member_id) if image is not None else None
                 if image is None or image.state is not GroupState.STABLE:
-                    raise self._wrong(asked, "the generation is not stable")
+                    raise self._wrong(call, "the generation is not stable")
                 if member is None or member.assignment != result[0]:
-                    raise self._wrong(asked, "the answer is not the assignment that was given")
+                    raise self._wrong(call, "the answer is not the assignment that was given")
             case "heartbeat":
-                self._is_member(group, asked)
+                self._is_member(group, call)
             case "offset_commit":
-                self._committed(group, asked, result)
+                self._committed(group, call, result)
             case "offset_fetch":
-                self._fetched(group, asked, result)
+                self._fetched(group, call, result)
             case "offset_delete":
-                self._deleted(group, asked, result)
+                self._deleted(group, call, result)
             case "leave_group":
-                self._has_left(group, asked, result, now_ms)
+                self._has_left(group, call, result, now_ms)
             case "describe_group":
-                self._described(group, asked, result)
+                self._described(group, call, result)
             case "delete_group":
                 if not group.is_empty or group.joining:
-                    raise self._wrong(asked, "the group has members")
+                    raise self._wrong(call, "the group has members")
                 if group.offsets or group.image is not None:
-                    raise self._wrong(asked, "the group is there")
+                    raise self._wrong(call, "the group is there")
             case "list_groups":
-                self._listed(asked, result)
+                self._listed(call, result)
             case _:
-                raise self._wrong(asked, "it is no request")
+                raise self._wrong(call, "it is no request")
 
-    def _wrong(self, asked: Asked, why: str) -> Violation:
-        return Violation(RULE, f"{asked.method} of {asked.member_id!r} in {asked.group!r} succeeds, but {why}")
+    def _wrong(self, call: Call, why: str) -> Violation:
+        return Violation(RULE, f"{call.method} of {call.member_id!r} in {call.group!r} succeeds, but {why}")
 
-    def _is_member(self, group: ObservedGroup, asked: Asked) -> None:
-        if group.generation != asked.args[_GENERATION]:
-            raise self._wrong(asked, f"generation {group.generation} has come")
-        if not group.has(asked.member_id):
-            raise self._wrong(asked, "it is no member")
+    def _is_member(self, group: ObservedGroup, call: Call) -> None:
+        if group.generation != call.args[_GENERATION]:
+            raise self._wrong(call, f"generation {group.generation} has come")
+        if not group.has(call.member_id):
+            raise self._wrong(call, "it is no member")
         if group.joining or group.is_left:
-            raise self._wrong(asked, "a round has begun")
+            raise self._wrong(call, "a round has begun")
 
-    def _joined(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
+    def _joined(self, group: ObservedGroup, call: Call, result: Any) -> None:
         generation, protocol, leader, member_id, rows, skips = result
         image = group.image
         if image is None or (generation, protocol, leader) != (image.generation, image.protocol, image.leader):
-            raise self._wrong(asked, f"{(generation, protocol, leader)} is not what is written")
+            raise self._wrong(call, f"{(generation, protocol, leader)} is not what is written")
         member = image.member(member_id)
-        if member is None or asked.member_id not in ("", member_id) or member.instance_id != asked.args[2]:
-            raise self._wrong(asked, f"{member_id!r} is not its member")
-        if (otherwise := differs_from_join(member, asked.args)) is not None:
-            raise self._wrong(asked, otherwise)
-        is_new, is_stable = asked.member_id == "", image.state is GroupState.STABLE
-        if is_new and asked.args[2] is None:
-            raise self._wrong(asked, "it has no id yet")
+        if member is None or call.member_id not in ("", member_id) or member.instance_id != call.args[2]:
+            raise self._wrong(call, f"{member_id!r} is not its member")
+        if (otherwise := differs_from_join(member, call.args)) is not None:
+            raise self._wrong(call, otherwise)
+        is_new, is_stable = call.member_id == "", image.state is GroupState.STABLE
+        if is_new and call.args[2] is None:
+            raise self._wrong(call, "it has no id yet")
         if is_stable and leader == member_id and not is_new:
-            raise self._wrong(asked, "a leader that joins again has to assign anew")
+            raise self._wrong(call, "a leader that joins again has to assign again")
         if skips is not (is_stable and leader == member_id):
-            raise self._wrong(asked, f"it is told {skips} about skipping the assignment")
+            raise self._wrong(call, f"its answer is {skips} about skipping the assignment")
         if leader == member_id and [row[0] for row in rows] != [each.member_id for each in image.members]:
-            raise self._wrong(asked, "its leader is told of other members")
+            raise self._wrong(call, "its leader receives other members")
         if group.joining or group.is_left:
-            raise self._wrong(asked, "another round has begun")
+            raise self._wrong(call, "another round has begun")
 
-    def _committed(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
+    def _committed(self, group: ObservedGroup, call: Call, result: Any) -> None:
         wanted = dict(self._before)
         codes: list[object] = []
-        for topic_id, topic, partition, offset, epoch, note in asked.args[3]:
+        for topic_id, topic, partition, offset, epoch, note in call.args[3]:
             codes.append([topic, partition, commit_code(offset, note)])
             if commit_code(offset, note) == 0:
                 wanted[topic_id, topic, partition] = (offset, epoch, note)
         if result != codes:
-            raise self._wrong(asked, f"the codes are {result} and not {codes}")
+            raise self._wrong(call, f"the codes are {result} and not {codes}")
         if group.offsets != wanted:
-            raise self._wrong(asked, f"{group.offsets} is committed and not {wanted}")
-        if asked.args[_GENERATION] < 0:
+            raise self._wrong(call, f"{group.offsets} is committed and not {wanted}")
+        if call.args[_GENERATION] < 0:
             if not group.is_empty:
-                raise self._wrong(asked, "the group has members")
-        elif group.generation != asked.args[_GENERATION] or not group.has(asked.member_id):
-            raise self._wrong(asked, f"generation {group.generation} does not have it")
+                raise self._wrong(call, "the group has members")
+        elif group.generation != call.args[_GENERATION] or not group.has(call.member_id):
+            raise self._wrong(call, f"generation {group.generation} does not have it")
         elif group.image is not None and group.image.state is GroupState.COMPLETING_REBALANCE:
-            raise self._wrong(asked, "nothing is assigned yet")
+            raise self._wrong(call, "nothing is assigned yet")
 
-    def _fetched(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
-        places = sorted(group.offsets) if asked.args[1] is None else [tuple(place) for place in asked.args[1]]
+    def _fetched(self, group: ObservedGroup, call: Call, result: Any) -> None:
+        places = sorted(group.offsets) if call.args[1] is None else [tuple(place) for place in call.args[1]]
         wanted = [[*place, *group.offsets.get(place, (-1, -1, ""))] for place in places]
         if [list(row) for row in result] != wanted:
-            raise self._wrong(asked, f"the answer is {result}, and {wanted} is committed")
+            raise self._wrong(call, f"the answer is {result}, and {wanted} is committed")
 
-    def _deleted(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
-        places = {tuple(place) for place in asked.args[1]}
+    def _deleted(self, group: ObservedGroup, call: Call, result: Any) -> None:
+        places = {tuple(place) for place in call.args[1]}
         left = {place: held for place, held in self._before.items() if place not in places}
         if group.offsets != left:
-            raise self._wrong(asked, f"{group.offsets} is left and not {left}")
-        if [list(row) for row in result] != [[topic, partition, 0] for _, topic, partition in asked.args[1]]:
-            raise self._wrong(asked, f"the codes are {result}")
+            raise self._wrong(call, f"{group.offsets} is left and not {left}")
+        if [list(row) for row in result] != [[topic, partition, 0] for _, topic, partition in call.args[1]]:
+            raise self._wrong(call, f"the codes are {result}")
         if not group.is_empty or group.joining:
-            raise self._wrong(asked, "the group has members")
+            raise self._wrong(call, "the group has members")
 
-    def _has_left(self, group: ObservedGroup, asked: Asked, result: Any, now_ms: int) -> None:
+    def _has_left(self, group: ObservedGroup, call: Call, result: Any, now_ms: int) -> None:
         for (member_id, instance, code), (may_be, is_there, holder) in zip(result, self._leavers, strict=True):
             is_holder = holder is not None and member_id in ("", holder.member_id)
             if code == UnknownMemberId.code:
                 if group.image is None or holder is None:
                     continue
                 if self._books.why_alive(self._life, group.image, holder, now_ms) is not None:
-                    raise self._wrong(asked, f"{instance!r} is unknown, and is a member")
+                    raise self._wrong(call, f"{instance!r} is unknown, and is a member")
             elif code == FencedInstanceId.code:
                 if is_holder:
-                    raise self._wrong(asked, f"{member_id!r} is fenced, and holds its instance")
+                    raise self._wrong(call, f"{member_id!r} is fenced, and holds its instance")
             elif code != 0:
-                raise self._wrong(asked, f"the code of {member_id!r} is {code}")
+                raise self._wrong(call, f"the code of {member_id!r} is {code}")
             elif not may_be or (holder is not None and not is_holder):
-                raise self._wrong(asked, f"{member_id!r} is removed, and is no member")
+                raise self._wrong(call, f"{member_id!r} is removed, and is no member")
             elif is_there or is_holder:
                 removed = member_id if holder is None else holder.member_id
                 group.is_left = group.is_left or group.has(removed)
 
-    def _described(self, group: ObservedGroup, asked: Asked, result: Any) -> None:
+    def _described(self, group: ObservedGroup, call: Call, result: Any) -> None:
         state = group.image.state.value if group.image is not None else GroupState.EMPTY.value
         if group.joining or group.is_left:
             state = GroupState.PREPARING_REBALANCE.value
-        told = result["state"]
+        shown = result["state"]
         may_prepare = group.is_touched or not group.is_empty
-        if told != state and not (told == GroupState.PREPARING_REBALANCE.value and may_prepare):
-            raise self._wrong(asked, f"its state is told as {told}, and is {state}")
+        if shown != state and not (shown == GroupState.PREPARING_REBALANCE.value and may_prepare):
+            raise self._wrong(call, f"its state is shown as {shown}, and is {state}")
         offsets = [[*place, *held] for place, held in sorted(group.offsets.items())]
         if result["generation"] != group.generation or [list(row) for row in result["offsets"]] != offsets:
-            raise self._wrong(asked, f"{result} is not what is written")
+            raise self._wrong(call, f"{result} is not what is written")
         image = group.image
         if image is None or image.state is not GroupState.STABLE or group.is_touched:
             return
         written = [(each.member_id, each.instance_id, each.assignment) for each in image.members]
         named = [(each["member_id"], each["instance_id"], each["assignment"]) for each in result["members"]]
         if not set(named) <= set(written):
-            raise self._wrong(asked, f"{named} are described as members")
+            raise self._wrong(call, f"{named} are described as members")
 
-    def _listed(self, asked: Asked, result: Any) -> None:
+    def _listed(self, call: Call, result: Any) -> None:
         named = {row[0] for row in cast("list[list[str]]", result)}
         there = {name for name, group in self._groups.items() if group.image is not None or group.offsets}
         if not there <= named:
-            raise self._wrong(asked, f"{sorted(there - named)} are not named")
-        gone = {name for name in named - there if not self._group(name).is_touched}
-        if gone:
-            raise self._wrong(asked, f"{sorted(gone)} are named, and do not exist")
+            raise self._wrong(call, f"{sorted(there - named)} are not named")
+        unknown = {name for name in named - there if not self._group(name).is_touched}
+        if unknown:
+            raise self._wrong(call, f"{sorted(unknown)} are named, and do not exist")
 
 
-def _instance(asked: Asked) -> str | None:
+def _instance(call: Call) -> str | None:
     """Return the static instance of the sender."""
-    place = _INSTANCE.get(asked.method)
-    return cast("str | None", asked.args[place]) if place is not None and len(asked.args) > place else None
+    place = _INSTANCE.get(call.method)
+    return cast("str | None", call.args[place]) if place is not None and len(call.args) > place else None

@@ -33,7 +33,7 @@ Place = tuple[str, int, str]
 """Group, partition and topic id."""
 
 
-_NOBODY = Sender(0, "", -1, asked_back=True)
+_UNKNOWN = Sender(0, "", -1, moved_back=True)
 EXPIRY_MS = 2_500
 """Deadline after an offset's retention for its expiry, while a coordinator runs."""
 
@@ -86,10 +86,10 @@ class GroupBooks:
         self._last: dict[Place, OffsetCommitted] = {}
         self._stored_rows: Counter[tuple[int, int]] = Counter()
         """Rows in the log by life and request."""
-        self._heard_ms: dict[tuple[int, str, str], int] = {}
+        self._active_ms: dict[tuple[int, str, str], int] = {}
         self._loaded_ms: dict[int, int] = {}
-        self._gone: set[tuple[str, str]] = set()
-        self._told: dict[int, int] = {}
+        self._left: set[tuple[str, str]] = set()
+        self._notified: dict[int, int] = {}
         self._deleted: dict[str, int] = {}
         """The last generation of groups that were deleted."""
         self._given: dict[str, int] = {}
@@ -120,7 +120,7 @@ class GroupBooks:
             since_ms = max(books.stored_ms, self._emptied_ms.get(place[0], 0))
             if row.decided_ms - since_ms < self._retention_ms:
                 raise Violation(RULE, f"the offset of {place} is forgotten after {row.decided_ms - since_ms} ms")
-        books.commits.append((offset, -1, row.sender or _NOBODY))
+        books.commits.append((offset, -1, row.sender or _UNKNOWN))
         self._last.pop(place, None)
         self._forgotten_ms[place[0]] = row.decided_ms
         self.deletions += 1
@@ -130,9 +130,9 @@ class GroupBooks:
         left = [place for place in self._offsets if place[0] == group and self.committed(*place) >= 0]
         if left:
             raise Violation(RULE, f"group {group!r} is deleted, and the offsets of {left} are left")
-        gone = self.images.pop(group, None)
+        deleted = self.images.pop(group, None)
         # The next generation of that name is number 1; answers of earlier ones may still be in flight.
-        self._deleted[group] = gone.generation if gone is not None else 0
+        self._deleted[group] = deleted.generation if deleted is not None else 0
 
     def _is_empty(self, group: str, what: str) -> None:
         image = self.images.get(group)
@@ -168,7 +168,7 @@ class GroupBooks:
             if image.generation == before.generation and before.state is GroupState.STABLE:
                 self._same_assignments(before, image)
             if image.generation > before.generation:
-                self._nobody_is_dropped(before, image, row)
+                self._no_member_is_dropped(before, image, row)
         owners: dict[int, str] = {}
         for member in image.members:
             for partition in _partitions(member.assignment):
@@ -198,7 +198,7 @@ class GroupBooks:
         if [_row(member) for member in before.members] != [_row(member) for member in image.members]:
             raise Violation(RULE, f"the assignments of generation {image.generation} were changed once given")
 
-    def _nobody_is_dropped(self, before: GroupChanged, image: GroupChanged, row: Row) -> None:
+    def _no_member_is_dropped(self, before: GroupChanged, image: GroupChanged, row: Row) -> None:
         """A live member that has met its deadlines is in the next generation too.
 
         A round waits for all live members, up to the rebalance timeout: so each gives up its partitions before others
@@ -219,11 +219,11 @@ class GroupBooks:
         synced = (group, member_id, image.generation) in self._synced
         loaded_ms = self._loaded_ms.get(life, 0)
         since_ms = max((self._stable_ms if synced else self._begun_ms).get(group, now_ms), loaded_ms)
-        heard_ms = self._heard_ms.get((life, group, member_id), loaded_ms)
-        is_heard = now_ms - heard_ms < member.session_timeout_ms and now_ms - since_ms < member.rebalance_timeout_ms
-        if not is_heard or (group, member_id) in self._gone:
+        active_ms = self._active_ms.get((life, group, member_id), loaded_ms)
+        is_active = now_ms - active_ms < member.session_timeout_ms and now_ms - since_ms < member.rebalance_timeout_ms
+        if not is_active or (group, member_id) in self._left:
             return None
-        return f"member {member_id} was heard {now_ms - heard_ms} ms ago and did not leave"
+        return f"member {member_id} was active {now_ms - active_ms} ms ago and did not leave"
 
     def _committed(self, offset: int, commit: OffsetCommitted, row: Row) -> None:
         sender, group = row.sender, commit.key.group
@@ -234,7 +234,7 @@ class GroupBooks:
         if commit.committed_ms != row.decided_ms + WALL_AHEAD_MS:
             raise Violation(RULE, f"{commit} is dated wrong")
         if sender is None:
-            raise Violation(RULE, f"{commit} is stored, and nobody sent it")
+            raise Violation(RULE, f"{commit} is stored, and was not sent")
         image = self.images.get(group)
         if sender.generation >= 0:
             known = image is not None and image.generation == sender.generation
@@ -248,14 +248,14 @@ class GroupBooks:
             raise Violation(RULE, f"a commit from outside is stored while group {group!r} has members")
         self.commits += 1
         books = self._offsets.setdefault(place, _Offset())
-        if books.commits and not sender.asked_back:
+        if books.commits and not sender.moved_back:
             _, known_offset, earlier = books.commits[-1]
             # A commit with an outcome unknown to its sender may still be stored after that sender's later ones.
             if commit.offset < known_offset and earlier[:3] != sender[:3]:
                 raise Violation(
                     RULE,
                     f"the committed offset of partition {commit.key.partition} went from {known_offset} back to "
-                    f"{commit.offset}, and no client asked for that",
+                    f"{commit.offset}, and no client requested that",
                 )
         books.commits.append((offset, commit.offset, sender))
         books.stored_ms = row.decided_ms
@@ -266,9 +266,9 @@ class GroupBooks:
         """A life of the coordinator begins to serve: every member has a fresh session timeout."""
         self._loaded_ms[life] = now_ms
 
-    def heard(self, life: int, group: str, member_id: str, now_ms: int) -> None:
+    def active(self, life: int, group: str, member_id: str, now_ms: int) -> None:
         """A coordinator counted a member's request as a heartbeat."""
-        self._heard_ms[life, group, member_id] = now_ms
+        self._active_ms[life, group, member_id] = now_ms
 
     def synced(self, group: str, member_id: str, generation: int) -> None:
         """A coordinator decided to send a member its assignment."""
@@ -283,23 +283,23 @@ class GroupBooks:
         if image is None or image.state is not GroupState.STABLE:
             return
         for holder in image.members:
-            heard_ms = self._heard_ms.get((life, group, holder.member_id))
-            if holder.instance_id != instance or holder.member_id == member_id or heard_ms is None:
+            active_ms = self._active_ms.get((life, group, holder.member_id))
+            if holder.instance_id != instance or holder.member_id == member_id or active_ms is None:
                 continue
-            if now_ms - heard_ms < holder.session_timeout_ms // 2:
+            if now_ms - active_ms < holder.session_timeout_ms // 2:
                 raise Violation(
                     RULE,
                     f"{member_id} of instance {instance!r} is unknown rather than fenced, though {holder.member_id} "
                     "took its place",
                 )
 
-    def asked_to_leave(self, group: str, member_id: str) -> None:
+    def leave_requested(self, group: str, member_id: str) -> None:
         """A coordinator received a member's leave request."""
-        self._gone.add((group, member_id))
+        self._left.add((group, member_id))
 
-    def is_gone(self, group: str, member_id: str) -> bool:
+    def has_left(self, group: str, member_id: str) -> bool:
         """Return whether a member has left."""
-        return (group, member_id) in self._gone
+        return (group, member_id) in self._left
 
     def gave_id(self, member_id: str, process: int) -> None:
         """A coordinator issued a new id to a process."""
@@ -319,7 +319,7 @@ class GroupBooks:
         is_there = image is not None and (not is_stable or image.state is GroupState.STABLE)
         written = (image.generation, is_there) if image is not None else (0, False)
         if written < (generation, True) and generation > self._deleted.get(group, 0):
-            raise Violation(RULE, f"a member is told of generation {generation} before it is stored")
+            raise Violation(RULE, f"a member receives generation {generation} before it is stored")
 
     def offsets_answered(self, group: str, log_end_then: int, rows: Iterable[Sequence[object]]) -> None:
         """The coordinator answered an offset fetch; ``log_end_then`` is the log end offset when the request arrived."""
@@ -334,16 +334,16 @@ class GroupBooks:
             if offset not in late and offset != (early[-1] if early else -1):
                 raise Violation(
                     RULE,
-                    f"partition {partition} is said to be at {offset}, committed is {early[-1] if early else -1}",
+                    f"partition {partition} is reported to be at {offset}, committed is {early[-1] if early else -1}",
                 )
 
     # ------------------------------------------------------------ members
 
     def joined(self, process: int, generation: int) -> None:
         """A member process received its generation."""
-        if generation < self._told.get(process, 0) and not self._deleted:
-            raise Violation(RULE, f"a member of generation {self._told[process]} was told of generation {generation}")
-        self._told[process] = generation
+        if generation < self._notified.get(process, 0) and not self._deleted:
+            raise Violation(RULE, f"a member of generation {self._notified[process]} received generation {generation}")
+        self._notified[process] = generation
 
     def claims(self, process: int, claim: Claim) -> None:
         """A member process holds these partitions from now on."""

@@ -44,7 +44,7 @@ _DELETERS = ("offset_commit", "offset_delete", "delete_group")
 MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
 
 
-class Asked:
+class Call:
     """One request received by a life of the coordinator, as its runner sees it."""
 
     __slots__ = ("_is_answered", "_life", "args", "at_end", "came_ms", "decided", "method", "number", "request", "wire")
@@ -119,7 +119,7 @@ class _WatchedMachine(CoordinatorMachine):
         return out
 
 
-_Runner = GroupCoordinatorRunner[Asked, Row]
+_Runner = GroupCoordinatorRunner[Call, Row]
 
 
 class Coordinator:
@@ -137,9 +137,9 @@ class Coordinator:
         self.runner: _Runner | None = None
         """None = loading."""
         self._loads = 0
-        self._requests: dict[int, Asked] = {}
+        self._requests: dict[int, Call] = {}
         """Requests that this load has received and not answered, by the runner's numbers."""
-        self._coming: Asked | None = None
+        self._coming: Call | None = None
         self._answers = Answers(simulation.books, 0, 0)
         self._event: ev.Event | None = None
         self._last_member = 0
@@ -246,9 +246,9 @@ class Coordinator:
     def _new_member_id(self, client_id: str) -> str:
         self._last_member += 1
         member_id = f"{client_id}-{self._number}-{self._last_member}"
-        asked = self._asked
-        if asked is not None:
-            self.simulation.books.gave_id(member_id, asked.wire.member.process)
+        call = self._call
+        if call is not None:
+            self.simulation.books.gave_id(member_id, call.wire.member.process)
         return member_id
 
     # ------------------------------------------------------------ events in
@@ -257,17 +257,17 @@ class Coordinator:
         """A request arrives."""
         if self._asleep(self.receive, wire, number, method, args):
             return
-        asked = Asked(self, wire, number, method, args)
+        call = Call(self, wire, number, method, args)
         if self.runner is None:
-            asked.fail(CoordinatorLoadInProgress())
+            call.fail(CoordinatorLoadInProgress())
             return
         if method == "leave_group":
             for member_id, instance in cast("list[tuple[str, str | None]]", args[1]):
-                self.simulation.books.asked_to_leave(asked.group, member_id)
-                if member_id == "" and (holder := self._answers.holder(asked.group, instance)) is not None:
-                    self.simulation.books.asked_to_leave(asked.group, holder)
-        self._coming = asked
-        self.runner.receive(asked)
+                self.simulation.books.leave_requested(call.group, member_id)
+                if member_id == "" and (holder := self._answers.holder(call.group, instance)) is not None:
+                    self.simulation.books.leave_requested(call.group, holder)
+        self._coming = call
+        self.runner.receive(call)
 
     def _tick(self) -> None:
         if not self._asleep(self._tick):
@@ -275,22 +275,22 @@ class Coordinator:
             if self.runner is not None:
                 self._nothing_is_overdue()
                 self.runner.tick()
-                if self.alive and any(asked.is_deserted for asked in self._requests.values()):
-                    raise Violation("L1", "a request is kept whose sender has gone")
+                if self.alive and any(call.is_deserted for call in self._requests.values()):
+                    raise Violation("L1", "a request is kept whose connection has closed")
 
     def _nothing_is_overdue(self) -> None:
         """Each request is answered in time as long as its coordinator runs and its connection is open."""
         awake_ms, now_ms, faults = self.paused_until_us // 1000, self.world.now_ms, self.simulation.faults
-        for asked in self._requests.values():
-            waits = asked.method in ("join_group", "sync_group")
+        for call in self._requests.values():
+            waits = call.method in ("join_group", "sync_group")
             limit_ms = _ANSWER_MS + (faults.rebalance_timeout_ms + faults.initial_rebalance_delay_ms if waits else 0)
-            if now_ms - max(asked.came_ms, awake_ms) > limit_ms and not asked.is_deserted:
-                raise Violation("L1", f"{asked.method} of {asked.member_id!r} is not answered in {limit_ms} ms")
+            if now_ms - max(call.came_ms, awake_ms) > limit_ms and not call.is_deserted:
+                raise Violation("L1", f"{call.method} of {call.member_id!r} is not answered in {limit_ms} ms")
 
     # ------------------------------------------------------------ its machine
 
     @property
-    def _asked(self) -> Asked | None:
+    def _call(self) -> Call | None:
         """The request of the current step."""
         return self._requests.get(getattr(self._event, "request", 0))
 
@@ -299,13 +299,13 @@ class Coordinator:
         self._event = event
         self.simulation.machine_steps += 1
         request: int = getattr(event, "request", 0)
-        asked, self._coming = self._coming, None
-        if asked is not None:
-            asked.request = request
-            self._requests[request] = asked
-            self._answers.received(asked)
-        elif isinstance(event, ev.RequestDropped) and (gone := self._requests.pop(request, None)) is not None:
-            self._answers.settled(gone)
+        call, self._coming = self._coming, None
+        if call is not None:
+            call.request = request
+            self._requests[request] = call
+            self._answers.received(call)
+        elif isinstance(event, ev.RequestDropped) and (dropped := self._requests.pop(request, None)) is not None:
+            self._answers.settled(dropped)
         self.world.note(self.life, request)
 
     def decided(self, out: Outbox[ev.Effect]) -> None:
@@ -323,46 +323,46 @@ class Coordinator:
                 answers.settled(self._requests[effect.request])
         for effect in effects:
             if isinstance(effect, Refuse):
-                asked = self._requests[effect.request]
-                asked.decided = effect.error
-                answers.refused(asked, effect.error, now_ms)
+                call = self._requests[effect.request]
+                call.decided = effect.error
+                answers.refused(call, effect.error, now_ms)
             elif isinstance(effect, Reply):
-                asked = self._requests[effect.request]
-                asked.decided = effect.result
-                answers.replied(asked, effect.result, now_ms)
-                self._heard(asked, effect.result)
+                call = self._requests[effect.request]
+                call.decided = effect.result
+                answers.replied(call, effect.result, now_ms)
+                self._note_activity(call, effect.result)
         answers.stepped()
 
-    def _heard(self, asked: Asked, result: Any) -> None:
+    def _note_activity(self, call: Call, result: Any) -> None:
         """The machine counts a request that it answers without an error as a heartbeat."""
-        if asked.method in MEMBER_CALLS:
-            member_id = str(result[3]) if asked.method == "join_group" else asked.member_id
-            self.simulation.books.heard(self._number, asked.group, member_id, self.world.now_ms)
-            if asked.method == "sync_group":
-                self.simulation.books.synced(asked.group, member_id, asked.args[1])
+        if call.method in MEMBER_CALLS:
+            member_id = str(result[3]) if call.method == "join_group" else call.member_id
+            self.simulation.books.active(self._number, call.group, member_id, self.world.now_ms)
+            if call.method == "sync_group":
+                self.simulation.books.synced(call.group, member_id, call.args[1])
 
-    def answer(self, asked: Asked, result: object, error: RaylogError | None) -> None:
+    def answer(self, call: Call, result: object, error: RaylogError | None) -> None:
         """Send an answer, unless this life ends first; the books check it."""
-        self._requests.pop(asked.request, None)
+        self._requests.pop(call.request, None)
         if self._dies_here():
             return
         if isinstance(error, _UNDECIDED) and self.runner is not None:
-            raise Violation("I15", f"{asked.method} is refused with {type(error).__name__} by the coordinator")
+            raise Violation("I15", f"{call.method} is refused with {type(error).__name__} by the coordinator")
         books = self.simulation.books
-        instance = asked.wire.member.membership.instance_id
-        if isinstance(error, UnknownMemberId) and instance is not None and asked.method != "leave_group":
-            books.taken_for_a_stranger(self._number, asked.group, asked.member_id, instance, self.world.now_ms)
-        if error is None and asked.method == "offset_commit":
+        instance = call.wire.member.membership.instance_id
+        if isinstance(error, UnknownMemberId) and instance is not None and call.method != "leave_group":
+            books.taken_for_a_stranger(self._number, call.group, call.member_id, instance, self.world.now_ms)
+        if error is None and call.method == "offset_commit":
             accepted = [code for _, _, code in cast("list[tuple[str, int, int]]", result) if code == 0]
-            books.commit_answered(self._number, asked.request, len(accepted))
-        if error is None and asked.method in ("join_group", "sync_group"):
-            is_join = asked.method == "join_group"
-            generation = cast("list[int]", result)[0] if is_join else asked.args[1]
-            books.generation_answered(asked.group, generation, is_stable=not is_join)
-        if error is None and asked.method == "offset_fetch" and self.epoch >= self.simulation.topic.epoch:
+            books.commit_answered(self._number, call.request, len(accepted))
+        if error is None and call.method in ("join_group", "sync_group"):
+            is_join = call.method == "join_group"
+            generation = cast("list[int]", result)[0] if is_join else call.args[1]
+            books.generation_answered(call.group, generation, is_stable=not is_join)
+        if error is None and call.method == "offset_fetch" and self.epoch >= self.simulation.topic.epoch:
             # A superseded coordinator may answer with old offsets until it notices; Kafka's can too.
-            books.offsets_answered(asked.group, asked.at_end, cast("list[list[object]]", result))
-        asked.wire.answer(asked.number, result, error)
+            books.offsets_answered(call.group, call.at_end, cast("list[list[object]]", result))
+        call.wire.answer(call.number, result, error)
 
     def _dies_here(self) -> bool:
         if self.crash_after_effects is not None:
@@ -387,9 +387,9 @@ class Coordinator:
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         """Return a row with its observer's notes, and its size."""
-        asked = self._asked
-        sender = _sender(asked) if asked is not None and asked.method in _DELETERS else None
-        request = 0 if asked is None else asked.request
+        call = self._call
+        sender = _sender(call) if call is not None and call.method in _DELETERS else None
+        request = 0 if call is None else call.request
         size = row_bytes(key, value)
         return Row(key, value, self.world.now_ms, self._number, request, sender, size), size
 
@@ -427,7 +427,7 @@ class Coordinator:
         self.world.tell("coordinator {}: {}", self.life, reason)
 
 
-def _sender(asked: Asked) -> Sender:
-    generation = asked.args[1] if asked.method == "offset_commit" else -1
-    member = asked.wire.member
-    return Sender(member.process, asked.member_id, generation, asked.number in member.asked_back)
+def _sender(call: Call) -> Sender:
+    generation = call.args[1] if call.method == "offset_commit" else -1
+    member = call.wire.member
+    return Sender(member.process, call.member_id, generation, call.number in member.moved_back)

@@ -85,7 +85,7 @@ class Member:
         )
         self.positions: dict[int, int] = {}
         self.fetched = False
-        self.asked_back: set[int] = set()
+        self.moved_back: set[int] = set()
         """Numbers of commits that move the offset back on purpose."""
         self._wire: Wire | None = None
         self._pending: dict[int, _Pending] = {}

@@ -1,4 +1,4 @@
-"""What an observer can tell of a group, and the rules of one request or generation without the machine's code."""
+"""What an observer knows of a group, and the rules of one request or generation without the machine's code."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Outsider(Member):
     def reset(self, to: dict[int, int]) -> None:
         """Commit without a member."""
         rows: list[object] = [[TOPIC_ID, TOPIC, partition, offset, -1, ""] for partition, offset in to.items()]
-        self.asked_back.add(self._last_number + 1)
+        self.moved_back.add(self._last_number + 1)
         self._send("offset_commit", [self.group, -1, "", rows])
 
     def keep(self, group: str, groups: tuple[str, ...]) -> None:
@@ -63,14 +63,14 @@ class Outsider(Member):
             (generation, _STRANGER, held),
             (generation, member_id, "nothing"),
         )
-        number, who, claimed = choose(claims)
+        number, member, claimed = choose(claims)
         offset = [[TOPIC_ID, TOPIC, 0, 0, -1, ""]]
         leaves = [["", held]] if self.world.chance(0.1) else [[_STRANGER, held], [_STRANGER, None]]
         requests: tuple[tuple[str, list[object]], ...] = (
-            ("heartbeat", [group, number, who, claimed]),
+            ("heartbeat", [group, number, member, claimed]),
             ("heartbeat", [group, generation, member_id, instance]),
-            ("sync_group", [group, number, who, claimed, []]),
-            ("offset_commit", [group, max(number, 0), who, offset, claimed]),
+            ("sync_group", [group, number, member, claimed, []]),
+            ("offset_commit", [group, max(number, 0), member, offset, claimed]),
             ("join_group", self._join_of(group, _STRANGER, held)),
             ("join_group", self._join_of(group, "", "no-instance", session_ms=1)),
             ("join_group", self._join_of(group, "", "no-instance", protocols=())),

@@ -46,11 +46,11 @@ GROUP_BUGS = (
         sabotage.commits_of_any_generation(offsets.commit_error),
     ),
     _bug(
-        "a commit of one who is no member is accepted",
+        "a commit of a sender that is no member is accepted",
         "I15",
         offsets,
         "commit_error",
-        sabotage.commits_of_anybody(offsets.commit_error),
+        sabotage.commits_of_strangers(offsets.commit_error),
     ),
     _bug(
         "a commit of a replaced static member is not fenced",
@@ -64,7 +64,7 @@ GROUP_BUGS = (
         "I15",
         Group,
         "all_joined",
-        property(sabotage.somebody_joined),
+        property(sabotage.any_joined),
     ),
     _bug(
         "the generation starts again after a failover",
@@ -74,7 +74,7 @@ GROUP_BUGS = (
         sabotage.forget_generation(Group.replay),
     ),
     _bug(
-        "a generation is not written before members hear of it",
+        "a generation is not written before members receive it",
         "I15",
         CoordinatorMachine,
         "_apply",
@@ -177,7 +177,7 @@ GROUP_BUGS = (
     ),
     _bug("no generation is fenced", "I15", Group, "fence", sabotage.fence_no_generation(Group.fence)),
     _bug(
-        "strangers are told that their generation is old",
+        "strangers are refused with an old generation",
         "I15",
         Group,
         "fence",
@@ -217,7 +217,7 @@ GROUP_BUGS = (
         "I15",
         rebalance,
         "_answer_parked",
-        sabotage.predecessors_are_told_to_join(rebalance._answer_parked),
+        sabotage.predecessors_are_sent_to_join(rebalance._answer_parked),
     ),
     _bug(
         "a successor has its predecessor's timeout",
@@ -259,7 +259,7 @@ GROUP_BUGS = (
         sabotage.forget_syncs(rebalance._begin_round),
     ),
     _bug(
-        "the leader is told of itself alone",
+        "the leader receives itself as the only member",
         "I15",
         rebalance,
         "_join_reply",
@@ -314,12 +314,16 @@ GROUP_BUGS = (
     ),
     # ------------------------------------------------------------ the runner
     _bug(
-        "it is not told that rows are stored", "L2", GroupCoordinatorRunner, "_report_stored", lambda self, effect: None
+        "it does not learn that rows are stored",
+        "L2",
+        GroupCoordinatorRunner,
+        "_report_stored",
+        lambda self, effect: None,
     ),
     _bug("the rows of a batch are swapped", "I15", RowQueue, "take", sabotage.swap_rows(RowQueue.take)),
     _bug("rows that do not fit are lost", "I15", RowQueue, "take", sabotage.lose_what_does_not_fit(RowQueue.take)),
     _bug("rows count as stored when they are decided", "I15", RowQueue, "durable_end", lambda self: self._end),
-    _bug("requests of senders that have gone stay parked", "L1", RequestTable, "take_deserted", lambda self: []),
+    _bug("requests of closed connections stay parked", "L1", RequestTable, "take_deserted", lambda self: []),
     _bug("an answer goes to an earlier request", "I15", RequestTable, "pop", sabotage.pop_an_earlier_one),
     _bug(
         "requests are not answered when groups are loaded again",

@@ -66,7 +66,7 @@ def commits_of_any_generation(original: Callable[..., RaylogError | None]) -> Ca
     return commit_error
 
 
-def commits_of_anybody(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
+def commits_of_strangers(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
     """A client that knows the generation may commit, member or not."""
 
     def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
@@ -100,7 +100,7 @@ def answers_of_half_steps(original: Callable[..., None]) -> Callable[..., None]:
     return stored
 
 
-def somebody_joined(self: Group) -> bool:
+def any_joined(self: Group) -> bool:
     """The round ends with the first join: others get partitions that their owners have not given up."""
     return any(member.join_request is not None for member in self.members.values())
 
@@ -288,7 +288,7 @@ def successors_begin_a_round(original: Callable[..., str]) -> Callable[..., str]
     return lambda self: "" if self.state is GroupState.STABLE else original(self)
 
 
-def predecessors_are_told_to_join(original: Callable[..., None]) -> Callable[..., None]:
+def predecessors_are_sent_to_join(original: Callable[..., None]) -> Callable[..., None]:
     """The parked request of a replaced process is refused like that of any member."""
 
     def answer_parked(member: Member, decision: GroupDecision, error: RaylogError) -> None:
@@ -314,7 +314,7 @@ def timeouts_of_the_predecessor(original: Callable[..., None]) -> Callable[..., 
 
 
 def leaders_assign_again(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """A static leader that returns is told to assign, though the group keeps its assignment."""
+    """A static leader that returns is sent to assign, though the group keeps its assignment."""
     return lambda group, member, **_: original(group, member)
 
 

@@ -220,7 +220,7 @@ class GroupSimulation:
 
     def _superseded(self, coordinator: Coordinator) -> None:
         if self.current is not coordinator:
-            coordinator.end("it heard of its successor")
+            coordinator.end("it learned of its successor")
 
     def ended(self, coordinator: Coordinator) -> None:
         """A life is over: another one begins, unless one has begun already."""

@@ -25,7 +25,7 @@ from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitt
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.answers import Answers
 from tests.simulation.groups.books import GroupBooks
-from tests.simulation.groups.coordinator import Asked
+from tests.simulation.groups.coordinator import Call
 from tests.simulation.world import Violation
 
 LIFE = 1
@@ -56,7 +56,7 @@ class Coordinator:
         self.write(GroupState.COMPLETING_REBALANCE, replayed=True)
         self.write(GroupState.STABLE, replayed=True)
         for member in "ab":
-            self.books.heard(LIFE, "g", member, NOW_MS)
+            self.books.active(LIFE, "g", member, NOW_MS)
             self.books.synced("g", member, 3)
 
     def write(self, state: GroupState, generation: int = 3, *, protocol: str = "range", replayed: bool = False) -> None:
@@ -86,20 +86,20 @@ class Coordinator:
         key, value = record.to_wire()
         self.answers.row(key, value, replayed=replayed)
 
-    def receive(self, request: Request) -> Asked:
-        asked = cast(Asked, request)
-        self.answers.received(asked)
-        return asked
+    def receive(self, request: Request) -> Call:
+        call = cast(Call, request)
+        self.answers.received(call)
+        return call
 
     def refuse(self, request: Request, error: RaylogError) -> None:
-        asked = self.receive(request)
-        self.answers.settled(asked)
-        self.answers.refused(asked, error, NOW_MS)
+        call = self.receive(request)
+        self.answers.settled(call)
+        self.answers.refused(call, error, NOW_MS)
 
     def reply(self, request: Request, result: object) -> None:
-        asked = self.receive(request)
-        self.answers.settled(asked)
-        self.answers.replied(asked, result, NOW_MS)
+        call = self.receive(request)
+        self.answers.settled(call)
+        self.answers.replied(call, result, NOW_MS)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_assignments_that_the_leader_of_the_generation_did_not_send(coordinator:
     coordinator.write(GroupState.STABLE, 4)
 
 
-def test_a_join_that_is_told_of_another_generation(coordinator: Coordinator) -> None:
+def test_a_join_answered_with_another_generation(coordinator: Coordinator) -> None:
     coordinator.reply(join("b", "instance"), [3, "range", "a", "b", [], False])
     with anomaly():
         coordinator.reply(join("b", "instance"), [2, "range", "a", "b", [], False])

@@ -94,7 +94,7 @@ def history() -> History:
     found.generation(1, member("a"), member("b"), stable=False)
     found.generation(1, member("a", 0), member("b", 1))
     for each in ("a", "b"):
-        found.books.heard(LIFE, "g", each, found.now_ms)
+        found.books.active(LIFE, "g", each, found.now_ms)
         found.books.synced("g", each, 1)
     return found
 
@@ -134,7 +134,7 @@ def test_two_processes_hold_a_partition_under_one_member_id(history: History) ->
         history.books.claims(3, claim("a", 1, 0))
 
 
-def test_a_member_of_an_old_generation_is_fenced_and_may_believe_what_it_likes(history: History) -> None:
+def test_a_fenced_member_of_an_old_generation_may_claim_anything(history: History) -> None:
     history.books.claims(1, claim("a", 1, 0))
     history.generation(2, member("a"), member("b"))
     history.books.claims(2, claim("b", 2, 0))
@@ -154,7 +154,7 @@ def test_a_replaced_static_member_is_unknown_rather_than_fenced() -> None:
     history.generation(1, member("new", 0, instance="i"))
     books = history.books
     books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms)
-    books.heard(LIFE, "g", "new", history.now_ms)
+    books.active(LIFE, "g", "new", history.now_ms)
     books.taken_for_a_stranger(LIFE, "g", "new", "i", history.now_ms)
     books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms + 300)
     with anomaly():
@@ -177,7 +177,7 @@ def test_a_generation_that_falls(history: History) -> None:
         history.generation(2, member("a"), member("b"))
 
 
-def test_a_member_is_told_of_an_older_generation(history: History) -> None:
+def test_a_member_receives_an_older_generation(history: History) -> None:
     history.books.joined(1, 4)
     with anomaly():
         history.books.joined(1, 3)
@@ -189,14 +189,14 @@ def test_a_generation_without_a_member_that_lives(history: History) -> None:
 
 
 @pytest.mark.parametrize("why", ["it left", "it was silent", "it did not join in time"])
-def test_a_generation_without_a_member_that_is_gone(history: History, why: str) -> None:
+def test_a_generation_without_a_member_that_left_or_fell_silent(history: History, why: str) -> None:
     if why == "it left":
-        history.books.asked_to_leave("g", "b")
+        history.books.leave_requested("g", "b")
     elif why == "it was silent":
         history.now_ms += 700
     else:
         history.now_ms += 1100
-        history.books.heard(LIFE, "g", "b", history.now_ms)
+        history.books.active(LIFE, "g", "b", history.now_ms)
     history.generation(2, member("a"), stable=False)
 
 
@@ -206,7 +206,7 @@ def test_a_commit_of_an_old_generation(history: History) -> None:
         history.commit("a", 1, 5)
 
 
-def test_a_commit_of_one_who_is_no_member(history: History) -> None:
+def test_a_commit_of_a_sender_that_is_no_member(history: History) -> None:
     with anomaly():
         history.commit("c", 1, 5)
 
@@ -243,22 +243,22 @@ def test_a_commit_that_is_acknowledged_before_it_is_stored(history: History) -> 
         history.books.commit_answered(LIFE, 7, 1)
 
 
-@pytest.mark.parametrize("told", [-1, 4, 6])
-def test_an_offset_that_is_not_the_last_commit(history: History, told: int) -> None:
+@pytest.mark.parametrize("shown", [-1, 4, 6])
+def test_an_offset_that_is_not_the_last_commit(history: History, shown: int) -> None:
     history.commit("a", 1, 4)
     history.commit("a", 1, 5)
     with anomaly():
-        history.books.offsets_answered("g", 4, [[TOPIC_ID, "orders", 0, told, -1, ""]])
+        history.books.offsets_answered("g", 4, [[TOPIC_ID, "orders", 0, shown, -1, ""]])
 
 
-def test_an_offset_that_was_committed_while_it_was_asked_for(history: History) -> None:
+def test_an_offset_committed_while_it_was_requested(history: History) -> None:
     history.commit("a", 1, 4)
     history.commit("a", 1, 5)
     history.books.offsets_answered("g", 3, [[TOPIC_ID, "orders", 0, 4, -1, ""]])
     history.books.offsets_answered("g", 3, [[TOPIC_ID, "orders", 0, 5, -1, ""]])
 
 
-def test_a_member_that_begins_behind_what_anybody_read(history: History) -> None:
+def test_a_member_that_begins_behind_what_any_member_read(history: History) -> None:
     history.books.begins_at("g", 0, 0)
     history.books.processed("g", 0, 5)
     with anomaly():
@@ -279,10 +279,10 @@ def test_offsets_and_groups_do_not_vanish(history: History) -> None:
         history.write(GroupDeleted(group="g"))
 
 
-def test_an_offset_is_forgotten_when_its_group_was_empty_for_its_retention(history: History) -> None:
+def test_an_offset_is_forgotten_after_its_group_was_empty_for_long(history: History) -> None:
     history.commit("a", 1, 4)
-    history.books.asked_to_leave("g", "a")
-    history.books.asked_to_leave("g", "b")
+    history.books.leave_requested("g", "a")
+    history.books.leave_requested("g", "b")
     history.generation(2)
     history.now_ms += RETENTION_MS - 1
     with anomaly():
@@ -321,7 +321,7 @@ def test_records_with_the_time_of_another_clock(history: History) -> None:
         history.write(committed, sender=Sender(1, "a", 1, False))
 
 
-def test_a_member_is_told_of_a_generation_before_it_is_stored(history: History) -> None:
+def test_a_member_receives_a_generation_before_it_is_stored(history: History) -> None:
     history.books.generation_answered("g", 1, is_stable=True)
     with anomaly():
         history.books.generation_answered("g", 2, is_stable=False)

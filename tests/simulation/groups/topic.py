@@ -29,7 +29,7 @@ class Sender(NamedTuple):
     """Number of the member's process; 0 = a client outside the group."""
     member_id: str
     generation: int
-    asked_back: bool
+    moved_back: bool
     """The client moved the offset back on purpose."""
 
 
@@ -181,11 +181,11 @@ class OffsetsTopic:
         left: dict[str, Row] = {}
         for _, row in self._rows:
             _keep_last(left, row)
-        gone = sorted(
+        lost = sorted(
             key for key, row in self._holds.items() if left.get(key, row).value != row.value or key not in left
         )
-        if gone:
-            raise Violation("B2", f"the log starts at {before} now, and what holds of {gone[0]} is gone")
+        if lost:
+            raise Violation("B2", f"the log starts at {before} now, and what holds of {lost[0]} is lost")
         if done is not None:
             self.world.after(self.world.between_us(0.1, 2), done)
 

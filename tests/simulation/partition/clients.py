@@ -199,7 +199,7 @@ class Administrator(Client):
             answer=lambda code, low: self._answered(before, code, low),
         )
         if self.leader > 0:
-            self.world.tell("somebody wants the records below {} gone", before)
+            self.world.tell("a client requests the deletion of the records below {}", before)
             simulation.network.send(self.address, self.leader, simulation.deliver_deletion, self.leader, request)
 
     def _answered(self, before: int, code: int, low_watermark: int | None) -> None:

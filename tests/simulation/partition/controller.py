@@ -216,11 +216,11 @@ class ControllerNode(Pausable):
         """Send a partition state; clients read the durable image instead of metadata for brokers."""
         if self._dies_here() or not isinstance(args, PartitionStateUpdate):
             return
-        incarnation, told = args.incarnation, PartitionState.from_wire(args.state)
+        incarnation, state = args.incarnation, PartitionState.from_wire(args.state)
         link = self._links.get(session)
         if link is not None:
-            link.session_of_controller(session, link.told, incarnation, told)
-        self.simulation.maybe_late_state(incarnation, told)
+            link.session_of_controller(session, link.notified, incarnation, state)
+        self.simulation.maybe_late_state(incarnation, state)
 
     def close_session(self, session: int, reason: str) -> None:
         """Break a session's connection."""
@@ -318,12 +318,12 @@ class ControllerNode(Pausable):
             self._links.pop(number, None)
             self._run(lambda runner: runner.session_lost(number, "lost"))
 
-    def heard(self, number: int) -> None:
+    def heartbeat(self, number: int) -> None:
         """A heartbeat arrives."""
-        if self._asleep(self.heard, number):
+        if self._asleep(self.heartbeat, number):
             return
-        heard = SessionHeartbeat(cause="heard", now_ms=self.world.now_ms, session=number)
-        self._run(lambda runner: runner.feed(heard))
+        heartbeat = SessionHeartbeat(cause="heartbeat", now_ms=self.world.now_ms, session=number)
+        self._run(lambda runner: runner.feed(heartbeat))
 
     def register(self, link: ReplicaLink, session: int, number: int, incarnation: int) -> None:
         """A replica's registration arrives."""

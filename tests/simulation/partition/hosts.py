@@ -37,7 +37,7 @@ class Hosts:
         self._under_way: dict[int, deque[int]] = {broker: deque() for broker in simulation.brokers}
         self._newest: dict[int, int] = {}
         self._question = 0
-        self._asked: dict[int, int] = {}
+        self._queries: dict[int, int] = {}
         moves = faults.reassign_rate > 0
         self._pace_ms = {
             broker: faults.metadata_ms * self.world.random.random() if moves else 0.0 for broker in simulation.brokers
@@ -68,7 +68,7 @@ class Hosts:
     def _compare(self, broker: int) -> None:
         if self._placed[broker] and not self._started[broker]:
             self._started[broker] = True
-            self.world.tell("broker {} hears that it is to have a replica", broker)
+            self.world.tell("broker {} learns that it is to have a replica", broker)
             self.simulation.start_replica(broker)
         elif self._started[broker] and not self._placed[broker]:
             self._remove(broker)
@@ -83,7 +83,7 @@ class Hosts:
 
     def _ask(self, broker: int) -> None:
         self._question += 1
-        self._asked[broker] = self._question
+        self._queries[broker] = self._question
         self.world.after(_ANSWER_TIMEOUT_US, self._give_up, broker, self._question)
         self.simulation.network.send(broker, CONTROLLER, self._reaches_controller, broker, self._question)
 
@@ -95,7 +95,7 @@ class Hosts:
         self.simulation.network.send(CONTROLLER, broker, self._answered, broker, question, version)
 
     def _answered(self, broker: int, question: int, version: int) -> None:
-        if self._asked.get(broker) == question:
+        if self._queries.get(broker) == question:
             self._newest[broker] = version
             self._conclude(broker)
 
@@ -111,10 +111,10 @@ class Hosts:
         self._compare(broker)
 
     def _give_up(self, broker: int, question: int) -> None:
-        if self._asked.get(broker) == question:
-            self._asked.pop(broker)
+        if self._queries.get(broker) == question:
+            self._queries.pop(broker)
             self._newest.pop(broker, None)
-            self.world.tell("broker {} cannot ask whether its folder may go", broker)
+            self.world.tell("broker {} gets no answer whether its folder may be removed", broker)
             self.world.after(_AGAIN_US, self._look_again, broker)
 
     def _look_again(self, broker: int) -> None:
@@ -126,7 +126,7 @@ class Hosts:
 
     def _done(self, broker: int) -> None:
         self.busy.discard(broker)
-        self._asked.pop(broker, None)
+        self._queries.pop(broker, None)
         self._newest.pop(broker, None)
 
     def _remove_folder(self, broker: int) -> None:

@@ -106,7 +106,7 @@ class Nemesis:
             controller.paused_until_us = self.world.now_us + int(ms * 1000)
 
     def _elect(self) -> None:
-        self.world.tell("somebody wants the preferred replica to lead")
+        self.world.tell("an administrator requests the election of the preferred replica")
         self.simulation.controller.command(
             lambda now, request: ElectLeadersReceived(cause="elect", now_ms=now, request=request)
         )
@@ -120,8 +120,8 @@ class Nemesis:
         if draw.random() < 0.2:
             self._move(None)
         elif draw.random() < 0.4 and len(state.replicas) > 1:
-            gone = draw.choice(state.replicas)
-            self._move([broker for broker in state.replicas if broker != gone])
+            removed = draw.choice(state.replicas)
+            self._move([broker for broker in state.replicas if broker != removed])
             self.world.after(self.world.between_us(1, 400), self._move, list(state.replicas))
         else:
             size = draw.choice((1, 2, 2, 3, 3))
@@ -243,5 +243,5 @@ class Nemesis:
             return
         if not process.paused:
             to = process.machine.high_watermark - _BATCHES_RETAINED
-            self.simulation.checks.deleted.asked(to)
+            self.simulation.checks.deleted.requested(to)
             process.drop_below(to)

@@ -164,7 +164,7 @@ class ReplicaProcess(Pausable):
                 ),
             )
             self.machine = self.runner.machine
-            self.machine.process = self  # type: ignore[union-attr]  # a WatchedMachine, as asked for above
+            self.machine.process = self  # type: ignore[union-attr]  # a WatchedMachine, as requested above
             self.simulation.checks.recovered(self)
             self._tick()
         self.told(incarnation, state)
@@ -332,4 +332,4 @@ class ReplicaProcess(Pausable):
         arrived = None if effect.request is None else self.runner.requests[effect.request]
         if isinstance(arrived, ArrivedDeletion) and isinstance(arrived.request, DeleteRequest):
             before = arrived.request.before
-            self.simulation.checks.deleted.asked(self.simulation.checks.committed.end if before < 0 else before)
+            self.simulation.checks.deleted.requested(self.simulation.checks.committed.end if before < 0 else before)

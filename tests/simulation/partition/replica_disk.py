@@ -142,7 +142,7 @@ class OpenedLog:
         checks.truncating(self._process, max(self._log.start, offset))
         checks.deleted.moving(self._process.broker, offset, checks.committed.end)
         self._log.reset(offset)
-        checks.committed.started_anew(offset)
+        checks.committed.log_restarted(offset)
 
     def advance_log_start(self, offset: int) -> None:
         """Delete the records below ``offset``."""

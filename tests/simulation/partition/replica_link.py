@@ -29,8 +29,8 @@ class ReplicaLink:
         self.number = 0
         self._session: Session | None = None
         self._registered = False
-        self._asked: dict[int, int] = {}
-        self._last_ask = 0
+        self._pending: dict[int, int] = {}
+        self._last_request = 0
         process.uplink = self
 
     def connect(self) -> None:
@@ -45,7 +45,7 @@ class ReplicaLink:
         self._session, self.number, self._registered = session, session.number, False
         machine = process.machine
         incarnation = NO_INCARNATION if machine is None else machine.incarnation
-        session.send(True, controller.register, self, session.number, self._ask(0), incarnation)
+        session.send(True, controller.register, self, session.number, self._new_request(0), incarnation)
         self._heartbeat(session)
 
     @property
@@ -59,8 +59,8 @@ class ReplicaLink:
         if session is None or machine is None or not self._registered:
             self.world.after(1_000, self.process.isr_answered, effect.request, 1001, None)
             return
-        controller, ask = self.simulation.controller, self._ask(effect.request)
-        session.send(True, controller.change_isr, self, session.number, ask, effect, machine.incarnation)
+        controller, number = self.simulation.controller, self._new_request(effect.request)
+        session.send(True, controller.change_isr, self, session.number, number, effect, machine.incarnation)
 
     def resign(self, effect: ResignLeadership) -> None:
         """Send a resignation; the machine repeats it, so there is no wait for the answer."""
@@ -79,13 +79,13 @@ class ReplicaLink:
         if session is not None and session.number == number and callable(deliver):
             session.send(False, deliver, *args)
 
-    def told(self, incarnation: int, state: PartitionState) -> None:
+    def notified(self, incarnation: int, state: PartitionState) -> None:
         """A partition state arrives."""
         self.process.told(incarnation, state)
 
-    def answered(self, ask: int, code: int, result: object) -> None:
+    def answered(self, number: int, code: int, result: object) -> None:
         """The controller's answer to a registration or a proposal arrives."""
-        request = self._asked.pop(ask, None)
+        request = self._pending.pop(number, None)
         if request is None:
             return
         if request:
@@ -109,20 +109,20 @@ class ReplicaLink:
         if self._session is None or self._session.number != number:
             return
         self._session, self._registered = None, False
-        asked, self._asked = self._asked, {}
-        for request in asked.values():
+        pending, self._pending = self._pending, {}
+        for request in pending.values():
             if request:
                 self.process.isr_answered(request, 1001, None)
         self.world.after(self.world.between_us(*_RECONNECT_MS), self.connect)
 
-    def _ask(self, request: int) -> int:
-        self._last_ask += 1
-        self._asked[self._last_ask] = request
-        return self._last_ask
+    def _new_request(self, request: int) -> int:
+        self._last_request += 1
+        self._pending[self._last_request] = request
+        return self._last_request
 
     def _heartbeat(self, session: Session) -> None:
         if self._session is not session or not self.process.alive:
             return
         if not self.process.paused:
-            session.send(True, self.simulation.controller.heard, session.number)
+            session.send(True, self.simulation.controller.heartbeat, session.number)
         self.world.after(self.simulation.faults.session_timeout_ms * 250, self._heartbeat, session)

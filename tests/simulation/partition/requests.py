@@ -110,12 +110,12 @@ class _OfClient(Arrived):
 
     request: ProduceRequest | DeleteRequest
 
-    def _tell(self, code: int, result: int | None) -> None:
+    def _send_answer(self, code: int, result: int | None) -> None:
         process, request = self.process, self.request
         process.simulation.network.send(process.broker, request.client, request.answer, code, result)
 
     def _failed(self, error: BaseException) -> None:
-        self._tell(error.code if isinstance(error, RaylogError) else getattr(error, "code", -1), None)
+        self._send_answer(error.code if isinstance(error, RaylogError) else getattr(error, "code", -1), None)
 
 
 class ArrivedProduce(_OfClient):
@@ -132,7 +132,7 @@ class ArrivedProduce(_OfClient):
     def _replied(self, args: Any, payload: Any) -> None:
         assert isinstance(self.request, ProduceRequest)
         self.process.simulation.checks.acknowledged(self.process, self.request, args.base_offset)
-        self._tell(0, args.base_offset)
+        self._send_answer(0, args.base_offset)
 
 
 class ArrivedDeletion(_OfClient):
@@ -148,22 +148,22 @@ class ArrivedDeletion(_OfClient):
     def _replied(self, args: Any, payload: Any) -> None:
         assert isinstance(self.request, DeleteRequest)
         self.process.simulation.checks.deletion_answered(self.process, self.request.before, args.low_watermark)
-        self._tell(0, args.low_watermark)
+        self._send_answer(0, args.low_watermark)
 
 
-Tell = Callable[["ReplicaProcess", Any, Sequence[Entry]], None]
+Take = Callable[["ReplicaProcess", Any, Sequence[Entry]], None]
 """Takes the answering process, its reply or error, and the entries that belong to it."""
 
 
 class ArrivedRead(Arrived):
     """A consumer's fetch or look-up, and the receiver of its answer: an error, or the reply with its entries."""
 
-    __slots__ = ("least", "offset", "tell")
+    __slots__ = ("least", "offset", "take")
 
-    def __init__(self, process: ReplicaProcess, tell: Tell, offset: int = 0, least: int = 0, wait_ms: int = 0) -> None:
-        """``tell`` is called when the process answers. A fetch waits ``wait_ms`` for ``least`` entries."""
+    def __init__(self, process: ReplicaProcess, take: Take, offset: int = 0, least: int = 0, wait_ms: int = 0) -> None:
+        """``take`` is called when the process answers. A fetch waits ``wait_ms`` for ``least`` entries."""
         super().__init__(process, wait_ms)
-        self.tell = tell
+        self.take = take
         self.offset = offset
         self.least = least
 
@@ -174,10 +174,10 @@ class ArrivedRead(Arrived):
     def _replied(self, args: Any, payload: Any) -> None:
         if len(payload) < self.least and self.process.world.now_ms < self.deadline_ms:
             raise Violation(self.RULE, f"a consumer that waits for {self.least} entries gets {len(payload)} too early")
-        self.tell(self.process, args, tuple(payload))
+        self.take(self.process, args, tuple(payload))
 
     def _failed(self, error: BaseException) -> None:
-        self.tell(self.process, error, ())
+        self.take(self.process, error, ())
 
 
 class ArrivedFetch(Arrived):

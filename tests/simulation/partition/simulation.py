@@ -16,7 +16,7 @@ from tests.simulation.partition.nemesis import Nemesis
 from tests.simulation.partition.network import Network
 from tests.simulation.partition.replica import ReplicaProcess
 from tests.simulation.partition.replica_link import ReplicaLink
-from tests.simulation.partition.requests import ArrivedRead, DeleteRequest, ProduceRequest, Tell
+from tests.simulation.partition.requests import ArrivedRead, DeleteRequest, ProduceRequest, Take
 from tests.simulation.partition.survivor import leave_one
 from tests.simulation.profiles import Faults
 from tests.simulation.world import Violation, World
@@ -154,7 +154,7 @@ class Simulation:
         state = self.controller.state
         process = self.leader()
         if state is None or process is None or process.machine is None:
-            return f"nobody leads: {state}"
+            return f"no replica leads: {state}"
         if set(state.isr) != set(state.replicas) or state.adding or state.removing:
             return f"the ISR is {state.isr} of {state.replicas}, adding {state.adding}, removing {state.removing}"
         for producer in self.producers:
@@ -223,8 +223,8 @@ class Simulation:
 
     def wipe(self, broker: int) -> None:
         """End a life of a replica and remove or damage its folder, which has the same effect."""
-        self.crash(broker, "its disk is gone")
-        self.world.tell("the folder of r{} with end {} is gone", broker, self.logs[broker].end)
+        self.crash(broker, "its disk is lost")
+        self.world.tell("the folder of r{} with end {} is lost", broker, self.logs[broker].end)
         self.replace_folder(broker)
 
     def restore(self, broker: int) -> None:
@@ -293,14 +293,14 @@ class Simulation:
         if process is not None and process.alive:
             process.delete_records(request)
 
-    def deliver_read(self, broker: int, client: Consumer, call: str, tell: Tell, *args: int) -> None:
+    def deliver_read(self, broker: int, client: Consumer, call: str, take: Take, *args: int) -> None:
         """A consumer's request reaches the current process on that broker."""
         process = self.processes.get(broker)
         if process is not None and process.alive:
             if call == "look_up":
-                process.look_up(ArrivedRead(process, tell), client.leader_epoch, *args)
+                process.look_up(ArrivedRead(process, take), client.leader_epoch, *args)
             else:
-                process.read(ArrivedRead(process, tell, *args), client.leader_epoch)
+                process.read(ArrivedRead(process, take, *args), client.leader_epoch)
 
     def deliver_fetch(self, sender: ReplicaProcess, fetch: SendFetch) -> None:
         """A fetch reaches the current process on the leader's broker."""

@@ -54,7 +54,7 @@ def _missing(simulation: Simulation, survivor: int) -> str | None:
     if state is None or survivor not in (*state.isr, *state.elr) or simulation.controller.public.lost_logs:
         return None
     if process is None or process.machine is None or process.broker != survivor:
-        return f"nobody leads: {state}"
+        return f"no replica leads: {state}"
     exposed, end = process.machine.exposed_high_watermark, simulation.checks.acked.end
     if exposed is None or exposed < end:
         return f"its end is {exposed}, {end} is acknowledged, in {state}"

@@ -54,7 +54,7 @@ def test_a_process_that_ends_in_a_pause_takes_nothing() -> None:
     assert reader.taken == []
 
 
-def test_a_replica_that_was_paused_while_it_registered_hears_of_the_leader_that_came_after() -> None:
+def test_a_replica_paused_in_its_registration_receives_the_next_leader() -> None:
     """The answer to its registration waited, and the state that followed it was dropped: it stayed in the old epoch."""
     result = run_seed(700001, "swarm")
     assert result.violation is None, "\n".join(result.story)

@@ -20,7 +20,7 @@ Image = dict[str, "bytes | Image"]
 
 
 class PowerLost(BaseException):
-    """The disk is gone for the calling process: the machine went down, or the process was killed."""
+    """The disk is lost to the calling process: the machine went down, or the process was killed."""
 
 
 class Faults:
@@ -119,7 +119,7 @@ class VirtualDisk:
             effect()
 
     def require(self) -> None:
-        """Raise PowerLost when the disk is gone."""
+        """Raise PowerLost when the disk is lost."""
         if self.dead:
             raise PowerLost
 

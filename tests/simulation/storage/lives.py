@@ -103,7 +103,7 @@ class Lives:
         ):
             yield
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Add a line to the story."""
         known = f"end {self.model.end:>5}  floor {self.model.floor:>5}"
         self.story.append(f"{self.now_ms - BEGAN_MS:>7} ms  {known}  {text}")
@@ -128,7 +128,7 @@ class Lives:
     def _crash(self, *, power: bool) -> None:
         """End the process, or the machine, and open the log again; perhaps with a crash during the opening."""
         self.crashes += 1
-        self.tell("CRASH of the machine" if power else "CRASH of the process")
+        self.note("CRASH of the machine" if power else "CRASH of the process")
         if power:
             self.disk.lose_power()
             if self.draw.random() < 0.4:
@@ -166,7 +166,7 @@ class Lives:
             self.write_back_failed -= 1  # reported now: the next try reads the disk
             return self._open_undamaged()
         except RaylogError as error:
-            raise Violation("S9", f"a log that nobody has damaged does not open: {error}") from error
+            raise Violation("S9", f"an undamaged log does not open: {error}") from error
 
     def _done(self, call: Callable[[], object]) -> bool:
         """Make a call that may fail under current faults; False when it failed: the log is unchanged, or reopened."""
@@ -177,11 +177,11 @@ class Lives:
             raise Violation("S10", f"a log that was not closed refuses: {error}") from error
         except RaylogError as error:
             full, broken = faults.room is not None, isinstance(error, StorageIoError | NotDurable)
-            told = (isinstance(error, DiskFull | NotDurable) and full) or (
+            explained = (isinstance(error, DiskFull | NotDurable) and full) or (
                 isinstance(error, DescriptorsExhausted | NotDurable) and faults.no_descriptors
             )
-            require(told or broken, "S10", f"{type(error).__name__} without a cause: {error}")
-            self.tell(f"  {type(error).__name__}: {error}")
+            require(explained or broken, "S10", f"{type(error).__name__} without a cause: {error}")
+            self.note(f"  {type(error).__name__}: {error}")
             self._failed()
             return False
         return True

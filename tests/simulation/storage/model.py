@@ -49,7 +49,7 @@ class Model:
     epochs_begun: list[tuple[int, int]] = field(default_factory=list)
     start_wanted: int | None = None
     cutting: bool = False
-    """Epochs that begin at or after `floor` may be gone."""
+    """Epochs that begin at or after `floor` may be lost."""
     restart: int | None = None
     """A truncation to nothing was begun, with a restart at this offset."""
 

@@ -70,7 +70,7 @@ class StorageRun(Calls):
         faults = self.disk.faults
         if self.draw.random() < self.options.fuses:
             faults.fuse = self.draw.randint(0, 12)
-        self.tell(verb.__name__)
+        self.note(verb.__name__)
         try:
             verb()
         except PowerLost:
@@ -128,7 +128,7 @@ class StorageRun(Calls):
         calls = (self.append, self.append, self.replicate, self.sync, self.elect, self.commit, self.truncate)
         try:
             for verb in self.draw.choices((*calls, self.retain, self.look_up, self.close), k=6):
-                self.tell(f"  on a full disk: {verb.__name__}")
+                self.note(f"  on a full disk: {verb.__name__}")
                 verb()
         finally:
             faults.room = None
@@ -169,7 +169,7 @@ class StorageRun(Calls):
         hurt = _hurt(image, self.draw, self.model.end)
         if hurt is not None:
             name, what, batch_file = hurt
-            self.tell(f"  {what} of {name}")
+            self.note(f"  {what} of {name}")
             self._new_disk(image)
             self._open_damaged(image, name, batch_file)
         del floor

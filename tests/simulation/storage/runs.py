@@ -26,7 +26,7 @@ def run_storage(seed: int) -> Result:
     except Exception as error:
         violation = Violation("S10", f"{type(error).__name__}: {error}")
     if violation is not None:
-        run.tell(f"VIOLATION {violation}")
+        run.note(f"VIOLATION {violation}")
     return Result(
         seed=seed,
         profile=STORAGE,

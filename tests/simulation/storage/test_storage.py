@@ -68,7 +68,7 @@ def test_a_renamed_file_may_lack_its_bytes_unless_they_were_synced() -> None:
     assert outcomes("replace", ("file", "folder")) == {b"b" * 1024}
 
 
-def test_a_failed_sync_drops_what_reads_go_on_to_show_until_the_cache_is_dropped() -> None:
+def test_a_failed_sync_drops_data_that_the_cache_still_shows() -> None:
     old, new, lost = b"a" * 4096, b"b" * 4096, 0
     for seed in range(20):
         files, disk = VirtualFileSystem(), VirtualDisk(seed, image={"f": old})
@@ -88,7 +88,7 @@ def test_a_failed_sync_drops_what_reads_go_on_to_show_until_the_cache_is_dropped
     assert lost > 5, "the second sync had nothing to write"
 
 
-def test_a_full_disk_takes_part_of_a_write_and_has_room_again_when_a_file_goes() -> None:
+def test_a_full_disk_takes_part_of_a_write_until_a_file_is_removed() -> None:
     files, disk = VirtualFileSystem(), VirtualDisk(1, image={"f": b"", "old": b"x" * 100})
     files.mount(ROOT, disk)
     disk.faults.room = 10
@@ -102,7 +102,7 @@ def test_a_full_disk_takes_part_of_a_write_and_has_room_again_when_a_file_goes()
         assert filesystem.pwrite(fd, b"b" * 40, 10) == 40
 
 
-def test_a_killed_process_touches_nothing_more_and_leaves_its_writes_to_others() -> None:
+def test_a_killed_process_has_no_effect_and_leaves_its_writes_to_others() -> None:
     files, disk, process = VirtualFileSystem(), VirtualDisk(1), Process()
     files.mount(ROOT, disk)
     with files.bound():
@@ -118,7 +118,7 @@ def test_a_killed_process_touches_nothing_more_and_leaves_its_writes_to_others()
         assert files.open_descriptors(disk) == 0
 
 
-def test_a_name_is_gone_after_a_loss_of_power_unless_its_folder_was_synced() -> None:
+def test_a_loss_of_power_removes_a_name_unless_its_folder_was_synced() -> None:
     kept = set()
     for seed in range(40):
         files, disk = VirtualFileSystem(), VirtualDisk(seed)

@@ -49,7 +49,7 @@ def retention_overtakes_a_cut_off_leader(simulation: Simulation) -> None:
         process = simulation.leader()
         assert process is not None
         assert process.broker != broker
-        simulation.checks.deleted.asked(parting + 3)
+        simulation.checks.deleted.requested(parting + 3)
         process.drop_below(parting + 3)
         isolate(simulation, broker, joined=True)
 

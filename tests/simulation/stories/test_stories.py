@@ -31,15 +31,15 @@ def test_every_bug_that_is_too_deep_for_a_profile_has_a_story() -> None:
     assert {planted.name for planted in TOO_DEEP} <= set(STORY_OF)
 
 
-def test_a_new_log_is_not_taken_for_a_lost_one_when_its_registration_is_repeated() -> None:
+def test_a_new_log_is_not_taken_for_lost_when_registered_again() -> None:
     options = faults(brokers=1, min_insync_replicas=1)
     for effects in range(1, 12):
         assert play(partial(a_registration_is_not_answered, effects=effects), options) is None
 
 
-def test_an_eligible_replica_leads_when_the_last_isr_member_is_gone() -> None:
+def test_an_eligible_replica_leads_when_the_last_isr_member_is_lost() -> None:
     simulation = Simulation(1, faults(min_insync_replicas=2, down_ms=1500))
     an_eligible_replica_takes_over(simulation)
     simulation.run()
     heirs = [(before, after) for (_, before), (_, after) in pairwise(simulation.controller.history) if before.elr]
-    assert any(after.leader in before.elr for before, after in heirs), "nobody led from outside the ISR"
+    assert any(after.leader in before.elr for before, after in heirs), "no replica led from outside the ISR"

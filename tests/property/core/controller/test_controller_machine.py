@@ -67,7 +67,7 @@ class ClusterLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.bench.sessions)
     @rule(data=st.data())
-    def somebody_falls_silent(self, data: st.DataObject) -> None:
+    def a_member_falls_silent(self, data: st.DataObject) -> None:
         member = data.draw(st.sampled_from(sorted(self.bench.sessions, key=repr)))
         self.bench.silent.add(self.bench.sessions[member])
 
@@ -230,7 +230,7 @@ class ClusterLife(RuleBasedStateMachine):
                 held = replicas[record.topic, record.partition]
                 if set(held) - set(record.replicas):
                     ended = record.leader_epoch > leader_epoch or record.leader == NO_LEADER
-                    assert ended, "who takes a replica away ends the leader epoch"
+                    assert ended, "a record that takes a replica away ends the leader epoch"
                 replicas[record.topic, record.partition] = record.replicas
                 last[record.topic, record.partition] = (record.partition_epoch, record.leader_epoch)
 

@@ -34,8 +34,8 @@ class Partition(RuleBasedStateMachine):
         self.standing = dict.fromkeys(BROKERS, Standing.ONLINE)
         self.lost: set[BrokerId] = set()
         self.logs: dict[BrokerId, Log] = {broker: [] for broker in BROKERS}
-        self.told = dict.fromkeys(BROKERS, self.state)
-        self.heard: dict[BrokerId, dict[BrokerId, int]] = {broker: {} for broker in BROKERS}
+        self.known = dict.fromkeys(BROKERS, self.state)
+        self.fetched: dict[BrokerId, dict[BrokerId, int]] = {broker: {} for broker in BROKERS}
         self.proposed: dict[BrokerId, set[BrokerId]] = {broker: set() for broker in BROKERS}
         self.watermarks: dict[BrokerId, int] = dict.fromkeys(BROKERS, 0)
         self.committed: Log = []
@@ -62,7 +62,7 @@ class Partition(RuleBasedStateMachine):
     @rule(broker=brokers)
     def a_replica_comes(self, broker: BrokerId) -> None:
         self.standing[broker] = Standing.ONLINE
-        self.told[broker] = self.state
+        self.known[broker] = self.state
         self.controller_settles()
 
     @rule(broker=brokers)
@@ -70,10 +70,10 @@ class Partition(RuleBasedStateMachine):
         self.standing[broker] = Standing.OFFLINE
         self.controller_settles()
         self.logs[broker] = []
-        for progress in self.heard.values():
+        for progress in self.fetched.values():
             progress.pop(broker, None)
-        self.heard[broker], self.watermarks[broker] = {}, 0
-        self.told[broker] = replace(self.state, leader=NO_LEADER)
+        self.fetched[broker], self.watermarks[broker] = {}, 0
+        self.known[broker] = replace(self.state, leader=NO_LEADER)
         if broker in self.state.isr:
             self.lost.add(broker)
         else:
@@ -93,24 +93,24 @@ class Partition(RuleBasedStateMachine):
     # ------------------------------------------------------------ the replicas
 
     @rule(broker=brokers)
-    def a_replica_is_told(self, broker: BrokerId) -> None:
-        if self.standing[broker] is Standing.ONLINE and self.told[broker] != self.state:
-            if self.told[broker].leader_epoch != self.state.leader_epoch:
-                self.heard[broker], self.watermarks[broker] = {}, 0
-            self.told[broker], self.proposed[broker] = self.state, set()
+    def a_replica_receives_the_state(self, broker: BrokerId) -> None:
+        if self.standing[broker] is Standing.ONLINE and self.known[broker] != self.state:
+            if self.known[broker].leader_epoch != self.state.leader_epoch:
+                self.fetched[broker], self.watermarks[broker] = {}, 0
+            self.known[broker], self.proposed[broker] = self.state, set()
 
     def leading(self, broker: BrokerId) -> bool:
-        return self.told[broker].leader == broker
+        return self.known[broker].leader == broker
 
     @rule(broker=brokers)
     def a_leader_appends(self, broker: BrokerId) -> None:
         if self.leading(broker):
             self.last += 1
-            self.logs[broker].append((self.told[broker].leader_epoch, self.last))
+            self.logs[broker].append((self.known[broker].leader_epoch, self.last))
 
     @rule(broker=brokers, leader=brokers, count=st.integers(0, 3))
     def a_replica_fetches(self, broker: BrokerId, leader: BrokerId, count: int) -> None:
-        mine, theirs = self.told[broker], self.told[leader]
+        mine, theirs = self.known[broker], self.known[leader]
         if broker == leader or not self.leading(leader) or mine.leader_epoch != theirs.leader_epoch:
             return
         own, source = self.logs[broker], self.logs[leader]
@@ -118,15 +118,15 @@ class Partition(RuleBasedStateMachine):
         while shared < min(len(own), len(source)) and own[shared] == source[shared]:
             shared += 1
         self.logs[broker] = source[: shared + count]
-        self.heard[leader][broker] = len(self.logs[broker])
+        self.fetched[leader][broker] = len(self.logs[broker])
 
     @rule(leader=brokers, minimum=st.integers(1, 3))
     def a_leader_commits(self, leader: BrokerId, minimum: int) -> None:
         if not self.leading(leader):
             return
-        state = self.told[leader]
+        state = self.known[leader]
         counted = {*state.isr, *self.proposed[leader]} - {leader}
-        ends = [self.heard[leader].get(broker) for broker in sorted(counted)]
+        ends = [self.fetched[leader].get(broker) for broker in sorted(counted)]
         end = committed_end(
             current=Offset(self.watermarks[leader]),
             own_durable_end=Offset(len(self.logs[leader])),
@@ -147,7 +147,7 @@ class Partition(RuleBasedStateMachine):
         if leader == NO_LEADER:
             return
         for broker in sorted({leader, *fetching}):
-            self.a_replica_is_told(broker)
+            self.a_replica_receives_the_state(broker)
         self.a_leader_appends(leader)
         for broker in sorted(fetching):
             self.a_replica_fetches(broker, leader, 3)
@@ -155,11 +155,11 @@ class Partition(RuleBasedStateMachine):
 
     @rule(leader=brokers, members=st.sets(brokers))
     def a_leader_proposes(self, leader: BrokerId, members: set[BrokerId]) -> None:
-        state = self.told[leader]
+        state = self.known[leader]
         if not self.leading(leader) or state.partition_epoch != self.state.partition_epoch:
             return
-        ready = {broker for broker, end in self.heard[leader].items() if end >= self.epoch_start(leader)}
-        joining = {broker for broker in members & ready if self.heard[leader][broker] >= self.watermarks[leader]}
+        ready = {broker for broker, end in self.fetched[leader].items() if end >= self.epoch_start(leader)}
+        joining = {broker for broker in members & ready if self.fetched[leader][broker] >= self.watermarks[leader]}
         isr = tuple(
             broker
             for broker in BROKERS
@@ -172,13 +172,13 @@ class Partition(RuleBasedStateMachine):
 
     @rule(leader=brokers)
     def a_leader_wants_to_be_the_only_one(self, leader: BrokerId) -> None:
-        state = self.told[leader]
+        state = self.known[leader]
         there = all(self.standing[broker] is Standing.ONLINE for broker in state.isr)
         if there and self.leading(leader) and state.partition_epoch == self.state.partition_epoch:
             self.change(with_isr(self.state, state.isr, min_isr=self.min_isr, lost=self.lost, drops_eligible=True))
 
     def epoch_start(self, leader: BrokerId) -> int:
-        epoch = self.told[leader].leader_epoch
+        epoch = self.known[leader].leader_epoch
         return sum(1 for written, _ in self.logs[leader] if written < epoch)
 
     @invariant()

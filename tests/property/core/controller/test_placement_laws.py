@@ -131,7 +131,7 @@ def test_election_laws(
     dirty = elected and (after.leader not in (*state.isr, *state.elr) or after.leader in lost)
     assert after.unclean_leader_epoch == (after.leader_epoch if dirty else 0)
     complete = {*state.isr, *state.elr} - set(lost)
-    assert set(after.elr) <= complete - set(after.isr), "who is eligible has everything"
+    assert set(after.elr) <= complete - set(after.isr), "eligible replicas have everything"
     if not after.unclean_leader_epoch:
         assert (set(after.elr) == complete - set(after.isr)) == (
             len(after.isr) < min_isr or not complete - set(after.isr)

@@ -71,7 +71,7 @@ def test_the_order_of_the_arguments_does_not_matter(
 
 @settings(max_examples=50, deadline=None)
 @given(groups, counts)
-def test_range_is_within_one_for_each_topic_and_gives_neighbouring_partitions(
+def test_range_is_balanced_by_topic_and_gives_neighbouring_partitions(
     members: dict[str, Subscription], partition_counts: dict[str, int]
 ) -> None:
     assignment = assign("range", members, partition_counts)
@@ -136,7 +136,7 @@ def test_sticky_keeps_an_owners_partitions_up_to_the_fair_share(
             assert len(set(first[member]) & set(second[member])) >= min(len(first[member]), share)
 
 
-def test_sticky_believes_the_newest_generation_and_on_a_tie_nobody() -> None:
+def test_sticky_believes_the_newest_generation_and_on_a_tie_none() -> None:
     one, two = TopicPartition("a", 0), TopicPartition("a", 1)
     members = {
         "m1": Subscription(topics=("a",), owned=(one, two), generation=3),

@@ -12,11 +12,10 @@ from itertools import count
 
 from raylog.core.errors import did_you_mean
 from tests.simulation.planted.bugs import STORY
-from tests.simulation.planted.planted import EVERY_BUG
+from tests.simulation.planted.planted import EVERY_BUG, catch
 from tests.simulation.profiles import DEFAULT
 from tests.simulation.results import Result
 from tests.simulation.runs import ALL, ALL_PROFILES, run_seed
-from tests.simulation.stories.stories import catch
 from tests.simulation.whole.planted.planted import BUGS
 from tests.simulation.whole.runs import catch_whole
 

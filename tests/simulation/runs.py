@@ -23,6 +23,7 @@ from tests.simulation.quorum.disk import Broken
 from tests.simulation.quorum.play import play as play_quorum
 from tests.simulation.results import Result
 from tests.simulation.storage.runs import STORAGE, run_storage
+from tests.simulation.stories.stories import STORIES as SCRIPTS
 from tests.simulation.whole.plan import WHOLE_PROFILES
 from tests.simulation.whole.runs import run_whole
 from tests.simulation.world import Violation
@@ -30,8 +31,10 @@ from tests.simulation.world import Violation
 REBALANCE_STORM = "rebalance-storm"
 VOTERS = "voters"
 METADATA = "metadata"
+STORIES = "stories"
+"""The scripted stories of partitions, one a seed, for what is too rare in random schedules."""
 ALL = "all"
-ALL_PROFILES = tuple(sorted((*PROFILES, METADATA, REBALANCE_STORM, STORAGE, VOTERS, *WHOLE_PROFILES)))
+ALL_PROFILES = tuple(sorted((*PROFILES, METADATA, REBALANCE_STORM, STORAGE, STORIES, VOTERS, *WHOLE_PROFILES)))
 """Every profile of every world; ``all`` runs them one after another."""
 
 
@@ -57,6 +60,10 @@ def run_seed(
     simulation: Simulation | GroupSimulation
     if profile == REBALANCE_STORM:
         simulation = GroupSimulation(seed, group_faults.draw(seed), validate=validate)
+    elif profile == STORIES:
+        script, options, _ = SCRIPTS[seed % len(SCRIPTS)]
+        simulation = Simulation(1, options, validate=validate)
+        script(simulation)
     else:
         options = faults or draw_faults(profile, seed)
         simulation = Simulation(seed, options, validate=validate)
@@ -97,13 +104,13 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 def _run_quorum(seed: int, profile: str) -> Result:
-    """Run voters, or controllers on voters. Every third seed of the first is hasty: controllers do not live long."""
+    """Run voters, or controllers on voters."""
     began = time.process_time()
     violation: Violation | None = None
     events = wins = decided = trace = 0
     try:
         with _collector_at_rest():
-            world = play_metadata(seed) if profile == METADATA else play_quorum(seed, hasty=seed % 3 == 0)
+            world = play_metadata(seed) if profile == METADATA else play_quorum(seed)
         events, wins, decided = world.count, world.wins, world.decided
         trace = zlib.crc32(repr(world.committed).encode())
     except (Broken, InvariantBroken) as found:

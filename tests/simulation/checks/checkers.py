@@ -7,7 +7,7 @@ number. Checkers never look into a machine: events carry only what an observer o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from raylog.core.ids import NO_LEADER
 from raylog.core.partition import PartitionState
@@ -288,8 +288,8 @@ class MetadataLine:
         self._minimum = minimum
         self._applied: dict[int, tuple[int, int]] = {}
 
-    def changed(self, before: PartitionState, after: PartitionState) -> None:
-        """The durable state changed."""
+    def changed(self, before: PartitionState, after: PartitionState, lost: Collection[int] = ()) -> None:
+        """The durable state changed; ``lost`` are replicas without their logs."""
         places_only = after.partition_epoch == before.partition_epoch
         same = _decided(after) == _decided(before)
         if places_only and not same:
@@ -309,6 +309,9 @@ class MetadataLine:
                 raise Violation(self.RULE, f"a move is complete, and {missing} of its target were not in the ISR")
         if after.elr and 0 < self._minimum <= len(after.isr):
             raise Violation("I7", f"{after.elr} stay eligible while the ISR {after.isr} commits without them")
+        left = set(before.isr) & set(after.replicas) - {*after.isr, *after.elr, *lost}
+        if left and len(after.isr) < self._minimum and after.unclean_leader_epoch == before.unclean_leader_epoch:
+            raise Violation(self.RULE, f"{sorted(left)} leave the ISR {after.isr}, and are not eligible")
         if not set(after.elr) <= set(after.replicas) - set(after.isr):
             raise Violation(self.RULE, f"the eligible replicas {after.elr} are not outside the ISR {after.isr}")
         if after.leader != NO_LEADER and after.leader not in after.isr:

@@ -243,7 +243,8 @@ class Checks:
             after.isr,
             after.partition_epoch,
         )
-        self.metadata.changed(before, after)
+        lost = {broker for partition, broker in self.simulation.controller.public.lost_logs}
+        self.metadata.changed(before, after, lost)
         self.resigning.elected(after)
         self._members_hold(after)
         self._deleted_everywhere(after)

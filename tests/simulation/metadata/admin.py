@@ -39,7 +39,7 @@ class Administrator:
         if not world.leading():
             self._next()
             return
-        kinds: list[Callable[[str], None]] = [self._create, self._ids, self._coordinator]
+        kinds: list[Callable[[str], None]] = [self._create, self._ids, self._coordinator, self._stop]
         if mine:
             kinds += [self._grow, self._configure, self._configure, self._move, self._move, self._delete, self._elect]
         if len(mine) > 3:
@@ -186,6 +186,31 @@ class Administrator:
                 partitions=[TopicPartition(name, 0)],
                 unclean=unclean,
             ),
+            lambda _: None,
+        )
+
+    def _stop(self, _name: str) -> None:
+        """Stop a broker, or resume one that is stopped."""
+        world = self.world
+        broker = BrokerId(world.random.choice(world.numbers))
+        stopped = [known.broker for known in world.image.brokers.values() if known.stopped]
+        if stopped:
+            self.resume(stopped[0])
+            return
+        force = world.random.random() < 0.3
+        if force:
+            world.forced.add(int(broker))
+        self._ask(
+            lambda now, number: ctl.StopBrokerReceived(
+                cause="stop", now_ms=now, request=number, broker=broker, force=force
+            ),
+            lambda _: None,
+        )
+
+    def resume(self, broker: BrokerId) -> None:
+        """Resume a stopped broker."""
+        self._ask(
+            lambda now, number: ctl.ResumeBrokerReceived(cause="resume", now_ms=now, request=number, broker=broker),
             lambda _: None,
         )
 

@@ -13,15 +13,18 @@ import random
 
 from raylog.core.ids import NO_LEADER, TopicPartition
 from raylog.core.invariants import InvariantBroken
-from raylog.core.metadata.records import MetadataRecord, PartitionChanged
+from raylog.core.metadata.records import BrokerStopped, MetadataRecord, PartitionChanged
 from raylog.core.partition import PartitionState
 from raylog.core.quorum import majority
+from tests.simulation.checks.checkers import MetadataLine
 from tests.simulation.metadata.admin import Administrator
 from tests.simulation.metadata.controller import MetadataController
 from tests.simulation.metadata.facts import Facts
 from tests.simulation.metadata.members import BrokerEnd, CoordinatorEnd, ReplicaEnd
 from tests.simulation.quorum.disk import Broken
+from tests.simulation.quorum.play import heal
 from tests.simulation.quorum.simulation import World
+from tests.simulation.world import Violation
 
 _LOOK_MS = 100
 
@@ -31,7 +34,7 @@ class MetadataWorld(World):
 
     def __init__(self, seed: int, voters: int, spares: int) -> None:
         """``voters`` brokers found the cluster; ``spares`` more may vote later."""
-        super().__init__(seed, voters, None, spares)
+        super().__init__(seed, voters, spares)
         heals = self.random.random() < 0.3
         self.config = {"auto.heal.after.ms": "1500" if heals else "-1", "metadata.voters.max": "3"}
         self.facts = Facts(heals=heals)
@@ -40,12 +43,12 @@ class MetadataWorld(World):
         self.elections = 0
         self.may_be_unclean: set[TopicPartition] = set()
         """Partitions with a requested unclean election."""
+        self.forced: set[int] = set()
+        """Brokers that were once stopped by force."""
         self._topic_ids = 0
         self._coordinators: dict[tuple[str, int], CoordinatorEnd] = {}
         self.brokers = {number: BrokerEnd(self, number) for number in self.numbers}
         self.replicas: dict[tuple[str, TopicPartition, int], ReplicaEnd] = {}
-        self.logs: dict[tuple[str, TopicPartition, int], str] = {}
-        """The log that each replica had when it was last in the ISR, by the committed state."""
         self.administrators = [Administrator(self, f"a{number}") for number in range(2)]
         self._look()
 
@@ -85,7 +88,12 @@ class MetadataWorld(World):
     # ------------------------------------------------------------ checks
 
     def apply(self, record: MetadataRecord) -> None:
-        """Check the change of a record to its partition."""
+        """Check the change of a record to its partition, and what stopping a broker leaves."""
+        if isinstance(record, BrokerStopped):
+            running = {str(broker.broker) for broker in self.image.online_brokers() if not broker.stopped}
+            left = set(self.image.voters) & running - {str(record.broker)}
+            if str(record.broker) in self.image.voters and len(left) < majority(len(self.image.voters)):
+                raise Broken(f"broker {record.broker} may stop, and leaves {left} of the voters {self.image.voters}")
         if not isinstance(record, PartitionChanged):
             super().apply(record)
             return
@@ -98,6 +106,13 @@ class MetadataWorld(World):
         after = self.image.partition(place)
         if after is None:
             return
+        if before is not None:
+            topic = self.image.topics[place.topic]
+            lost = {broker for partition, broker in self.image.lost_logs if partition == place}
+            MetadataLine(int(topic.config.get("min.insync.replicas", "0"))).changed(before, after, lost)
+            gives_up = before.leader != NO_LEADER == after.leader and self.image.is_stopped(before.leader)
+            if gives_up and int(before.leader) not in self.forced:
+                raise Broken(f"broker {before.leader} was not forced to stop, and nobody leads after it: {after}")
         if before is not None and after.leader_epoch > before.leader_epoch and after.leader != NO_LEADER:
             self.elections += 1
             self._elected(before, after)
@@ -105,7 +120,6 @@ class MetadataWorld(World):
             replica = self.replicas.get((after.topic_id, place, int(broker)))
             if replica is not None and broker in after.isr and (before is None or broker not in before.isr):
                 replica.incomplete = False
-                self.logs[after.topic_id, place, int(broker)] = replica.log_id
 
     def _elected(self, before: PartitionState, after: PartitionState) -> None:
         """A leader holds all committed records: it was in the ISR, or left it with all of them."""
@@ -133,7 +147,7 @@ def play(seed: int, *, steps: int = 30) -> MetadataWorld:
             world.run(draw.choice([50, 200, 500, 1_000]))
             _fault(world, draw)
         _heal(world)
-    except InvariantBroken as broken:
+    except (InvariantBroken, Violation) as broken:
         raise Broken(str(broken)) from broken
     return world
 
@@ -161,15 +175,7 @@ def _fault(world: MetadataWorld, draw: random.Random) -> None:
 
 
 def _heal(world: MetadataWorld) -> None:
-    world.loss = world.late = world.copies = world.fragile = world.torn = 0.0
-    world.cut = set()
-    for number in world.numbers:
-        world.start_voter(number)
-    for controller in world.controllers:
-        controller.die()
-    world.run(4_000)
-    if _is_lost(world):
-        world.excused = True
+    if not heal(world):
         return
     before = world.decided
     for _ in range(5):  # a controller that meets a promise to a dead candidate ends, and Ray starts another
@@ -178,6 +184,9 @@ def _heal(world: MetadataWorld) -> None:
         world.run(5_000)
     for administrator in world.administrators:
         administrator.stopping = True
+    for broker in world.image.brokers.values():
+        if broker.stopped:
+            world.administrators[0].resume(broker.broker)
     world.run(8_000)
     if not world.leading() or world.decided <= before:
         raise Broken("no controller got going after all was healed")
@@ -188,10 +197,3 @@ def _heal(world: MetadataWorld) -> None:
             stuck = state.leader == NO_LEADER  # its only copies are lost; an operator must decide
             if target is not None and not stuck and state.replicas != target and not world.facts.heals:
                 raise Broken(f"{state} was to move to {target}, and has not after all was healed")
-
-
-def _is_lost(world: MetadataWorld) -> bool:
-    best = max(world.disks.values(), key=lambda disk: disk.found().history.rank)
-    members = best.members()
-    intact = [number for number, identity in members.items() if world.disks[number].identity == identity]
-    return bool(members) and len(intact) < majority(len(members))

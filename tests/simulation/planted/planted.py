@@ -25,9 +25,13 @@ from tests.simulation.planted.bugs import STORY, Planted
 from tests.simulation.planted.planted_admin import ADMIN_BUGS
 from tests.simulation.planted.planted_metadata import METADATA_BUGS
 from tests.simulation.planted.planted_moves import MOVE_BUGS
+from tests.simulation.planted.planted_quorum import QUORUM_BUGS
 from tests.simulation.planted.planted_replica import REPLICA_BUGS
 from tests.simulation.planted.planted_survivor import SURVIVOR_BUGS
+from tests.simulation.runs import run_seed
 from tests.simulation.storage.planted import STORAGE_BUGS
+from tests.simulation.stories.stories import STORY_OF, play
+from tests.simulation.world import Violation
 
 PLANTED = (
     Planted(
@@ -278,6 +282,7 @@ EVERY_BUG = (
     + SURVIVOR_BUGS
     + ADMIN_BUGS
     + METADATA_BUGS
+    + QUORUM_BUGS
     + GROUP_BUGS
     + STORAGE_BUGS
     + TOO_DEEP
@@ -287,3 +292,18 @@ EVERY_BUG = (
 def bug(name: str) -> Planted:
     """Return the planted bug of that name; raises KeyError."""
     return {planted.name: planted for planted in EVERY_BUG}[name]
+
+
+def catch(planted: Planted) -> tuple[int, Violation | None]:
+    """Plant a bug and run its profile, or its story, until it is noticed; return the last seed and the violation.
+
+    The machines' own checks are off: the external checkers are under test.
+    """
+    with planted.applied():
+        if planted.profile == STORY:
+            return 1, play(*STORY_OF[planted.name])
+        for seed in range(1, planted.seeds + 1):
+            violation = run_seed(seed, planted.profile, validate=False).violation
+            if violation is not None:
+                return seed, violation
+    return planted.seeds, None

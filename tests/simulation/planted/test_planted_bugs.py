@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.planted.bugs import STORY, Planted
-from tests.simulation.planted.planted import EVERY_BUG
-from tests.simulation.stories.stories import catch
+from tests.simulation.planted.planted import EVERY_BUG, catch
 
 pytestmark = pytest.mark.sim
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from raylog.actors.metadata.quorum_runner import Answered
+from raylog.actors.metadata.quorum_runner import Answered, QuorumRunner
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.actors.metadata.voter_runner import Answer
 from raylog.core.errors import DataDirectoryError, NotController
@@ -13,9 +13,9 @@ from raylog.core.ids import ControllerEpoch
 from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import ClusterConfigured, ControllerStarted, MetadataRecord, VotersEntered
-from raylog.core.quorum import ProposerSettings
+from raylog.core.quorum import Proposer, ProposerSettings
 from raylog.protocol.message import Message
-from tests.simulation.quorum.planted import election_of, proposer_of, runner_of
+from raylog.protocol.voter import VoterPromiseReply, VoterPromiseRequest
 from tests.simulation.quorum.voter import Call
 
 if TYPE_CHECKING:
@@ -34,14 +34,13 @@ class SimController:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name, self.alive = world, name, True
-        self.proposer = proposer_of(world.planted)(
+        self.proposer = Proposer(
             world.founders,
             candidate=name,
             settings=ProposerSettings(retry_ms=50, heartbeat_ms=200, hopeless_ms=1_500),
             jitter_ms=world.random.randint(0, 200),
         )
-        self.proposer._election = election_of(world.planted, world.founders)
-        self.runner = runner_of(world.planted)(
+        self.runner = QuorumRunner(
             self.proposer,
             self,
             self,
@@ -58,6 +57,8 @@ class SimController:
         """End of its log known to be committed."""
         self.leads = False
         self.end_reason = ""
+        self.beside_data: set[int] = set()
+        """The epochs in which a broker with partitions of topics has answered."""
         self.tick()
 
     def tick(self) -> None:
@@ -168,11 +169,15 @@ class SimController:
     def call(self, voter: int, method: str, args: Message, payload: bytes, answered: Answered) -> None:
         """Send a datagram; as on a connection, one answer at most is accepted, and none after the deadline."""
         world, open_calls = self.world, [True]
+        world.sends(self, args)
         call = Call(method, args, memoryview(payload))
 
         def finish(answer: Answer | None = None) -> None:
             if open_calls:
                 open_calls.clear()
+                found = None if answer is None else answer.args
+                if isinstance(args, VoterPromiseRequest) and isinstance(found, VoterPromiseReply) and found.holds_data:
+                    self.beside_data.add(args.epoch)
                 self.when_awake(lambda: answered(answer))
 
         def deliver() -> None:

@@ -53,7 +53,7 @@ def last_members(batches: Iterable[Batch], snapshot: MetadataSnapshot | None = N
 
 @dataclass
 class Disk:
-    """A voter's disk; ``batches`` beyond ``synced`` may be lost in a crash, and so may ``unsaved``."""
+    """A voter's disk; ``batches`` beyond ``synced`` may be lost in a crash."""
 
     identity: str
     batches: list[Batch] = field(default_factory=list)
@@ -65,8 +65,10 @@ class Disk:
     """Chosen by the start that creates the cluster. A directory that replaces a lost one is no founder's any more."""
     start: int = 0
     snapshot: MetadataSnapshot | None = None
-    unsaved: MetadataSnapshot | None = None
-    """A snapshot not yet written to disk (a planted bug)."""
+    holds_data: bool = False
+    """Its broker has partitions of topics."""
+    was_damaged: bool = False
+    """The log or the snapshot was lost, and the rest of the folder is there."""
 
     def log(self) -> LogHistory:
         """The history in the log alone."""
@@ -93,27 +95,17 @@ class Disk:
         self.synced = max(0, self.synced - (len(self.batches) - len(kept)))
         self.batches, self.start = kept, to
 
-    def sync(self, *, is_lying: bool) -> None:
-        """Make everything durable; ``is_lying``: the sync reports success, but the log is not durable."""
-        if not is_lying:
-            self.synced = len(self.batches)
-
-    def save(self) -> None:
-        """Write the pending snapshot to disk."""
-        if self.unsaved is not None:
-            self.snapshot, self.unsaved = self.unsaved, None
-
-    def present_snapshot(self) -> MetadataSnapshot | None:
-        """Return the snapshot in use by the voter, durable or not."""
-        return self.unsaved or self.snapshot
-
     def found(self) -> Found:
-        snapshot = self.present_snapshot()
+        snapshot = self.snapshot
         return put_together(self.log(), None if snapshot is None else (snapshot.end, snapshot.epoch))
 
+    def is_lost(self) -> bool:
+        """Return whether this copy cannot be used, as in ``actors/metadata/voter_files.py``."""
+        return bool(self.found().lost) or (self.trusted and self.was_damaged and not self.has_log())
+
     def has_log(self) -> bool:
-        return bool(self.batches) or self.present_snapshot() is not None
+        return bool(self.batches) or self.snapshot is not None
 
     def members(self) -> dict[int, str]:
         """Return the last configuration that this copy knows."""
-        return last_members(self.batches, self.present_snapshot())
+        return last_members(self.batches, self.snapshot)

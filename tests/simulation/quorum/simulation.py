@@ -4,8 +4,7 @@ Controllers take snapshots; the model of a snapshot's contents is the batches it
 meanwhile. One run is one seed. Checked are I5 (an epoch has one controller) and I10 (committed records never change,
 committed logs are prefixes of one another, and snapshots contain only committed records). Committed records are on
 disk at a majority of the configuration in force. Configurations change by the rules: one at a time, after a record of
-the own epoch, between configurations whose majorities meet, to voters that are up to date. ``planted`` replaces a part
-by a wrong one.
+the own epoch, between configurations whose majorities meet, to voters that are up to date.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from heapq import heappop, heappush
 from raylog.actors.metadata.batches import Batch
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.metadata.records import MetadataRecord
+from raylog.core.metadata.records import ControllerStarted, MetadataRecord
 from raylog.core.quorum import events as ev
 from raylog.core.quorum import majority
+from raylog.protocol.message import Message
+from raylog.protocol.voter import VoterAppendRequest
 from tests.simulation.quorum.controller import SimController
 from tests.simulation.quorum.disk import Broken, Disk, last_members, members_in, records_of
-from tests.simulation.quorum.planted import Planted
 from tests.simulation.quorum.voter import SimVoter
 
 
@@ -38,10 +38,9 @@ def _end_of(batch: Batch) -> int:
 class World:
     """Voters, controllers and the network between them."""
 
-    def __init__(self, seed: int, voters: int = 3, planted: Planted | None = None, spares: int = 0) -> None:
+    def __init__(self, seed: int, voters: int = 3, spares: int = 0) -> None:
         """``voters`` brokers found the cluster; ``spares`` more may vote later."""
         self.random = random.Random(seed)
-        self.planted = planted or Planted()
         self.now_ms = 0
         self.queue: list[tuple[int, int, Callable[[], None]]] = []
         self.count = 0
@@ -60,6 +59,8 @@ class World:
         self.torn = self.random.choice([0.0, 0.0, 0.3])
         """Share of steps with a snapshot after which the voter's process dies at once."""
         self.torn_at: tuple[type, ...] = (ev.SaveSnapshot, ev.RestartLog)
+        self.slow = self.random.choice([0.0, 0.0, 0.1])
+        """Share of syncs that take long."""
         self.snapshots = 0
         self.restarts = 0
         self.changes = 0
@@ -105,6 +106,10 @@ class World:
                 delay_ms += self.random.randint(100, 3_000)
             self.after(delay_ms, deliver)
 
+    def calm(self) -> None:
+        """Lose, repeat and delay no messages, and end nothing by itself."""
+        self.loss = self.late = self.copies = self.fragile = self.torn = 0.0
+
     def run(self, duration_ms: int) -> None:
         end = self.now_ms + duration_ms
         queue = self.queue
@@ -117,7 +122,8 @@ class World:
         """Run until the condition holds, for at most 20 virtual seconds."""
         end = self.now_ms + 20_000
         while not condition():
-            assert self.now_ms < end, "the story went another way"
+            if self.now_ms >= end:
+                raise Broken("a story went another way")
             self.run(1)
 
     # ------------------------------------------------------------ checks
@@ -130,7 +136,14 @@ class World:
         promised = [member for member in members.values() if self.promised.get((member, epoch)) == controller.name]
         if len(promised) < majority(len(members)):
             raise Broken(f"{controller.name} leads epoch {epoch}, promised by {promised} of {members} alone")
+        if founding and epoch in controller.beside_data:
+            raise Broken(f"{controller.name} makes a new cluster beside a broker that holds data of one")
         self.wins += 1
+
+    def sends(self, controller: SimController, request: Message) -> None:
+        """What a proposer calls committed is committed."""
+        if isinstance(request, VoterAppendRequest) and request.committed > self.image.version:
+            raise Broken(f"{controller.name} calls {request.committed} committed, and {self.image.version} is")
 
     def promises(self, identity: str, promise: ev.SavePromise) -> None:
         """A copy never returns to a lower epoch. A batch from an epoch's winner counts as a promise of that epoch."""
@@ -147,7 +160,7 @@ class World:
         log = sender.runner
         start = 0 if log.snapshot is None else log.snapshot.end
         start = max(start, disk.start)
-        if disk.promised != request.epoch or matched <= start:
+        if matched <= start:
             return
         mine, theirs = (
             batches[bisect_left(batches, start, key=_start_of) : bisect_right(batches, matched, key=_end_of)]
@@ -171,7 +184,15 @@ class World:
                 if batch[0].start != self.image.version:
                     raise Broken(f"{batch[0]} is committed behind {self.image.version}")
                 for record in records_of(batch[1]):
+                    if isinstance(record, ControllerStarted) and record.controller_epoch != batch[0].epoch:
+                        raise Broken(f"{batch[0]} begins another epoch: {record}")
                     self.apply(record)
+
+    def are_committed(self, batches: list[Batch]) -> None:
+        """I10: a voter drops only what is committed."""
+        for batch in batches:
+            if self.committed.get(batch[0].start) != batch:
+                raise Broken(f"{batch[0]} is dropped behind a snapshot, which has {self.committed.get(batch[0].start)}")
 
     def apply(self, record: MetadataRecord) -> None:
         """A record is committed."""
@@ -219,6 +240,28 @@ class World:
         ]
         if len(ready) < majority(len(members)):
             raise Broken(f"{controller.name} enters {members}, of which only {ready} have what is committed")
+        self._is_wise(controller, before, members)
+
+    def _is_wise(self, controller: SimController, before: dict[int, str], members: dict[int, str]) -> None:
+        """No voter goes without need, and the number of voters is even for one change only."""
+        proposer = controller.proposer
+        wanted = frozenset(before) if proposer._wanted is None else proposer._wanted
+        absent = wanted - set(before)
+
+        def is_ready(number: int) -> bool:
+            identity = proposer._voters[number].identity
+            return self.held.get((identity, proposer.epoch), -1) >= proposer.committed
+
+        if len(members) > len(before):
+            if len(before) % 2 and len(wanted) - len(before) >= 2 and sum(map(is_ready, absent)) < 2:
+                raise Broken(f"{controller.name} enters {members} behind {before}, with no other voter ready")
+            return
+        for number in set(before) - set(members):
+            is_lost = proposer._voters[number].identity not in ("", before[number])
+            if is_lost and number in wanted and not is_ready(number):
+                raise Broken(f"{controller.name} removes voter {number}, whose next copy has no log yet")
+            if not is_lost and (absent or number in wanted):
+                raise Broken(f"{controller.name} removes voter {number} before {sorted(absent)} vote")
 
     def is_fenced_by_a_voter(self, controller: SimController, reason: str) -> None:
         """A broker that does not vote cannot unseat a controller."""
@@ -234,19 +277,18 @@ class World:
             return
         voter.crash()
         self.voters[number] = None
-        disk.unsaved = None
         kept = self.random.randint(disk.synced, len(disk.batches))
         del disk.batches[kept:]
         disk.synced = len(disk.batches)
-        if self.planted.promise_forgotten:
-            disk.promised, disk.candidate = max((span.epoch for span, _ in disk.batches), default=0), ""
         self.after(down_ms, lambda: self.start_voter(number))
 
     def start_voter(self, number: int) -> None:
         if self.voters[number] is None:
-            if self.disks[number].found().lost and not self.planted.open_without_epoch:
-                self.losses += 1
-                self.disks[number] = Disk(f"{number}.{self.losses + 1}")
+            disk = self.disks[number]
+            if disk.is_lost() != disk.was_damaged:
+                raise Broken(f"{disk.identity}, was damaged: {disk.was_damaged}, counts as lost: {disk.is_lost()}")
+            if disk.was_damaged:
+                self.replace_folder(number)
             self.voters[number] = SimVoter(self, number)
 
     def lose_directory(self, number: int) -> bool:
@@ -260,18 +302,26 @@ class World:
             return False
         for members in (current, *configurations):
             intact = [
-                item for item, identity in members.items() if item != number and self.disks[item].identity == identity
+                item
+                for item, identity in members.items()
+                if item != number and self.disks[item].identity == identity and not self.disks[item].was_damaged
             ]
             if len(intact) < majority(len(members)):
                 return False
         self.crash_voter(number, self.random.randint(10, 500))
-        self.losses += 1
-        entered = current.get(number)
-        self.disks[number] = Disk(f"{number}.{self.losses + 1}")
-        if self.planted.lost_voter_counts and entered is not None:
-            self.disks[number].identity = entered
-        self.disks[number].founder = self.planted.founder_for_ever and number in self.founders
+        disk, kind = self.disks[number], self.random.random()
+        if kind < 0.15 and disk.has_log():
+            disk.batches, disk.start, disk.synced, disk.snapshot, disk.was_damaged = [], 0, 0, None, True
+        elif kind < 0.3 and disk.start:
+            disk.snapshot, disk.was_damaged = None, True
+        else:
+            self.replace_folder(number)
         return True
+
+    def replace_folder(self, number: int) -> None:
+        """Put an empty copy in the place of a lost one."""
+        self.losses += 1
+        self.disks[number] = Disk(f"{number}.{self.losses + 1}")
 
     def start_controller(self) -> SimController:
         controller = SimController(self, f"c{len(self.controllers) + 1}")

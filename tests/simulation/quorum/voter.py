@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.actors.metadata.voter import order_of
 from raylog.actors.metadata.voter_runner import Answer, VoterRunner
-from raylog.core.quorum import LogHistory, put_together
+from raylog.core.quorum import LogHistory, VoterMachine
 from raylog.core.quorum import events as ev
 from raylog.protocol.broker import BROKER
 from raylog.protocol.message import Message
 from raylog.protocol.voter import VoterAppendReply
 from tests.simulation.quorum.disk import Broken, batches_of, snapshot_of
-from tests.simulation.quorum.planted import voter_of
 
 if TYPE_CHECKING:
     from tests.simulation.quorum.simulation import World
@@ -33,7 +32,7 @@ class SimVoter:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.disk = disk = world.disks[number]
-        self.machine = voter_of(world.planted)(
+        self.machine = VoterMachine(
             self._opened(),
             identity=disk.identity,
             promised=disk.promised,
@@ -48,10 +47,7 @@ class SimVoter:
     def _opened(self) -> LogHistory:
         """Finish work that a crash interrupted."""
         disk = self.disk
-        found, snapshot = disk.found(), disk.snapshot
-        if self.world.planted.open_without_epoch and snapshot is not None and disk.log().end >= snapshot.end:
-            disk.start_at(snapshot.end)
-            return put_together(disk.log(), (snapshot.end, snapshot.epoch)).history
+        found = disk.found()
         if found.restart_at is not None:
             disk.batches, disk.start, disk.synced = [], found.restart_at, 0
         elif found.drop_before is not None:
@@ -70,6 +66,8 @@ class SimVoter:
         epoch = disk.batches[-1][0].epoch if disk.batches else known.epoch_before(disk.start)
         if (disk.start, disk.end(), epoch) != (known.start, known.end, known.epoch_before(known.end)):
             raise Broken(f"voter {self.number} has {disk.found()} on disk and takes it for {known}")
+        if not known.start <= self.machine.committed <= known.end:
+            raise Broken(f"voter {self.number} has {known} and takes {self.machine.committed} for committed")
 
     def crash(self) -> None:
         """End this life."""
@@ -78,8 +76,7 @@ class SimVoter:
     def synced(self) -> None:
         """The disk has completed all writes so far."""
         if not self._runner.is_over:
-            self._files.sync(is_lying=self.world.planted.answer_before_sync and self.world.random.random() >= 0.3)
-            self.disk.save()
+            self._files.sync()
             self._runner.release()
 
     def _answer(self, answer: Answer) -> None:
@@ -96,8 +93,6 @@ class SimVoter:
 class VirtualFiles:
     """The voter's disk: appended batches may be lost until they are synced, and the process may die at each step."""
 
-    holds_data = False
-
     def __init__(self, voter: SimVoter) -> None:
         self._voter = voter
         self._world = voter.world
@@ -107,15 +102,19 @@ class VirtualFiles:
     def is_founder(self) -> bool:
         return self._disk.founder
 
+    @property
+    def holds_data(self) -> bool:
+        return self._disk.holds_data
+
     def end(self) -> int:
         return self._disk.end()
 
     def durable_end(self) -> int:
-        disk = self._disk
-        return disk.end() if self._world.planted.answer_before_sync else disk.durable_end()
+        return self._disk.durable_end()
 
     def kick(self) -> None:
-        self._world.after(self._world.random.randint(0, 15), self._voter.synced)
+        world = self._world
+        world.after(world.random.randint(0, 300 if world.random.random() < world.slow else 15), self._voter.synced)
 
     def save_promise(self, promise: ev.SavePromise) -> None:
         disk = self._disk
@@ -129,49 +128,41 @@ class VirtualFiles:
 
     def append(self, payload: memoryview, first: int) -> None:
         self._disk.batches.extend(batches_of(bytes(payload))[first:])
-        if self._world.planted.answer_before_sync:
-            self.kick()
         self._is_torn(ev.AppendSpans)
 
     def save_snapshot(self, payload: memoryview, effect: ev.SaveSnapshot) -> None:
         snapshot = snapshot_of(bytes(payload))
         self._world.is_snapshot(snapshot)
-        if self._world.planted.dropped_before_durable:
-            self._disk.unsaved = snapshot
-            self.kick()
-        else:
-            self._disk.snapshot = snapshot
+        self._disk.snapshot = snapshot
         self._is_torn(ev.SaveSnapshot)
 
     def drop_prefix(self, to: int) -> None:
+        self._world.are_committed([batch for batch in self._disk.batches if batch[0].end <= to])
         self._disk.drop(to)
         self._is_torn(ev.DropPrefix)
 
     def restart_at(self, at: int) -> None:
         self._world.restarts += 1
         disk = self._disk
-        steps = [(disk.truncate, 0), (disk.start_at, at)]
-        if self._world.planted.start_moved_first:
-            steps = [*steps[::-1], steps[0]]
-        for step, offset in steps:
+        for step, offset in ((disk.truncate, 0), (disk.start_at, at)):
             step(offset)
             if self._is_torn(ev.RestartLog):
                 return
         self._end_founding()
 
-    def sync(self, *, is_lying: bool = False) -> None:
-        self._disk.sync(is_lying=is_lying)
+    def sync(self) -> None:
+        self._disk.synced = len(self._disk.batches)
         self._end_founding()
 
     def read(self, offset: int, end: int) -> bytes:
         if offset < self._disk.start:
-            snapshot = self._disk.present_snapshot()
+            snapshot = self._disk.snapshot
             return b"" if snapshot is None else snapshot.to_bytes()
         held = [payload for span, payload in self._disk.batches if offset <= span.start and span.end <= end]
         return b"".join(held[: self._world.chunk])
 
     def _end_founding(self) -> None:
-        if self._disk.has_log() and not self._world.planted.founder_for_ever:
+        if self._disk.has_log():
             self._disk.founder = False
 
     def _is_torn(self, kind: type) -> bool:

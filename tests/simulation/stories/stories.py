@@ -9,10 +9,7 @@ from collections.abc import Callable
 
 from tests.simulation.partition.network import CONTROLLER
 from tests.simulation.partition.simulation import Simulation
-from tests.simulation.planted.bugs import STORY, Planted
-from tests.simulation.planted.planted import bug
 from tests.simulation.profiles import Faults
-from tests.simulation.runs import run_seed
 from tests.simulation.stories.scripts import (
     a_divergence_comes_twice,
     a_follower_asks_the_leader_of_another_epoch,
@@ -128,81 +125,81 @@ def a_registration_is_not_answered(simulation: Simulation, effects: int) -> None
     simulation.controller.crash_after_effects = effects
 
 
-STORIES: tuple[tuple[Script, Faults, Planted], ...] = (
+STORIES: tuple[tuple[Script, Faults, str], ...] = (
     (
         retention_overtakes_a_cut_off_leader,
         faults(min_insync_replicas=1, producers=3, acks_one=1.0),
-        bug("histories are compared beyond what retention left"),
+        "histories are compared beyond what retention left",
     ),
     (
         the_last_man_crashes_and_comes_back_last,
         faults(min_insync_replicas=1, down_ms=1500),
-        bug("anybody may lead when no ISR member is there"),
+        "anybody may lead when no ISR member is there",
     ),
     (
         both_fall_in_turn,
         faults(min_insync_replicas=1, down_ms=60, fetch_wait_ms=400),
-        bug("a new follower truncates to its high watermark"),
+        "a new follower truncates to its high watermark",
     ),
     (
         a_fetch_outlives_its_sender,
         faults(min_insync_replicas=2, down_ms=50, fetch_wait_ms=100),
-        bug("a leader takes fetches of a follower's earlier lives"),
+        "a leader takes fetches of a follower's earlier lives",
     ),
     (
         an_isr_proposal_outlives_the_life_it_names,
         faults(min_insync_replicas=2, down_ms=100, session_timeout_ms=3000),
-        bug("an ISR change does not say which life of a member it means"),
+        "an ISR change does not say which life of a member it means",
     ),
     (
         two_leaders_in_a_row_have_tails,
         faults(brokers=2, min_insync_replicas=2, producers=3, acks_one=1.0, down_ms=1000),
-        bug("histories are compared by their ends alone"),
+        "histories are compared by their ends alone",
     ),
     (
         a_follower_asks_the_leader_of_another_epoch,
         faults(brokers=2, min_insync_replicas=1),
-        bug("a leader takes fetches of other epochs"),
+        "a leader takes fetches of other epochs",
     ),
     (
         the_only_copy_that_may_lead_is_gone,
         faults(min_insync_replicas=2, down_ms=400),
-        bug("an eligible replica leads though it lost its log"),
+        "an eligible replica leads though it lost its log",
     ),
     (
         an_old_order_reaches_a_new_life,
         faults(min_insync_replicas=2, down_ms=300),
-        bug("a replica obeys what was told to its earlier lives"),
+        "a replica obeys what was told to its earlier lives",
     ),
     (
         a_divergence_comes_twice,
         faults(min_insync_replicas=1, producers=3, acks_one=1.0),
-        bug("fetch answers are not matched to the request"),
+        "fetch answers are not matched to the request",
     ),
     (
         records_are_deleted_while_a_follower_is_away,
         faults(min_insync_replicas=1, down_ms=100),
-        bug("a follower joins the ISR with an older log start"),
+        "a follower joins the ISR with an older log start",
     ),
     (
         a_resignation_comes_twice,
         faults(chaos_s=8, session_timeout_ms=4000),
-        bug("a resignation from an earlier epoch counts"),
+        "a resignation from an earlier epoch counts",
     ),
     (
         a_new_leader_never_hears_a_follower,
         faults(chaos_s=12, min_insync_replicas=2, down_ms=300),
-        bug("a follower never heard never lags"),
+        "a follower never heard never lags",
     ),
     (
         a_zombie_takes_up_an_old_epoch,
         faults(min_insync_replicas=1, down_ms=3000),
-        bug("a checker asks a zombie for what later epochs committed"),
+        "a checker asks a zombie for what later epochs committed",
     ),
 )
 
 
-STORY_OF = {planted.name: (script, options) for script, options, planted in STORIES}
+STORY_OF = {bug: (script, options) for script, options, bug in STORIES}
 """The story that catches a planted bug, by the bug's name."""
 
 
@@ -215,18 +212,3 @@ def play(script: Script, options: Faults) -> Violation | None:
     except Violation as found:
         return found
     return None
-
-
-def catch(planted: Planted) -> tuple[int, Violation | None]:
-    """Plant a bug and run its profile, or its story, until it is noticed; return the last seed and the violation.
-
-    The machines' own checks are off: the external checkers are under test.
-    """
-    with planted.applied():
-        if planted.profile == STORY:
-            return 1, play(*STORY_OF[planted.name])
-        for seed in range(1, planted.seeds + 1):
-            violation = run_seed(seed, planted.profile, validate=False).violation
-            if violation is not None:
-                return seed, violation
-    return planted.seeds, None

@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.simulation.partition.simulation import Simulation
-from tests.simulation.planted.bugs import Planted
-from tests.simulation.planted.planted import TOO_DEEP
+from tests.simulation.planted.planted import TOO_DEEP, bug
 from tests.simulation.profiles import Faults
 from tests.simulation.stories.scripts import an_eligible_replica_takes_over
 from tests.simulation.stories.stage import faults
@@ -18,13 +17,13 @@ from tests.simulation.stories.stories import STORIES, STORY_OF, Script, a_regist
 pytestmark = pytest.mark.sim
 
 
-@pytest.mark.parametrize(("script", "options", "planted"), STORIES, ids=[script.__name__ for script, _, _ in STORIES])
-def test_a_story_ends_well_and_only_without_its_bug(script: Script, options: Faults, planted: Planted) -> None:
+@pytest.mark.parametrize(("script", "options", "name"), STORIES, ids=[script.__name__ for script, _, _ in STORIES])
+def test_a_story_ends_well_and_only_without_its_bug(script: Script, options: Faults, name: str) -> None:
     assert play(script, options) is None
-    with planted.applied():
+    with bug(name).applied():
         found = play(script, options)
     assert found is not None
-    assert found.rule in planted.rules, found
+    assert found.rule in bug(name).rules, found
 
 
 def test_every_bug_that_is_too_deep_for_a_profile_has_a_story() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from raylog.core.ids import NO_LEADER
@@ -234,8 +234,8 @@ class Checks:
         """A consumer got records."""
         self.committed.seen(f"consumer {client} in epoch {leader_epoch}", offset, entries)
 
-    def metadata_changed(self, before: PartitionState, after: PartitionState) -> None:
-        """The partition's durable state changed."""
+    def metadata_changed(self, before: PartitionState, after: PartitionState, lost: Collection[int]) -> None:
+        """The partition's durable state changed; ``lost`` were replicas without their logs."""
         self.simulation.world.tell(
             "controller: leader {} epoch {} isr {} partition epoch {}",
             after.leader,
@@ -243,7 +243,6 @@ class Checks:
             after.isr,
             after.partition_epoch,
         )
-        lost = {broker for partition, broker in self.simulation.controller.public.lost_logs}
         self.metadata.changed(before, after, lost)
         self.resigning.elected(after)
         self._members_hold(after)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 
-from raylog.core.ids import NO_LEADER, TopicPartition
+from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.records import BrokerStopped, MetadataRecord, PartitionChanged
 from raylog.core.partition import PartitionState
@@ -99,16 +99,17 @@ class MetadataWorld(World):
             return
         place = TopicPartition(record.topic, record.partition)
         before = self.image.partition(place)
+        lost = {broker for partition, broker in self.image.lost_logs if partition == place}
         super().apply(record)
-        self._changed(place, before)
+        self._changed(place, before, lost)
 
-    def _changed(self, place: TopicPartition, before: PartitionState | None) -> None:
+    def _changed(self, place: TopicPartition, before: PartitionState | None, lost: set[BrokerId]) -> None:
+        """A partition's committed state changed; ``lost`` were replicas without their logs."""
         after = self.image.partition(place)
         if after is None:
             return
         if before is not None:
             topic = self.image.topics[place.topic]
-            lost = {broker for partition, broker in self.image.lost_logs if partition == place}
             MetadataLine(int(topic.config.get("min.insync.replicas", "0"))).changed(before, after, lost)
             gives_up = before.leader != NO_LEADER == after.leader and self.image.is_stopped(before.leader)
             if gives_up and int(before.leader) not in self.forced:

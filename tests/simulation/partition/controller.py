@@ -272,13 +272,14 @@ class ControllerNode(Pausable):
     def _synced_up_to(self, end: int) -> None:
         for record in self.records[self.durable : end]:
             before = self.public.partition(PARTITION)
+            lost = {int(broker) for _, broker in self.public.lost_logs}
             self.public.apply(record)
             after = self.public.partition(PARTITION)
             if after is not None and after is not before:
                 self.history.append((self.world.now_us, after))
                 self.world.note(after.leader, after.leader_epoch, after.partition_epoch)
                 if before is not None:
-                    self.simulation.checks.metadata_changed(before, after)
+                    self.simulation.checks.metadata_changed(before, after, lost)
                     if before.replicas != after.replicas:
                         self.simulation.placed(after)
         self.durable = max(self.durable, end)

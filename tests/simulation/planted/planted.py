@@ -1,15 +1,19 @@
 """Planted bugs: each breaks one rule of the protocol by patching one method, and names the checker that must catch it.
 
-A checker that has never fired, or a profile that finds none of these, proves nothing. ``sabotage.py`` has the patches.
+A checker that has never fired, or a profile that finds none of these, proves nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.core.controller import isr_changes, liveness, registrations
-from raylog.core.controller import leadership as election
+from raylog.core.ids import NO_LEADER
+from raylog.core.outbox import Outbox
+from raylog.core.partition import PartitionState
 from raylog.core.replication import leader as leader_module
-from raylog.core.replication import watermark as watermark_module
+from raylog.core.replication.events import Effect, TruncateLog
 from raylog.core.replication.follower import Follower
 from raylog.core.replication.isr import InSyncSet
 from raylog.core.replication.leader import Leader
@@ -20,8 +24,7 @@ from tests.simulation.groups.planted import GROUP_BUGS
 from tests.simulation.partition.controller import ControllerNode
 from tests.simulation.partition.disk import VirtualLog
 from tests.simulation.partition.replica import ReplicaProcess
-from tests.simulation.planted import sabotage
-from tests.simulation.planted.bugs import STORY, Planted
+from tests.simulation.planted.bugs import STORY, Edit, Planted
 from tests.simulation.planted.planted_admin import ADMIN_BUGS
 from tests.simulation.planted.planted_metadata import METADATA_BUGS
 from tests.simulation.planted.planted_moves import MOVE_BUGS
@@ -33,6 +36,19 @@ from tests.simulation.storage.planted import STORAGE_BUGS
 from tests.simulation.stories.stories import STORY_OF, play
 from tests.simulation.world import Violation
 
+
+def truncate_to_watermark(original: Callable[..., None]) -> Callable[..., None]:
+    """A new follower cuts what is above its own high watermark."""
+
+    def enter(self: ReplicaMachine, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        if state.leader not in (self.broker, NO_LEADER):
+            self._log.truncate(self._log.high_watermark)
+            out.now.append(TruncateLog(cause=cause, to=self._log.high_watermark))
+        original(self, state, cause, now_ms, out)
+
+    return enter
+
+
 PLANTED = (
     Planted(
         "high watermark is the log end on election",
@@ -41,7 +57,7 @@ PLANTED = (
         ("I2", "I4", "I7"),
         ReplicaMachine,
         "_lead",
-        sabotage.watermark_is_log_end_on_election(ReplicaMachine._lead),
+        Edit("self._leader = Leader(", "self._log.high_watermark = self._log.durable_end\n    self._leader = Leader("),
     ),
     Planted(
         "acks=all is answered on append",
@@ -50,7 +66,7 @@ PLANTED = (
         ("I1", "I11"),
         ParkedProduces,
         "complete",
-        sabotage.ack_on_append(ParkedProduces.complete),
+        Edit("(self._by_watermark, watermark)", "(self._by_watermark, 1 << 60)"),
     ),
     Planted(
         "a follower acknowledges before its sync",
@@ -59,7 +75,7 @@ PLANTED = (
         ("I4",),
         Follower,
         "fetch",
-        sabotage.acknowledge_before_sync(Follower.fetch),
+        Edit("out.after_sync", "out.now"),
     ),
     Planted(
         "a new follower truncates to its high watermark",
@@ -68,7 +84,7 @@ PLANTED = (
         ("I4", "I9", "I1", "I7"),
         ReplicaMachine,
         "_enter",
-        sabotage.truncate_to_watermark(ReplicaMachine._enter),
+        truncate_to_watermark(ReplicaMachine._enter),
     ),
     Planted(
         "the high watermark counts the ISR, not the maximal ISR",
@@ -77,7 +93,7 @@ PLANTED = (
         ("I4", "I7"),
         InSyncSet,
         "maximal",
-        property(lambda self: self.state.isr),
+        Edit("self._maximal", "self.state.isr"),
     ),
     Planted(
         "a leaving member stops counting when it is proposed",
@@ -86,7 +102,7 @@ PLANTED = (
         ("I4", "I7"),
         InSyncSet,
         "maximal",
-        property(sabotage.count_pending_shrink),
+        Edit("self._maximal", "tuple(dict(self.pending.members)) if self.pending else self.state.isr"),
     ),
     Planted(
         "the controller changes the ISR without compare-and-set",
@@ -95,7 +111,7 @@ PLANTED = (
         ("I10", "I7"),
         isr_changes.IsrChanges,
         "change_isr",
-        sabotage.no_compare_and_set(isr_changes.IsrChanges.change_isr),
+        Edit("event.partition_epoch > state", "0 > state", "event.partition_epoch < state", "0 > state"),
     ),
     Planted(
         "a follower joins the ISR below the start of the epoch",
@@ -104,7 +120,7 @@ PLANTED = (
         ("I7",),
         leader_module,
         "may_join",
-        sabotage.may_join_below_epoch_start,
+        Edit("and progress.durable_end >= epoch_start", ""),
     ),
     Planted(
         "fetch answers are not matched to the request",
@@ -122,7 +138,7 @@ PLANTED = (
         ("I5", "I10", "machine"),
         ReplicaProcess,
         "told",
-        sabotage.start_as_an_earlier_life(ReplicaProcess.told),
+        Edit("if not", "if self.machine is None:\n        self.registered(incarnation, state)\n    elif not"),
     ),
     Planted(
         "records are committed below min.insync.replicas",
@@ -131,7 +147,7 @@ PLANTED = (
         ("I4", "I7"),
         leader_module,
         "committed_end",
-        sabotage.ignore_min_insync_replicas(watermark_module.committed_end),
+        Edit("if eligible or isr_size < min_insync_replicas:", "if False:"),
     ),
     Planted(
         "the high watermark is shown before it reaches the epoch's start",
@@ -140,7 +156,7 @@ PLANTED = (
         ("I3",),
         Leader,
         "_expose",
-        sabotage.expose_at_once(Leader._expose),
+        Edit("if self._log.high_watermark >= self.epoch_start:", "if True:"),
     ),
     Planted(
         "anybody may lead when no ISR member is there",
@@ -149,7 +165,7 @@ PLANTED = (
         ("I1", "I2", "I6", "I7"),
         liveness,
         "settle",
-        sabotage.unclean_election(election.settle),
+        Edit("if unclean and hopeless and online:", "if online:"),
     ),
     Planted(
         "producer state is forgotten",
@@ -167,7 +183,7 @@ PLANTED = (
         ("I4", "I7", "I8"),
         ReplicaMachine,
         "leadership_error",
-        sabotage.fetches_of_any_epoch(ReplicaMachine.leadership_error),
+        Edit("(leader_epoch != NO_EPOCH or is_follower)", "leader_epoch != NO_EPOCH and not is_follower"),
     ),
     Planted(
         "producer state is forgotten at a leader change",
@@ -176,7 +192,7 @@ PLANTED = (
         ("I11",),
         VirtualLog,
         "assign_epoch",
-        sabotage.forget_producers(VirtualLog.assign_epoch),
+        Edit("self._assigned.add(epoch)", "self._assigned.add(epoch)\n    self.producers.clear()"),
     ),
     Planted(
         "a sync is reported before it is done",
@@ -185,7 +201,7 @@ PLANTED = (
         ("I1", "I4", "I7"),
         ReplicaRunner,
         "synced",
-        sabotage.report_what_is_written,
+        Edit("synced_end_offset", "log_end_offset"),
     ),
     Planted(
         "the controller speaks before its log is synced",
@@ -194,7 +210,7 @@ PLANTED = (
         ("I5", "I7", "I10", "machine"),
         ControllerNode,
         "committed_offset",
-        property(lambda self: self.log_end_offset),
+        Edit("self.durable", "len(self.records)"),
     ),
     Planted(
         "a lost log is ignored",
@@ -221,7 +237,7 @@ PLANTED = (
         ("I3", "I1", "I2", "I6", "I7", "controller"),
         liveness,
         "settle",
-        sabotage.lost_logs_lead(election.settle),
+        Edit("isr = _settled_isr(", "lost = ()\n    isr = _settled_isr("),
     ),
 )
 
@@ -233,7 +249,7 @@ TOO_DEEP = (
         ("I8", "I7", "I4"),
         Leader,
         "_answer_divergence",
-        sabotage.compare_ends_alone(Leader._answer_divergence),
+        Edit("shared.epoch == event.last_fetched_epoch and ", ""),
     ),
     Planted(
         "a checker asks a zombie for what later epochs committed",
@@ -242,7 +258,7 @@ TOO_DEEP = (
         ("I6",),
         CommittedOnce,
         "led",
-        sabotage.ask_for_everything(CommittedOnce.led),
+        Edit("if earlier < epoch", "if earlier <= 1 << 60"),
     ),
     Planted(
         "histories are compared beyond what retention left",
@@ -259,8 +275,8 @@ TOO_DEEP = (
         1,
         ("I4", "I7"),
         Leader,
-        "on_fetch",
-        sabotage.fetches_of_any_life(Leader.on_fetch),
+        "_fetch_refusal",
+        Edit("event.incarnation < progress.incarnation", "False"),
     ),
     Planted(
         "an ISR change does not say which life of a member it means",
@@ -269,7 +285,7 @@ TOO_DEEP = (
         ("I4", "I7", "I1", "I6"),
         isr_changes.IsrChanges,
         "change_isr",
-        sabotage.members_of_any_life(isr_changes.IsrChanges.change_isr),
+        Edit("found.incarnation != incarnation or not", "not"),
     ),
 )
 """Too rare for a profile: ``stories.py`` scripts them."""

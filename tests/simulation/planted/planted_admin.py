@@ -2,95 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
-from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import LeaderResigned
 from raylog.core.controller.isr_changes import IsrChanges
-from raylog.core.ids import BrokerId, Offset, PartitionEpoch
-from raylog.core.outbox import Outbox
 from raylog.core.replication.deletions import Deletions
-from raylog.core.replication.events import AdvanceLogStart, DeleteRecordsReceived, Effect
 from raylog.core.replication.leader import Leader
-from tests.simulation.planted.bugs import STORY, Planted
+from tests.simulation.planted.bugs import STORY, Edit, Planted
 
-
-def wait_for_nobody(self: Deletions) -> tuple[Offset, list[BrokerId]]:
-    """The leader's own log start is the low watermark."""
-    return self._log.start, []
-
-
-def wait_for_the_isr_alone(self: Deletions) -> tuple[Offset, list[BrokerId]]:
-    """Eligible replicas do not count for the low watermark."""
-    counted = [progress.log_start for broker, progress in self._followers.items() if broker in self._isr.maximal]
-    return min([self._log.start, *counted]), []
-
-
-def join_with_any_start(original: Callable[..., bool]) -> Callable[..., bool]:
-    """A follower may join the ISR before it has applied the leader's log start."""
-
-    def may_join(self: Leader, broker: BrokerId, progress: Any, now_ms: int) -> bool:
-        return original(self, broker, replace(progress, log_start=self._log.start), now_ms)
-
-    return may_join
-
-
-def delete_what_is_durable(original: Callable[..., None]) -> Callable[..., None]:
-    """The log start moves to the leader's durable end, committed or not."""
-
-    def on_delete(self: Deletions, event: DeleteRecordsReceived, exposed: Offset | None, out: Outbox[Effect]) -> None:
-        original(self, event, exposed, out)
-        out.now[:] = [
-            replace(effect, to=self._log.durable_end) if isinstance(effect, AdvanceLogStart) else effect
-            for effect in out.now
-        ]
-
-    return on_delete
-
-
-def delete_a_little_more(original: Callable[..., None]) -> Callable[..., None]:
-    """One record more than requested is deleted, if committed."""
-
-    def on_delete(self: Deletions, event: DeleteRecordsReceived, exposed: Offset | None, out: Outbox[Effect]) -> None:
-        original(self, event, exposed, out)
-        out.now[:] = [
-            replace(effect, to=Offset(min(effect.to + 1, self._log.high_watermark)))
-            if isinstance(effect, AdvanceLogStart)
-            else effect
-            for effect in out.now
-        ]
-
-    return on_delete
-
-
-def resign_within_the_isr(original: Callable[..., None]) -> Callable[..., None]:
-    """Another replica leads, and the one that resigned still counts as in sync."""
-
-    def resign(self: IsrChanges, event: LeaderResigned, decision: ControllerDecision) -> None:
-        before = decision.image.partition(event.partition)
-        original(self, event, decision)
+_COUNTED = "if broker in self._isr.maximal or broker in state.elr or places.get(broker, 0)"
+_SETTLE = "self._liveness.settle(event.partition, decision, leaving=event.broker)"
+_STAY = """
         after = decision.image.partition(event.partition)
-        if before is not None and after is not None and after is not before:
-            isr = tuple(broker for broker in after.replicas if broker in (*after.isr, event.broker))
-            epoch = PartitionEpoch(after.partition_epoch + 1)
-            self._liveness.commit(after, replace(after, isr=isr, elr=(), partition_epoch=epoch), decision)
-
-    return resign
-
-
-def resign_from_any_epoch(original: Callable[..., None]) -> Callable[..., None]:
-    """A resignation counts even after another replica leads in a later epoch."""
-
-    def resign(self: IsrChanges, event: LeaderResigned, decision: ControllerDecision) -> None:
-        state = decision.image.partition(event.partition)
-        if state is not None and state.leader_epoch > event.leader_epoch and len(state.isr) > 1:
-            self._liveness.settle(event.partition, decision, leaving=event.broker)
-        original(self, event, decision)
-
-    return resign
-
+        self._liveness.commit(after, with_isr(after, state.isr), decision)"""
 
 ADMIN_BUGS = (
     Planted(
@@ -100,7 +21,7 @@ ADMIN_BUGS = (
         ("I16",),
         Deletions,
         "_low_watermark",
-        wait_for_nobody,
+        Edit(_COUNTED, "if False"),
     ),
     Planted(
         "the low watermark does not wait for eligible replicas",
@@ -109,7 +30,7 @@ ADMIN_BUGS = (
         ("I16",),
         Deletions,
         "_low_watermark",
-        wait_for_the_isr_alone,
+        Edit(_COUNTED, "if broker in self._isr.maximal"),
     ),
     Planted(
         "a follower joins the ISR with an older log start",
@@ -118,7 +39,7 @@ ADMIN_BUGS = (
         ("I16",),
         Leader,
         "_may_join",
-        join_with_any_start(Leader._may_join),
+        Edit("progress.log_start < self._log.start or ", ""),
     ),
     Planted(
         "the log start moves beyond the high watermark",
@@ -127,7 +48,7 @@ ADMIN_BUGS = (
         ("I16",),
         Deletions,
         "on_request",
-        delete_what_is_durable(Deletions.on_request),
+        Edit("to=before", "to=self._log.durable_end"),
     ),
     Planted(
         "more records are deleted than was asked for",
@@ -136,7 +57,7 @@ ADMIN_BUGS = (
         ("I16",),
         Deletions,
         "on_request",
-        delete_a_little_more(Deletions.on_request),
+        Edit("to=before", "to=min(before + 1, self._log.high_watermark)"),
     ),
     Planted(
         "a leader that resigned stays in the ISR",
@@ -145,7 +66,7 @@ ADMIN_BUGS = (
         ("L4",),
         IsrChanges,
         "resign",
-        resign_within_the_isr(IsrChanges.resign),
+        Edit(_SETTLE, _SETTLE + _STAY),
     ),
     Planted(
         "a resignation from an earlier epoch counts",
@@ -154,6 +75,6 @@ ADMIN_BUGS = (
         ("L4",),
         IsrChanges,
         "resign",
-        resign_from_any_epoch(IsrChanges.resign),
+        Edit("state.leader == event.broker and state.leader_epoch == event.leader_epoch", "len(state.isr) > 1"),
     ),
 )

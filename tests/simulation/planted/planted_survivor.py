@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from raylog.core.ids import Offset
-from raylog.core.outbox import Outbox
 from raylog.core.replication import leader as leader_module
-from raylog.core.replication import watermark as watermark_module
 from raylog.core.replication.disk import DiskHealth
-from raylog.core.replication.events import Effect
 from raylog.core.replication.leader import Leader
 from tests.simulation.partition.disk import VirtualLog
-from tests.simulation.planted.bugs import Planted
-
-Rule = Callable[..., Offset]
-
-
-def _never_claim(self: Leader, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-    """A last replica waits until others return, as the leaders of Kafka do."""
-
-
-def _beside_eligible(original: Rule) -> Rule:
-    def committed_end(**known: Any) -> Offset:
-        return original(**(known | {"eligible": False}))
-
-    return committed_end
-
-
-def _whatever_comes(original: Rule) -> Rule:
-    def committed_end(**known: Any) -> Offset:
-        return original(**(known | {"epoch_start": Offset(1 << 60)}))
-
-    return committed_end
-
-
-def _keep_log_end(self: VirtualLog, watermark: int) -> None:
-    self.kept_watermark = self.end
-
+from tests.simulation.planted.bugs import Edit, Planted, nothing
 
 SURVIVOR_BUGS = (
     Planted(
@@ -48,7 +16,7 @@ SURVIVOR_BUGS = (
         ("L4",),
         Leader,
         "claim",
-        _never_claim,
+        nothing,
     ),
     Planted(
         "what the last replica has is shown while others may lead",
@@ -57,7 +25,7 @@ SURVIVOR_BUGS = (
         ("I7",),
         leader_module,
         "committed_end",
-        _beside_eligible(watermark_module.committed_end),
+        Edit("lowest = own_durable_end", "lowest, eligible = own_durable_end, False"),
     ),
     Planted(
         "the last replica commits what comes in",
@@ -66,17 +34,9 @@ SURVIVOR_BUGS = (
         ("I4",),
         leader_module,
         "committed_end",
-        _whatever_comes(watermark_module.committed_end),
+        Edit("lowest = own_durable_end", "lowest, epoch_start = own_durable_end, 1 << 60"),
     ),
-    Planted(
-        "a leader does not mind that its disk hangs",
-        "hanging",
-        20,
-        ("L5",),
-        DiskHealth,
-        "look",
-        lambda self, now_ms, sync_since_ms, limit_ms: None,
-    ),
+    Planted("a leader does not mind that its disk hangs", "hanging", 20, ("L5",), DiskHealth, "look", nothing),
     Planted(
         "the log end is kept for the high watermark",
         "reboot",
@@ -84,6 +44,6 @@ SURVIVOR_BUGS = (
         ("I2", "I4"),
         VirtualLog,
         "keep_watermark",
-        _keep_log_end,
+        Edit("= watermark", "= self.end"),
     ),
 )

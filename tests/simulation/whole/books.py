@@ -7,10 +7,12 @@ The books have no access to the servers: only to sent, acknowledged, read and co
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from raylog.core.ids import TopicPartition
+from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.world import Violation
 
 At = TopicPartition
@@ -61,6 +63,10 @@ class Books:
     """Topics with a requested deletion."""
     deleted: set[str] = field(default_factory=set)
     """Topics with an acknowledged deletion."""
+    on_committed: Callable[[At, int, str, bool], None] = lambda *_: None
+    """Takes partition, offset behind a committed record, how a client knows, and whether acks=all stored it."""
+    on_written: Callable[[At, int, str, float], None] = lambda *_: None
+    """Takes partition, offset behind a record that acks=1 stored, how a client knows, and when it was sent."""
     acked: int = 0
     read: int = 0
     calls: int = 0
@@ -100,6 +106,9 @@ class Books:
             raise Violation("W2", f"{value!r} was sent to {record.at} and acknowledged at {at}")
         if offset >= 0 and record.acks == "all":
             self._same(at, offset, value, "acknowledged")
+            self.on_committed(at, offset + 1, f"{value[:40]!r} was acknowledged", True)
+        elif offset >= 0:
+            self.on_written(at, offset + 1, f"{value[:40]!r} was acknowledged", record.sent_s)
 
     def seen(self, reader: str, at: At, offset: int, value: bytes) -> None:
         """A reader received a record."""
@@ -108,8 +117,11 @@ class Books:
         if record is None or record.at != at:
             raise Violation("W3", f"{reader} read {value!r} from {at}, where it was never sent")
         self._same(at, offset, value, f"read by {reader}")
+        self.on_committed(at, offset + 1, f"{reader} read {value[:40]!r}", False)
 
     def _same(self, at: At, offset: int, value: bytes, what: str) -> None:
+        if at.topic == UNCLEAN:
+            return
         known = self.content[at].setdefault(offset, value)
         if known != value:
             raise Violation("W4", f"{at} has {known!r} at {offset}, and {value!r} was {what} there")

@@ -14,6 +14,7 @@ from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient
+from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -36,10 +37,17 @@ class Finish:
         admin = await self._admin()
         await self._until("every partition is whole", lambda: self._is_whole(admin))
         await self._until("every producer is done", self._nothing_waits)
-        await self._write_everywhere()
+        await self._write_everywhere("last-producer")
+        if self._world.plan.is_operated:
+            await self._stop_a_broker(admin)
+        await self._write_without_waiting()
         await self._check_topics(admin)
+        await self._until("the replicas are the same", self._replicas_differ)
         ends = await self._read_everything()
         self._check_records(ends)
+        self._check_last()
+        if UNCLEAN in self._world.plan.topics_besides:
+            await self._until("the present history was read", self._has_old_view)
         for group in (BY_HAND, AUTOMATIC)[: self._world.plan.members]:
             await self._until(f"{group} has read everything", partial(self._group_is_done, group, ends))
         await self._check_commits()
@@ -62,6 +70,15 @@ class Finish:
             self._world.waits_for = f"{what}: {missing}"
             await asyncio.sleep(POLL_S)
 
+    async def _has_old_view(self) -> str:
+        at = TopicPartition(UNCLEAN, 0)
+        view = self._world.view.get(at, {})
+        missed = [offset for offset, value in self._read[at].items() if view.get(offset) != value]
+        return f"{len(missed)} records of {at} from {missed[0]} on" if missed else ""
+
+    async def _replicas_differ(self) -> str:
+        return self._world.observer.final_difference()
+
     async def _nothing_waits(self) -> str:
         late = [what for _, what in self._books.waiting.values() if what.startswith("producer-")]
         return late[0] if late else ""
@@ -78,17 +95,56 @@ class Finish:
             return f"moves go on: {next(iter(moving.values()))}"
         for topic in topics.values():
             for partition in topic.partitions:
-                if partition.leader < 0 or sorted(partition.isr) != sorted(partition.replicas):
+                is_preferred = partition.leader == partition.replicas[0]
+                if not is_preferred or sorted(partition.isr) != sorted(partition.replicas):
                     state = f"leader {partition.leader}, ISR {partition.isr} of {partition.replicas}"
                     return f"{topic.name}-{partition.partition} has {state}"
         return ""
 
-    async def _write_everywhere(self) -> None:
+    async def _write_everywhere(self, name: str) -> None:
         """Every partition takes a write within a producer's delivery timeout."""
-        last = ProducingClient(self._world, "last-producer", acks="all", idempotent=True)
+        last = ProducingClient(self._world, name, acks="all", idempotent=True)
         async with AsyncProducer(delivery_timeout_ms=int(DELIVERY_S * 1000)) as producer:
             for at in self._world.open_partitions():
                 await last.write(producer, at)
+
+    async def _stop_a_broker(self, admin: AsyncAdmin) -> None:
+        """Every partition takes a write without a broker that was stopped; all is whole after its return."""
+        world, broker = self._world, 1 + int(self._world.scheduler.between(0, self._world.plan.brokers))
+        if not world.observer.may_stop(broker):
+            return  # a topic was created while brokers were missing, and has too few replicas
+
+        async def refusal() -> str:
+            try:
+                await self._client.call("stop broker", admin.stop_broker(broker, timeout_s=API_S), API_S)
+            except RaylogError as error:
+                return repr(error)
+            return ""
+
+        await self._until(f"broker {broker} was stopped", refusal)
+        await world.cluster.stop_broker(broker)
+        await self._write_everywhere("last-producer-without")
+        await self._client.resume(admin, broker)
+        world.cluster.start_broker(broker)
+        await self._until("every partition is whole again", lambda: self._is_whole(admin))
+
+    async def _write_without_waiting(self) -> None:
+        """Records with acks=1 and acks=0 are stored where no leader changes."""
+        world, sent = self._world, self._books.sent
+        self._epochs = {at: world.observer.leader_epoch(at) for at in world.open_partitions()}
+        for acks in (1, 0):
+            last = ProducingClient(world, f"last-acks-{acks}", acks=acks, idempotent=False)
+            async with AsyncProducer(acks=acks, enable_idempotence=False, linger_ms=0) as producer:
+                for at in world.open_partitions():
+                    await last.write(producer, at)
+        await asyncio.sleep(POLL_S)  # records without an answer are on their way
+        self._last = [value for value, record in sent.items() if record.producer.startswith("last-acks-")]
+
+    def _check_last(self) -> None:
+        for value in self._last:
+            at = self._books.sent[value].at
+            if self._epochs[at] == self._world.observer.leader_epoch(at) and value not in self._read[at].values():
+                raise Violation("W15", f"{value[:40]!r} was sent to {at} without a fault, and is not stored")
 
     async def _check_topics(self, admin: AsyncAdmin) -> None:
         """The metadata match the acknowledged requests."""
@@ -156,7 +212,7 @@ class Finish:
             for offset in sorted(records):
                 value = records[offset]
                 sent = books.sent[value]
-                if sent.idempotent:
+                if sent.idempotent and at.topic != UNCLEAN:
                     if value in where:
                         raise Violation("W14", f"{value[:40]!r} is stored twice: {where[value]} and {offset} of {at}")
                     if sent.order < orders.get(sent.producer, 0):
@@ -164,7 +220,7 @@ class Finish:
                     orders[sent.producer] = sent.order
                 where.setdefault(value, offset)
         for value, sent in books.sent.items():
-            if sent.offset is None or sent.acks != "all" or sent.at not in ends:
+            if sent.offset is None or sent.acks != "all" or sent.at not in ends or sent.at.topic == UNCLEAN:
                 continue
             start, _ = ends[sent.at]
             if sent.offset >= start and self._read[sent.at].get(sent.offset) != value:

@@ -22,11 +22,13 @@ from raylog.core.errors import (
     NoReassignmentInProgress,
     OffsetOutOfRange,
     RaylogError,
+    StopRefused,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At, Books, Sent
+from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -72,6 +74,13 @@ class Client:
             self.world.tell(self.name, f"{what}: {error!r}")
             return False
         return True
+
+    async def resume(self, admin: AsyncAdmin, broker: int) -> None:
+        """Let a broker that was stopped take part again."""
+        while True:
+            if await self.tried(f"resume broker {broker}", admin.resume_broker(broker, timeout_s=API_S), API_S):
+                return
+            await asyncio.sleep(0.5)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task beside the client's own; a violation in it ends the run."""
@@ -273,6 +282,11 @@ class GroupMember(Client):
 class Reader(Client):
     """Reads partitions without a group, with seeks, and at last reads everything to its end."""
 
+    def __init__(self, world: World, name: str, *, seeks: float = 0.0) -> None:
+        """``seeks``: the share of polls that a seek follows; 0 = that of the plan."""
+        super().__init__(world, name)
+        self._seeks = seeks
+
     async def run(self) -> None:
         """Read until the world is out of work."""
         consumer = AsyncConsumer(auto_offset_reset="earliest", default_api_timeout_ms=int(API_S * 1000))
@@ -294,7 +308,7 @@ class Reader(Client):
                     self.books.seen(self.name, at, record.offset, record.value)
                     self.books.step(self.name, at, last.get(at), record.offset)
                     last[at] = record.offset
-            if last and self.chance(self.world.plan.seek_share):
+            if last and self.chance(self._seeks or self.world.plan.seek_share):
                 at = self.pick(list(last))
                 target = int(self.between(0, last[at] + 1))
                 consumer.seek(at, target)
@@ -314,7 +328,38 @@ class Reader(Client):
                 self.world.tell(self.name, f"committed: {error!r}")
             else:
                 self.books.fetched(BY_HAND, at, committed, found)
+            try:
+                [end] = (await self.call("end offsets", observer.end_offsets([at]), API_S)).values()
+            except RaylogError as error:
+                self.world.tell(self.name, f"end offsets: {error!r}")
+            else:
+                self.books.on_committed(at, end, f"{self.name} was told that {at} ends at {end}", False)
         await self.call("stop", observer.stop(), 35.0)
+
+
+class View(dict[At, dict[int, bytes]]):
+    """What the reader of the topic with unclean elections has read, the last record for each offset."""
+
+
+class UncleanReader(Client):
+    """Reads the topic with unclean elections, whose records change; at last it has read its present history."""
+
+    async def run(self) -> None:
+        """Read until the world is out of work."""
+        consumer = AsyncConsumer(auto_offset_reset="earliest", metadata_max_age_ms=1_000)
+        while not await self.tried("start", consumer.start(), LAST_API_S):
+            consumer = AsyncConsumer(auto_offset_reset="earliest", metadata_max_age_ms=1_000)
+        consumer.assign([TopicPartition(UNCLEAN, 0)])
+        while not self.world.is_over:
+            found = await self.call("getmany", consumer.getmany(timeout_ms=300), 1.5)
+            for at, records in found.items():
+                for record in records:
+                    self.books.seen(self.name, at, record.offset, record.value)
+                    view = self.world.view.setdefault(at, {})
+                    if view.get(record.offset) == record.value and not record.offset:
+                        raise Violation("W5", f"{self.name} reads {at} from its start, and not where it was cut off")
+                    view[record.offset] = record.value
+        await self.call("stop", consumer.stop(), 35.0)
 
 
 class Administrator(Client):
@@ -340,12 +385,16 @@ class Administrator(Client):
             self._configure,
             self._elect,
             self._come_and_go,
+            *([self._stop_and_start] * 3 if self.world.plan.is_operated else []),
         ]
         number = 0
         while not self.world.is_quiet:
             await asyncio.sleep(self.between(0.2, 3.0))
             number += 1
             await self.pick(deeds)(admin, number)
+        if self.world.plan.is_operated:
+            for broker in range(1, self.world.plan.brokers + 1):
+                await self.resume(admin, broker)  # a stop without an answer may have been carried out late
         await admin.stop()
 
     async def _grow(self, admin: AsyncAdmin, number: int) -> None:
@@ -394,6 +443,18 @@ class Administrator(Client):
 
     async def _elect(self, admin: AsyncAdmin, number: int) -> None:
         await self.tried("elect leaders", admin.elect_leaders(timeout_s=API_S), API_S, ElectionNotNeeded)
+
+    async def _stop_and_start(self, admin: AsyncAdmin, number: int) -> None:
+        """Stop a broker as an operator does, and start it again after a while."""
+        broker = 1 + int(self.between(0, self.world.plan.brokers))
+        work = admin.stop_broker(broker, timeout_s=API_S)
+        is_stopped = await self.tried(f"stop broker {broker}", work, API_S, StopRefused)
+        if is_stopped:
+            await self.world.cluster.stop_broker(broker)
+            await asyncio.sleep(self.between(0.5, 6.0))
+        await self.resume(admin, broker)
+        if is_stopped:
+            self.world.cluster.start_broker(broker)
 
     async def _come_and_go(self, admin: AsyncAdmin, number: int) -> None:
         """A topic for a while: created, written to by the producers, deleted."""

@@ -104,10 +104,11 @@ class Cluster:
         for broker in self.voters:
             make_founder(folder_of(self.root, broker))
         for broker in range(1, self.brokers + 1):
-            self._start_broker(broker)
+            self.start_broker(broker)
         self._ensure("controller", tuple(self.hosts), self._new_controller)
 
-    def _start_broker(self, broker: int) -> None:
+    def start_broker(self, broker: int) -> None:
+        """Start a broker for the first time, or after :meth:`stop_broker`."""
         host = self.host(broker)
 
         def make(process: SimProcess) -> BrokerServer:
@@ -262,6 +263,13 @@ class Cluster:
         if process is not None:
             process.kill("ended for good")
         self.actors.pop(name, None)
+
+    async def stop_broker(self, broker: int) -> None:
+        """End a broker's processes cleanly and permanently, as an operator's command does: the supervisor first."""
+        await self.end(f"broker-{broker}")
+        while names := [name for name in self.actors if f":broker-{broker}:" in name]:
+            for name in names:
+                await self.end(name)
 
     async def _answers(self, actor: Actor) -> bool:
         """Whether an actor answers a call through Ray now, within ``FIND_TIMEOUT_S``."""

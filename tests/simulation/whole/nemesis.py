@@ -30,6 +30,8 @@ class Nemesis:
     def start(self) -> None:
         """Begin."""
         self._active = True
+        if self._world.plan.is_operated:
+            self._scheduler.after(self._scheduler.between(1.0, 4.0), self._schemes.lose_unclean)
         if self._world.plan.loses_one:
             self._scheduler.after(self._scheduler.between(1.0, 3.0), self._lose_one)
         self._again()

@@ -20,15 +20,25 @@ VOTERS: Final = "whole-voters"
 all)."""
 LAST_MAN: Final = "whole-last-man"
 """The last replica in sync is lost with its node, and eligible ones return."""
-WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN)
+OPERATOR: Final = "whole-operator"
+"""An operator stops and starts brokers; topics with a relaxed flush and with unclean elections; clients on a broker's
+host, which read its segment files."""
+WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR)
 
 THIN: Final = "thin"
 """A topic that acknowledges with one replica in sync."""
 SINGLE: Final = "single"
 """A topic of one replica."""
+LOOSE: Final = "loose"
+"""A topic that acknowledges before it syncs. Killed processes lose nothing; only a power cut on a virtual disk does."""
+LOOSE_FLUSH_MS: Final = 400
+UNCLEAN: Final = "unclean"
+"""A topic that lets replicas lead that are not in sync, so that acknowledged records may be lost."""
 TOPICS: Final[dict[str, tuple[int, dict[str, str]]]] = {
     THIN: (3, {"min.insync.replicas": "1"}),
     SINGLE: (1, {}),
+    LOOSE: (3, {"flush.messages": "40", "flush.ms": str(LOOSE_FLUSH_MS)}),
+    UNCLEAN: (3, {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}),
 }
 """Replication factor and settings of the topics that some profiles have besides the steady ones."""
 ONE_LOST: Final[dict[str, Any]] = {
@@ -74,6 +84,8 @@ class Plan:
     has_static_members: bool = False
     seek_share: float = 0.005
     """Share of polls of the reader that a seek follows."""
+    is_operated: bool = False
+    """Whether brokers are stopped and started, and clients read the files of a broker on their host."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -115,6 +127,10 @@ def draw(profile: str, seed: int) -> Plan:
         return replace(plan, **ONE_LOST) if seed % 3 == 0 else plan
     if profile == VOTERS:
         return _with_voters_at_odds(plan)
+    if profile == OPERATOR:
+        schemes, besides = ("lose_unclean",), (LOOSE, UNCLEAN)
+        calm = replace(plan, is_operated=True, schemes=schemes, topics_besides=besides, power_cuts=True)
+        return replace(calm, work_s=plan.work_s + 12.0, fault_pause_s=max(0.7, plan.fault_pause_s))
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)

@@ -8,8 +8,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from raylog.actors.replica import consumer_reads
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster import discovery
+from raylog.client.reading import local_files
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.core.invariants import InvariantBroken
@@ -24,6 +26,8 @@ from tests.simulation.whole.clients import (
     GroupMember,
     ProducingClient,
     Reader,
+    UncleanReader,
+    View,
 )
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.disks import NodeDisks
@@ -31,7 +35,8 @@ from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
-from tests.simulation.whole.plan import TOPICS, Plan
+from tests.simulation.whole.observer import Observer
+from tests.simulation.whole.plan import TOPICS, UNCLEAN, Plan
 from tests.simulation.world import Violation
 
 BUILT_S: Final = 60.0
@@ -39,6 +44,8 @@ BUILT_S: Final = 60.0
 FINISH_S: Final = 200.0
 """Deadline, after the last fault, for convergence and the final reads."""
 LOOK_S: Final = 0.5
+NEAR_BYTES_MIN: Final = 3_000
+"""Fewer bytes come with the answer to a consumer on the leader's host: less than production's, as logs are short."""
 
 
 class World:
@@ -57,8 +64,14 @@ class World:
         )
         discovery._query_controller = self.cluster.ask_controller
         self.nemesis = Nemesis(self)
+        self.observer = Observer(self)
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
         self.client_hosts = [f"127.0.0.{100 + number}" for number in range(plan.client_hosts)]
+        if plan.is_operated:
+            consumer_reads.NEAR_BYTES_MIN = NEAR_BYTES_MIN  # type: ignore[misc]
+            # The kernel closes the files of a killed process; its objects must not close other ones of these numbers.
+            local_files.SegmentFile.__del__ = lambda _: None  # type: ignore[method-assign]
+        self.view = View()
         self.places: dict[int, SimProcess] = {}
         """The processes of group members, by place."""
         self._lives = self._spawned = 0
@@ -68,6 +81,8 @@ class World:
         self.is_over = False
         """All checks are done."""
         self.violation: Violation | None = None
+        self.elected_s: dict[str, float] = {}
+        """When a replica of a partition last took a role."""
         self.elections = 0
         """Number of elected leaders of partitions, as their replicas log it."""
         self._logs = _Logs(self)
@@ -138,6 +153,7 @@ class World:
         """Claims that hold at any time."""
         try:
             self.books.check_deadlines(self.now_s)
+            self.observer.look()
         except Violation as found:
             self.fail(found)
         if self.scheduler.failures:
@@ -149,9 +165,9 @@ class World:
 
     # ------------------------------------------------------------ clients
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> SimProcess:
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None], host: str = "") -> SimProcess:
         self._spawned += 1
-        host = self.client_hosts[self._spawned % len(self.client_hosts)]
+        host = host or self.client_hosts[self._spawned % len(self.client_hosts)]
         process = SimProcess(self.scheduler, self.network, name, host)
         process.call_soon(lambda: process.create_task(self.guarded(name, work)))
         return process
@@ -195,6 +211,10 @@ class World:
             client = ProducingClient(self, name, acks=acks, idempotent=acks == "all" and chance.random() < 0.8)
             self._spawn(name, client.run())
         self._spawn("reader", Reader(self, "reader").run())
+        if UNCLEAN in self.plan.topics_besides:
+            self._spawn("unclean-reader", UncleanReader(self, "unclean-reader").run())
+        if self.plan.is_operated:
+            self._spawn("near-reader", Reader(self, "near-reader", seeks=0.3).run(), self.cluster.host(1))
         self._spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
             self.fill_place(number)
@@ -227,7 +247,10 @@ class _Logs(logging.Handler):
         world = self._world
         process = world.scheduler.current
         text = record.getMessage()
-        world.elections += ": leader " in text
+        partition, is_role, _ = text.partition(": leader ")
+        if is_role:
+            world.elections += 1
+            world.elected_s[partition] = world.now_s
         world.tell("-" if process is None else process.name, f"{record.levelname.lower()}: {text}")
         known = record.args if isinstance(record.args, tuple) else ()
         broken: list[BaseException] = [item for item in known if isinstance(item, InvariantBroken)]

@@ -71,6 +71,8 @@ class PartitionLog(ReadableLog):
         self._appended_bytes = 0
         self._checkpointed_bytes = 0
         self._closed_because: str | None = None
+        self._unreported_epochs: tuple[tuple[int, int], ...] = ()
+        """Epochs that failed appends left in the epochs' file: the next append reports those that are still there."""
 
     @classmethod
     def open(
@@ -135,13 +137,19 @@ class PartitionLog(ReadableLog):
             return self._begin_within_a_batch(payload, first.base_offset)
         check_offsets(batches, self.log_end_offset)
         headers = [header for _, header in batches]
+        unreported = tuple([entry for entry in self._unreported_epochs if entry in self.epochs.entries])
         began = self._kept_epochs.enter([(header.partition_leader_epoch, header.base_offset) for header in headers])
-        self._roll_if_due(len(payload), headers[-1], now_ms)
+        if unreported:
+            began = (*unreported, *began)
         try:
-            return self._write(payload, headers, began)
+            self._roll_if_due(len(payload), headers[-1], now_ms)
+            done = self._write(payload, headers, began)
         except RaylogError:
+            self._unreported_epochs = began
             self._forget_epochs_behind_end()
             raise
+        self._unreported_epochs = ()
+        return done
 
     def _forget_epochs_behind_end(self) -> None:
         """An append of several epochs failed: an epoch must not begin behind the end of the log."""

@@ -106,7 +106,7 @@ def test_a_follower_with_a_full_disk_forgets_epochs_of_unkept_batches(
     assert log.epochs.entries == [(1, 0)]
     monkeypatch.undo()
     assert failing is not None
-    log.append_as_follower(whole(leader))
+    assert log.append_as_follower(whole(leader)).epochs == ((1, 0), (2, 1), (3, 2)), "the caller learns of them now"
     assert log.epochs == leader.epochs
     leader.close()
     log.close()

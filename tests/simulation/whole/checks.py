@@ -34,6 +34,7 @@ class Finish:
 
     async def run(self) -> None:
         """Wait until the cluster has converged, read everything, and compare it with the books."""
+        await self._until("the administrator is done", self._is_changed)
         admin = await self._admin()
         await self._until("every partition is whole", lambda: self._is_whole(admin))
         await self._until("every producer is done", self._nothing_waits)
@@ -41,8 +42,8 @@ class Finish:
         if self._world.plan.is_operated:
             await self._stop_a_broker(admin)
         await self._write_without_waiting()
-        await self._check_topics(admin)
         await self._until("the replicas are the same", self._replicas_differ)
+        await self._check_topics(admin)
         ends = await self._read_everything()
         self._check_records(ends)
         self._check_last()
@@ -78,6 +79,9 @@ class Finish:
 
     async def _replicas_differ(self) -> str:
         return self._world.observer.final_difference()
+
+    async def _is_changed(self) -> str:
+        return "" if self._world.is_unchanged else "topics come and go"
 
     async def _nothing_waits(self) -> str:
         late = [what for _, what in self._books.waiting.values() if what.startswith("producer-")]

@@ -395,6 +395,7 @@ class Administrator(Client):
         if self.world.plan.is_operated:
             for broker in range(1, self.world.plan.brokers + 1):
                 await self.resume(admin, broker)  # a stop without an answer may have been carried out late
+        self.world.is_unchanged = True
         await admin.stop()
 
     async def _grow(self, admin: AsyncAdmin, number: int) -> None:

@@ -78,6 +78,8 @@ class World:
         self.is_built = False
         self.is_quiet = False
         """Clients send and change nothing any more."""
+        self.is_unchanged = False
+        """The administrator is done."""
         self.is_over = False
         """All checks are done."""
         self.violation: Violation | None = None

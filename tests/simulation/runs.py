@@ -73,7 +73,7 @@ def run_seed(
             simulation.run()
         except Violation as found:
             violation = found
-            simulation.world.tell("VIOLATION {}", found)
+            simulation.world.log("VIOLATION {}", found)
     world = simulation.world
     return Result(
         seed=seed,

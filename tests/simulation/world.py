@@ -66,7 +66,7 @@ class World:
         """Mix numbers into the trace hash; only integers, whose hash does not depend on the process."""
         self.trace = hash((self.trace, self.now_us, *numbers)) & _MASK
 
-    def tell(self, text: str, *args: object) -> None:
+    def log(self, text: str, *args: object) -> None:
         """Add a line to the story; formatted only when read."""
         self.story_lines.append((self.now_us, text, args))
 

@@ -168,7 +168,7 @@ class Checks:
             in_isr=current and state is not None and process.broker in state.isr,
             committed=self.committed.end,
         )
-        self.simulation.world.tell("r{} cuts [{}, {}) in epoch {}", process.broker, to, log.end, machine.leader_epoch)
+        self.simulation.world.log("r{} cuts [{}, {}) in epoch {}", process.broker, to, log.end, machine.leader_epoch)
 
     def acknowledged(self, process: ReplicaProcess, request: ProduceRequest, offset: int) -> None:
         """A leader acknowledges a batch to its producer."""
@@ -236,7 +236,7 @@ class Checks:
 
     def metadata_changed(self, before: PartitionState, after: PartitionState, lost: Collection[int]) -> None:
         """The partition's durable state changed; ``lost`` were replicas without their logs."""
-        self.simulation.world.tell(
+        self.simulation.world.log(
             "controller: leader {} epoch {} isr {} partition epoch {}",
             after.leader,
             after.leader_epoch,

@@ -165,7 +165,7 @@ class Coordinator:
         if not self.alive:
             return
         self.alive = False
-        self.world.tell("coordinator {} ends: {}", self.life, why)
+        self.world.log("coordinator {} ends: {}", self.life, why)
         for wire in self.simulation.wires:
             if wire.coordinator is self:
                 wire.break_off()
@@ -198,7 +198,7 @@ class Coordinator:
             elif how == "fenced":
                 self.end("a newer coordinator has taken over")
             else:
-                self.world.tell("coordinator {} does not know what became of its append", self.life)
+                self.world.log("coordinator {} does not know what became of its append", self.life)
                 ended, self.runner = self.runner, None
                 if ended is not None:
                     ended.end()
@@ -240,7 +240,7 @@ class Coordinator:
             runner.replay(row.key, row.value)
             answers.row(row.key, row.value, replayed=True)
         self.simulation.books.loaded(self._number, self.world.now_ms)
-        self.world.tell("coordinator {} serves in epoch {} after {} rows", self.life, self.epoch, runner.rows_replayed)
+        self.world.log("coordinator {} serves in epoch {} after {} rows", self.life, self.epoch, runner.rows_replayed)
         runner.serve()
 
     def _new_member_id(self, client_id: str) -> str:
@@ -415,7 +415,7 @@ class Coordinator:
     def trim(self, before_offset: int) -> None:
         """Delete the head of the log after a while, if that succeeds."""
         if not self._dies_here():
-            self.world.tell("coordinator {} deletes what is below {}", self.life, before_offset)
+            self.world.log("coordinator {} deletes what is below {}", self.life, before_offset)
             self.simulation.topic.trim(before_offset, partial(self._trimmed, self._loads, before_offset))
 
     def _trimmed(self, loads: int, before_offset: int) -> None:
@@ -424,7 +424,7 @@ class Coordinator:
 
     def fatal(self, reason: str) -> None:
         """A defect ends the run: the runner raises it."""
-        self.world.tell("coordinator {}: {}", self.life, reason)
+        self.world.log("coordinator {}: {}", self.life, reason)
 
 
 def _sender(call: Call) -> Sender:

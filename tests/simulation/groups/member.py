@@ -115,7 +115,7 @@ class Member:
         """End the process at once; only its broken connection shows it."""
         if self.alive:
             self.alive = False
-            self.world.tell("member {} ends: {}", self.process, why)
+            self.world.log("member {} ends: {}", self.process, why)
             self.simulation.books.gives_back(self.process)
             if self._wire is not None:
                 self._wire.break_off()
@@ -126,7 +126,7 @@ class Member:
             return
         self._leaving = True
         request = self.membership.leave_request()
-        self.world.tell("member {} leaves", self.process)
+        self.world.log("member {} leaves", self.process)
 
         def goodbye(_: Any, __: RaylogError | None) -> None:
             self._give_back()
@@ -208,7 +208,7 @@ class Member:
         member = self.membership
         assignment = SYNC_GROUP.read_reply(result).assignment
         partitions = frozenset(number for _, number in member.synced(assignment, _unpack))
-        self.world.tell("member {} holds {} in generation {}", self.process, sorted(partitions), member.generation)
+        self.world.log("member {} holds {} in generation {}", self.process, sorted(partitions), member.generation)
         self.simulation.books.claims(self.process, Claim(self.group, member.member_id, member.generation, partitions))
         self._busy = False
         self._assignments += 1

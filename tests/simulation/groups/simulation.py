@@ -96,9 +96,9 @@ class GroupSimulation:
         if self.faults.lull:
             world.run_until(world.now_us + chaos_us // 2)
             self._lull_until_us = world.now_us + (self.faults.settles_ms + _LULL_MS) * 1000
-            world.tell("a lull begins")
+            world.log("a lull begins")
             world.run_until(self._lull_until_us)
-            world.tell("the lull is over")
+            world.log("the lull is over")
             chaos_us //= 2
         world.run_until(world.now_us + chaos_us)
         self._heal()
@@ -174,7 +174,7 @@ class GroupSimulation:
         )
 
     def _heal(self) -> None:
-        self.world.tell("heal")
+        self.world.log("heal")
         self.healed = True
         self.cut_until_us.clear()
         coordinator = self.current
@@ -202,7 +202,7 @@ class GroupSimulation:
         """Begin a life; a running predecessor is superseded, and learns of it later."""
         self._lives += 1
         life = Coordinator(self, self._lives)
-        self.world.tell("coordinator {} starts", life.life)
+        self.world.log("coordinator {} starts", life.life)
         life.start()
 
     def register(self, coordinator: Coordinator) -> int:
@@ -258,7 +258,7 @@ class GroupSimulation:
         assignors = _ODD if is_odd else self.world.random.choice(self.faults.strategies)
         process = self._processes
         member = Member(self, slot, process, group=group, client_id=client_id, instance=instance, assignors=assignors)
-        self.world.tell("member {} of {} starts in slot {} as {} with {}", process, group, slot, instance, assignors)
+        self.world.log("member {} of {} starts in slot {} as {} with {}", process, group, slot, instance, assignors)
         member.start()
         return member
 
@@ -339,7 +339,7 @@ class GroupSimulation:
         member = self._victim()
         if member is not None and member.paused_until_us <= self.world.now_us:
             ms = self.world.random.uniform(0.3, 1.5) * self.faults.pause_ms
-            self.world.tell("member {} is paused for {:.0f} ms", member.process, ms)
+            self.world.log("member {} is paused for {:.0f} ms", member.process, ms)
             member.paused_until_us = self.world.now_us + int(ms * 1000)
 
     def _leave(self) -> None:
@@ -367,7 +367,7 @@ class GroupSimulation:
     def _cut(self) -> None:
         slot = self.world.random.randrange(self.faults.slots)
         ms = self.world.random.uniform(0.2, 1.5) * self.faults.cut_ms
-        self.world.tell("slot {} is cut off for {:.0f} ms", slot, ms)
+        self.world.log("slot {} is cut off for {:.0f} ms", slot, ms)
         self.cut_until_us[slot] = self.world.now_us + int(ms * 1000)
 
     def _reset(self) -> None:
@@ -399,5 +399,5 @@ class GroupSimulation:
         coordinator = self.current
         if coordinator is not None and coordinator.paused_until_us <= self.world.now_us:
             ms = self.world.random.uniform(0.1, 1.5) * self.faults.coordinator_pause_ms
-            self.world.tell("coordinator {} is paused for {:.0f} ms", coordinator.life, ms)
+            self.world.log("coordinator {} is paused for {:.0f} ms", coordinator.life, ms)
             coordinator.paused_until_us = self.world.now_us + int(ms * 1000)

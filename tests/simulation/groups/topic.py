@@ -111,7 +111,7 @@ class OffsetsTopic:
         world = self.world
         outage_us = world.between_us(5, self.simulation.faults.outage_ms)
         self._down_until_us = max(self._down_until_us, world.now_us + outage_us)
-        world.tell("the offsets topic has no leader for {} us", outage_us)
+        world.log("the offsets topic has no leader for {} us", outage_us)
         for append in self._under_way:
             if append.end is None and world.chance(0.5):
                 self._store(append)

@@ -26,7 +26,7 @@ class Administrator:
         self._names = 0
         self._open = 0
         """The request in flight; answers to earlier ones are ignored."""
-        self._asked = 0
+        self._sent = 0
         self._next()
 
     def _next(self) -> None:
@@ -46,7 +46,7 @@ class Administrator:
             kinds += [self._delete] * 5
         world.random.choice(kinds)(world.random.choice(mine) if mine else "")
 
-    def _ask(
+    def _send(
         self,
         event_for: Callable[[int, int], ctl.Event],
         done: Callable[[Any], None],
@@ -54,8 +54,8 @@ class Administrator:
     ) -> None:
         """``done`` takes the result; it is not called when no answer arrives in time."""
         world = self.world
-        self._asked += 1
-        number = self._open = self._asked
+        self._sent += 1
+        number = self._open = self._sent
 
         def answered(code: int, result: Any) -> None:
             if self._open != number:
@@ -74,7 +74,7 @@ class Administrator:
                 self._open = 0
                 self._next()
 
-        world.random.choice(world.leading()).ask(event_for, answered)
+        world.random.choice(world.leading()).request(event_for, answered)
         world.after(_WAIT_MS, give_up)
 
     def _create(self, _name: str) -> None:
@@ -87,7 +87,7 @@ class Administrator:
         def done(result: Any) -> None:
             facts.topics[name] = Topic(result[0], count, dict(config))
 
-        self._ask(
+        self._send(
             lambda now, number: ctl.CreateTopicReceived(
                 cause="create",
                 now_ms=now,
@@ -98,7 +98,7 @@ class Administrator:
                 config=config,
             ),
             done,
-            lambda: facts.gone.add(name),
+            lambda: facts.deleted.add(name),
         )
 
     def _delete(self, name: str) -> None:
@@ -108,9 +108,9 @@ class Administrator:
         def restore() -> None:
             facts.topics[name] = known
 
-        self._ask(
+        self._send(
             lambda now, number: ctl.DeleteTopicReceived(cause="delete", now_ms=now, request=number, topic=name),
-            lambda _: facts.gone.add(name),
+            lambda _: facts.deleted.add(name),
             restore,
         )
 
@@ -122,7 +122,7 @@ class Administrator:
         def done(_: Any) -> None:
             known.partitions = total
 
-        self._ask(
+        self._send(
             lambda now, number: ctl.CreatePartitionsReceived(
                 cause="grow", now_ms=now, request=number, topic=name, total=total
             ),
@@ -141,7 +141,7 @@ class Administrator:
         def refused() -> None:
             known.config[key] = before
 
-        self._ask(
+        self._send(
             lambda now, number: ctl.AlterTopicConfigReceived(
                 cause="configure", now_ms=now, request=number, topic=name, set={key: value}
             ),
@@ -164,7 +164,7 @@ class Administrator:
         def refused() -> None:
             known.targets[place] = before
 
-        self._ask(
+        self._send(
             lambda now, number: ctl.AlterReassignmentsReceived(
                 cause="move", now_ms=now, request=number, changes=[(name, place, target)]
             ),
@@ -178,7 +178,7 @@ class Administrator:
         if unclean and state is not None:
             for found in state.partitions:
                 self.world.may_be_unclean.add(found.partition)
-        self._ask(
+        self._send(
             lambda now, number: ctl.ElectLeadersReceived(
                 cause="elect",
                 now_ms=now,
@@ -200,7 +200,7 @@ class Administrator:
         force = world.random.random() < 0.3
         if force:
             world.forced.add(int(broker))
-        self._ask(
+        self._send(
             lambda now, number: ctl.StopBrokerReceived(
                 cause="stop", now_ms=now, request=number, broker=broker, force=force
             ),
@@ -209,7 +209,7 @@ class Administrator:
 
     def resume(self, broker: BrokerId) -> None:
         """Resume a stopped broker."""
-        self._ask(
+        self._send(
             lambda now, number: ctl.ResumeBrokerReceived(cause="resume", now_ms=now, request=number, broker=broker),
             lambda _: None,
         )
@@ -220,15 +220,15 @@ class Administrator:
 
         def done(result: Any) -> None:
             if result[1] != count:
-                raise Broken(f"{count} producer ids were asked for, and {result} came")
+                raise Broken(f"{count} producer ids were requested, and {result} came")
             facts.block(result[0], result[1])
 
-        self._ask(
+        self._send(
             lambda now, number: ctl.ProducerIdsRequested(cause="ids", now_ms=now, request=number, count=count), done
         )
 
     def _coordinator(self, _name: str) -> None:
-        self._ask(
+        self._send(
             lambda now, number: ctl.CoordinatorRequested(
                 cause="coordinator", now_ms=now, request=number, kind="group", index=0
             ),

@@ -36,7 +36,7 @@ class SessionEnd(Protocol):
         """The connection broke."""
 
 
-class Ask:
+class Arrived:
     """A request on a connection."""
 
     is_deserted = False
@@ -75,7 +75,7 @@ class MetadataController(SimController):
     world: MetadataWorld
 
     def __init__(self, world: MetadataWorld, name: str) -> None:
-        self.controller: ControllerRunner[Ask] | None = None
+        self.controller: ControllerRunner[Arrived] | None = None
         self.ends: dict[int, SessionEnd] = {}
         self._last_session = 0
         self._last_ms = 0
@@ -147,20 +147,20 @@ class MetadataController(SimController):
         if self.ends.pop(session, None) is not None:
             self._feed(lambda runner: runner.session_lost(session, "lost"))
 
-    def heard(self, session: int) -> None:
+    def heartbeat(self, session: int) -> None:
         """A heartbeat arrives."""
-        event = ctl.SessionHeartbeat(cause="heard", now_ms=self.world.now_ms, session=session)
+        event = ctl.SessionHeartbeat(cause="heartbeat", now_ms=self.world.now_ms, session=session)
         self._feed(lambda runner: runner.feed(event))
 
-    def ask(self, event_for: Callable[[int, int], ctl.Event], answered: Answered) -> None:
+    def request(self, event_for: Callable[[int, int], ctl.Event], answered: Answered) -> None:
         """A request arrives; ``event_for`` takes the time and the request's number."""
-        ask = Ask(self, answered)
-        self._feed(lambda runner: runner.take(ask, lambda number: event_for(self.world.now_ms, number)))
+        request = Arrived(self, answered)
+        self._feed(lambda runner: runner.take(request, lambda number: event_for(self.world.now_ms, number)))
 
-    def _feed(self, work: Callable[[ControllerRunner[Ask]], None]) -> None:
+    def _feed(self, work: Callable[[ControllerRunner[Arrived]], None]) -> None:
         self.when_awake(lambda: self._now(work))
 
-    def _now(self, work: Callable[[ControllerRunner[Ask]], None]) -> None:
+    def _now(self, work: Callable[[ControllerRunner[Arrived]], None]) -> None:
         if self.controller is None or self.controller.is_over:
             return
         try:

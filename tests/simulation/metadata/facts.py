@@ -30,7 +30,7 @@ class Facts:
     def __init__(self, *, heals: bool) -> None:
         """``heals``: replicas move without a request."""
         self.topics: dict[str, Topic] = {}
-        self.gone: set[str] = set()
+        self.deleted: set[str] = set()
         """Names that were deleted, or whose creation was refused; none is reused."""
         self.next_producer_id = 0
         self.blocks: list[tuple[int, int]] = []
@@ -57,7 +57,7 @@ class Facts:
     def hold_in(self, image: MetadataImage, where: str) -> None:
         """Check every acknowledged fact."""
         present = image.topics
-        back = self.gone & set(present)
+        back = self.deleted & set(present)
         if back:
             raise Broken(f"{where} has {sorted(back)}, which are deleted or were refused")
         if image.next_producer_id < self.next_producer_id:
@@ -71,4 +71,4 @@ class Facts:
                 raise Broken(f"{where} has {dict(topic.config)} for {name}, and acknowledged is {wrong}")
             for number, target in known.targets.items():
                 if target is not None and not self.heals and topic.partitions[number].target != target:
-                    raise Broken(f"{where} has {topic.partitions[number]}, and {target} was asked for")
+                    raise Broken(f"{where} has {topic.partitions[number]}, and {target} was requested")

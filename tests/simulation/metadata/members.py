@@ -41,9 +41,9 @@ class Member:
             if leading:
                 self._controller = controller = world.random.choice(leading)
                 self._session = controller.connect(self)
-                controller.ask(lambda now, number: self.registration(now, number, self._session), self._registered)
+                controller.request(lambda now, number: self.registration(now, number, self._session), self._registered)
         elif self.up and controller is not None:
-            controller.heard(self._session)
+            controller.heartbeat(self._session)
             self.act()
         world.after(world.random.randint(200, 350), self.turn)
 
@@ -59,11 +59,11 @@ class Member:
     def act(self) -> None:
         """Do the work of a registered member."""
 
-    def ask(self, event_for: Any) -> None:
+    def request(self, event_for: Any) -> None:
         """Send a request that needs no answer."""
         session = self._session
         if self._controller is not None and self.is_registered:
-            self._controller.ask(lambda now, number: event_for(now, number, session), lambda code, result: None)
+            self._controller.request(lambda now, number: event_for(now, number, session), lambda code, result: None)
 
     def _registered(self, code: int, result: Any) -> None:
         if self._controller is None:
@@ -207,7 +207,7 @@ class ReplicaEnd(Member):
         )
         if {broker for broker, _ in isr} == set(state.isr):
             return
-        self.ask(
+        self.request(
             lambda now, number, session: ctl.IsrChangeReceived(
                 cause="isr",
                 now_ms=now,

@@ -64,7 +64,7 @@ class MetadataWorld(World):
             if isinstance(controller, MetadataController)
             and controller.alive
             and controller.leads
-            and controller.told > 0
+            and controller.known_end > 0
         ]
 
     def start_controller(self) -> MetadataController:
@@ -113,7 +113,7 @@ class MetadataWorld(World):
             MetadataLine(int(topic.config.get("min.insync.replicas", "0"))).changed(before, after, lost)
             gives_up = before.leader != NO_LEADER == after.leader and self.image.is_stopped(before.leader)
             if gives_up and int(before.leader) not in self.forced:
-                raise Broken(f"broker {before.leader} was not forced to stop, and nobody leads after it: {after}")
+                raise Broken(f"broker {before.leader} was not forced to stop, and no replica leads after it: {after}")
         if before is not None and after.leader_epoch > before.leader_epoch and after.leader != NO_LEADER:
             self.elections += 1
             self._elected(before, after)

@@ -199,8 +199,8 @@ class Administrator(Client):
             answer=lambda code, low: self._answered(before, code, low),
         )
         if self.leader > 0:
-            self.world.tell("a client requests the deletion of the records below {}", before)
+            self.world.log("a client requests the deletion of the records below {}", before)
             simulation.network.send(self.address, self.leader, simulation.deliver_deletion, self.leader, request)
 
     def _answered(self, before: int, code: int, low_watermark: int | None) -> None:
-        self.world.tell("deletion below {} is answered with {}, low watermark {}", before, code, low_watermark)
+        self.world.log("deletion below {} is answered with {}, low watermark {}", before, code, low_watermark)

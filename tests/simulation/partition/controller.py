@@ -151,7 +151,7 @@ class ControllerNode(Pausable):
         kind = CheckedMachine if self.simulation.validate else ControllerMachine
         machine = kind(image, settings=settings, now_ms=self.world.now_ms, cluster_config={})
         self.runner = ControllerRunner(machine, self, self, on_records=lambda _: None, on_defect=lambda _: None)
-        self.world.tell("controller life {} starts on {} records", self.life, len(self.records))
+        self.world.log("controller life {} starts on {} records", self.life, len(self.records))
         self._run(lambda runner: runner.start(None, {}))
         self._tick(self.life)
 
@@ -160,7 +160,7 @@ class ControllerNode(Pausable):
         if self.runner is None:
             return
         kept = self.world.random.randint(self.durable, len(self.records))
-        self.world.tell("controller life {} crashes, {} records lost", self.life, len(self.records) - kept)
+        self.world.log("controller life {} crashes, {} records lost", self.life, len(self.records) - kept)
         del self.records[kept:]
         self.runner.end()
         self.runner = None
@@ -244,7 +244,7 @@ class ControllerNode(Pausable):
             return
         link = request.link
         if link is None:
-            self.world.tell("a command is answered with error {}", code)
+            self.world.log("a command is answered with error {}", code)
         else:
             link.session_of_controller(link.number, link.answered, request.number, code, result)
 

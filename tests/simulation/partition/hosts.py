@@ -68,7 +68,7 @@ class Hosts:
     def _compare(self, broker: int) -> None:
         if self._placed[broker] and not self._started[broker]:
             self._started[broker] = True
-            self.world.tell("broker {} learns that it is to have a replica", broker)
+            self.world.log("broker {} learns that it is to have a replica", broker)
             self.simulation.start_replica(broker)
         elif self._started[broker] and not self._placed[broker]:
             self._remove(broker)
@@ -77,11 +77,11 @@ class Hosts:
         """End the replica before querying the controller, so that no process can register any more."""
         self.busy.add(broker)
         self.simulation.crash(broker, "it was moved elsewhere")
-        self._ask(broker)
+        self._call(broker)
 
     # ------------------------------------------------------------ the query to the controller
 
-    def _ask(self, broker: int) -> None:
+    def _call(self, broker: int) -> None:
         self._question += 1
         self._queries[broker] = self._question
         self.world.after(_ANSWER_TIMEOUT_US, self._give_up, broker, self._question)
@@ -114,7 +114,7 @@ class Hosts:
         if self._queries.get(broker) == question:
             self._queries.pop(broker)
             self._newest.pop(broker, None)
-            self.world.tell("broker {} gets no answer whether its folder may be removed", broker)
+            self.world.log("broker {} gets no answer whether its folder may be removed", broker)
             self.world.after(_AGAIN_US, self._look_again, broker)
 
     def _look_again(self, broker: int) -> None:
@@ -134,5 +134,5 @@ class Hosts:
         log, now = simulation.logs[broker], simulation.controller.state
         if now is not None and BrokerId(broker) in (*now.isr, *now.elr):
             raise Violation("I7", f"broker {broker} removes its folder with end {log.end}, and is in {now}")
-        self.world.tell("broker {} removes its folder with end {}", broker, log.end)
+        self.world.log("broker {} removes its folder with end {}", broker, log.end)
         simulation.replace_folder(broker)

@@ -102,11 +102,11 @@ class Nemesis:
         controller = self.simulation.controller
         if controller.running and not controller.paused:
             ms = self.world.random.uniform(0.1, 1.5) * self.simulation.faults.controller_pause_ms
-            self.world.tell("the controller is paused for {:.0f} ms", ms)
+            self.world.log("the controller is paused for {:.0f} ms", ms)
             controller.paused_until_us = self.world.now_us + int(ms * 1000)
 
     def _elect(self) -> None:
-        self.world.tell("an administrator requests the election of the preferred replica")
+        self.world.log("an administrator requests the election of the preferred replica")
         self.simulation.controller.command(
             lambda now, request: ElectLeadersReceived(cause="elect", now_ms=now, request=request)
         )
@@ -130,7 +130,7 @@ class Nemesis:
     def _move(self, target: list[int] | None) -> None:
         if self._stopped:
             return
-        self.world.tell("the partition is to move to {}", target)
+        self.world.log("the partition is to move to {}", target)
         brokers = None if target is None else [BrokerId(broker) for broker in target]
         self.simulation.controller.command(
             lambda now, request: AlterReassignmentsReceived(
@@ -140,7 +140,7 @@ class Nemesis:
 
     def _stop(self) -> None:
         broker, force = self._victim(), self.world.chance(0.3)
-        self.world.tell("broker {} is to be stopped, force {}", broker, force)
+        self.world.log("broker {} is to be stopped, force {}", broker, force)
         self.simulation.controller.command(
             lambda now, request: StopBrokerReceived(
                 cause="stop", now_ms=now, request=request, broker=BrokerId(broker), force=force
@@ -181,19 +181,19 @@ class Nemesis:
     def _fill(self) -> None:
         broker = self._victim()
         ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.full_ms
-        self.world.tell("the disk of r{} is full for {:.0f} ms", broker, ms)
+        self.world.log("the disk of r{} is full for {:.0f} ms", broker, ms)
         self.simulation.full_until_us[broker] = self.world.now_us + int(ms * 1000)
 
     def _refuse(self) -> None:
         broker = self._victim()
         ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.refuse_ms
-        self.world.tell("the disk of r{} refuses records for {:.0f} ms", broker, ms)
+        self.world.log("the disk of r{} refuses records for {:.0f} ms", broker, ms)
         self.simulation.refusing_until_us[broker] = self.world.now_us + int(ms * 1000)
 
     def _hang(self) -> None:
         broker = self._victim()
         ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.hang_ms
-        self.world.tell("the disk of r{} hangs for {:.0f} ms", broker, ms)
+        self.world.log("the disk of r{} hangs for {:.0f} ms", broker, ms)
         self.simulation.hung_until_us[broker] = self.world.now_us + int(ms * 1000)
 
     def _pause(self) -> None:
@@ -201,14 +201,14 @@ class Nemesis:
         process = self.simulation.processes.get(broker)
         if process is not None and process.alive and not process.paused:
             ms = self.world.random.uniform(0.3, 1.5) * self.simulation.faults.pause_ms
-            self.world.tell("r{} is paused for {:.0f} ms", broker, ms)
+            self.world.log("r{} is paused for {:.0f} ms", broker, ms)
             process.paused_until_us = self.world.now_us + int(ms * 1000)
 
     def _cut(self) -> None:
         source, target = self._link()
         both = self.world.chance(0.5)
         ms = self.world.random.uniform(0.2, 1.5) * self.simulation.faults.cut_ms
-        self.world.tell("cut {} -> {} (both ways: {}) for {:.0f} ms", source, target, both, ms)
+        self.world.log("cut {} -> {} (both ways: {}) for {:.0f} ms", source, target, both, ms)
         network = self.simulation.network
         for item, other in ((source, target), (target, source))[: 2 if both else 1]:
             network.cut(item, other)
@@ -233,7 +233,7 @@ class Nemesis:
         broker = self._victim()
         link = self.simulation.links.get(broker)
         if link is not None:
-            self.world.tell("the session of r{} breaks", broker)
+            self.world.log("the session of r{} breaks", broker)
             link.break_off()
 
     def _retain(self) -> None:

@@ -167,11 +167,11 @@ class ReplicaProcess(Pausable):
             self.machine.process = self  # type: ignore[union-attr]  # a WatchedMachine, as requested above
             self.simulation.checks.recovered(self)
             self._tick()
-        self.told(incarnation, state)
+        self.notified(incarnation, state)
 
-    def told(self, incarnation: int, state: PartitionState) -> None:
+    def notified(self, incarnation: int, state: PartitionState) -> None:
         """Apply a partition state that the controller sent to some incarnation of this replica."""
-        if not self.asleep(self.told, incarnation, state):  # even without a machine: it waits behind the answer
+        if not self.asleep(self.notified, incarnation, state):  # even without a machine: it waits behind the answer
             self.drive(self.runner.state_received, incarnation, state)
 
     def leads(self, state: PartitionState | None) -> bool:
@@ -306,21 +306,21 @@ class ReplicaProcess(Pausable):
             self.world.after(2_000, self.fetch_failed, effect.request, 1001, 0)
 
     def _propose(self, effect: ProposeIsr) -> None:
-        self.world.tell("r{} proposes isr {} at partition epoch {}", self.broker, effect.isr, effect.partition_epoch)
+        self.world.log("r{} proposes isr {} at partition epoch {}", self.broker, effect.isr, effect.partition_epoch)
         if self.uplink is None:
             self.world.after(1_000, self.isr_answered, effect.request, 1001, None)
             return
         self.uplink.propose(effect)
 
     def _resign(self, effect: ResignLeadership) -> None:
-        self.world.tell("r{} resigns from epoch {}", self.broker, effect.leader_epoch)
+        self.world.log("r{} resigns from epoch {}", self.broker, effect.leader_epoch)
         if self.uplink is not None:
             self.uplink.resign(effect)
 
     def _role_changed(self, effect: RoleChanged) -> None:
         watermark = self.machine.high_watermark if self.machine else 0
         known = (self.broker, self.life, effect.leading, effect.leader_epoch, self.log.end, watermark)
-        self.world.tell("r{}.{} leading={} epoch={} end={} hw={}", *known)
+        self.world.log("r{}.{} leading={} epoch={} end={} hw={}", *known)
         self.simulation.checks.role_changed(self, effect)
 
     def _fatal(self, why: str) -> None:

@@ -81,7 +81,7 @@ class ReplicaLink:
 
     def notified(self, incarnation: int, state: PartitionState) -> None:
         """A partition state arrives."""
-        self.process.told(incarnation, state)
+        self.process.notified(incarnation, state)
 
     def answered(self, number: int, code: int, result: object) -> None:
         """The controller's answer to a registration or a proposal arrives."""

@@ -95,7 +95,7 @@ class Simulation:
 
     def heal(self) -> None:
         """End all faults: links open, all processes up and awake."""
-        self.world.tell("heal")
+        self.world.log("heal")
         self.healed = True
         self.network.heal()
         self.full_until_us = dict.fromkeys(self.brokers, 0)
@@ -197,7 +197,7 @@ class Simulation:
             return
         self.lives[broker] += 1
         process = ReplicaProcess(self, broker, self.logs[broker], self.lives[broker])
-        self.world.tell("r{}.{} starts at end {}", broker, process.life, process.log.end)
+        self.world.log("r{}.{} starts at end {}", broker, process.life, process.log.end)
         self.processes[broker] = process
         self.links[broker] = ReplicaLink(self, process)
         self.links[broker].connect()
@@ -216,7 +216,7 @@ class Simulation:
             return
         process.kill()
         lost = self.logs[broker].crash(self.world.random, self.faults.unsynced_survives)
-        self.world.tell("r{}.{} crashes ({}), {} entries lost", broker, process.life, why, lost)
+        self.world.log("r{}.{} crashes ({}), {} entries lost", broker, process.life, why, lost)
         self.links[broker].break_off()
         down_us = 50_000 if self.healed else self.world.between_us(0.2, 2) * max(1, int(self.faults.down_ms))
         self.world.after(down_us, self.start_replica, broker)
@@ -224,7 +224,7 @@ class Simulation:
     def wipe(self, broker: int) -> None:
         """End a life of a replica and remove or damage its folder, which has the same effect."""
         self.crash(broker, "its disk is lost")
-        self.world.tell("the folder of r{} with end {} is lost", broker, self.logs[broker].end)
+        self.world.log("the folder of r{} with end {} is lost", broker, self.logs[broker].end)
         self.replace_folder(broker)
 
     def restore(self, broker: int) -> None:
@@ -234,7 +234,7 @@ class Simulation:
         if self.healed or again is None:
             return
         self.crash(broker, "to get its old folder back")
-        self.world.tell("r{} gets {} back, with end {}", broker, again.identity, again.end)
+        self.world.log("r{} gets {} back, with end {}", broker, again.identity, again.end)
         present.lost, again.lost, again.restored = again.lost, present, True
         self.logs[broker] = again
 
@@ -317,7 +317,7 @@ class Simulation:
     def _late_state(self, broker: int, incarnation: int, state: PartitionState) -> None:
         process = self.processes.get(broker)
         if process is not None and process.alive:
-            process.told(incarnation, state)
+            process.notified(incarnation, state)
 
     def sync_us(self) -> int:
         """Draw the duration of a sync."""

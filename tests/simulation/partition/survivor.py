@@ -24,7 +24,7 @@ def leave_one(simulation: Simulation) -> None:
     if state is None:
         return
     survivor = world.random.choice(state.replicas)
-    world.tell("r{} is to be the last one", survivor)
+    world.log("r{} is to be the last one", survivor)
     others = [broker for broker in simulation.brokers if broker != survivor]
     for broker in others:
         world.after(world.between_us(0, 400), _take_down, simulation, broker)

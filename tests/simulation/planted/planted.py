@@ -132,12 +132,12 @@ PLANTED = (
         lambda self, request: True,
     ),
     Planted(
-        "a replica obeys what was told to its earlier lives",
+        "a replica obeys states sent to its earlier lives",
         "reboot",
         40,
         ("I5", "I10", "machine"),
         ReplicaProcess,
-        "told",
+        "notified",
         Edit("if not", "if self.machine is None:\n        self.registered(incarnation, state)\n    elif not"),
     ),
     Planted(
@@ -159,7 +159,7 @@ PLANTED = (
         Edit("if self._log.high_watermark >= self.epoch_start:", "if True:"),
     ),
     Planted(
-        "anybody may lead when no ISR member is there",
+        "any replica may lead when no ISR member is there",
         "last-man",
         20,
         ("I1", "I2", "I6", "I7"),
@@ -252,7 +252,7 @@ TOO_DEEP = (
         Edit("shared.epoch == event.last_fetched_epoch and ", ""),
     ),
     Planted(
-        "a checker asks a zombie for what later epochs committed",
+        "a checker requires of a zombie what later epochs committed",
         STORY,
         1,
         ("I6",),

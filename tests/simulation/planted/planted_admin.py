@@ -51,7 +51,7 @@ ADMIN_BUGS = (
         Edit("to=before", "to=self._log.durable_end"),
     ),
     Planted(
-        "more records are deleted than was asked for",
+        "more records are deleted than were requested",
         "retention",
         20,
         ("I16",),

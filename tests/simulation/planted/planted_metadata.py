@@ -60,7 +60,7 @@ METADATA_BUGS = bugs(
         "not set(target) & set(state.isr)",
     ),
     (
-        "an election is unclean though nobody allowed it",
+        "an election is unclean without permission",
         10,
         liveness,
         "settle",

@@ -36,7 +36,7 @@ MOVE_BUGS = (
         "_reshaped",
         Edit("isr = tuple(broker for broker in replicas if broker in state.isr)", "isr = replicas"),
     ),
-    Planted("a folder is removed on the word of old metadata", "reassign", 40, ("I7",), Hosts, "_ask", remove_at_once),
+    Planted("a folder is removed on the word of old metadata", "reassign", 40, ("I7",), Hosts, "_call", remove_at_once),
     Planted(
         "an eligible replica leads though it lost its log",
         "eligible",

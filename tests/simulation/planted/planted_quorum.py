@@ -167,7 +167,7 @@ _ELECTIONS = bugs(
         "number in members",
     ),
     (
-        "the founders elect for ever",
+        "the founders elect permanently",
         60,
         Election,
         "confirmed",

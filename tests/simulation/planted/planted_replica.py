@@ -28,7 +28,7 @@ def answer_twice(original: Callable[..., None]) -> Callable[..., None]:
 
 REPLICA_BUGS = (
     Planted(
-        "a follower never heard never lags",
+        "a follower that never fetched never lags",
         STORY,
         1,
         ("L7",),
@@ -55,7 +55,7 @@ REPLICA_BUGS = (
         Edit("fetch, upper = effect.fetch, effect.upper", "fetch, upper = effect.fetch, self._log.log_end_offset"),
     ),
     Planted(
-        "a look-up tells the log end",
+        "a look-up returns the log end",
         "swarm",
         20,
         ("I3",),

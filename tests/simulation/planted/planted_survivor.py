@@ -10,7 +10,7 @@ from tests.simulation.planted.bugs import Edit, Planted, nothing
 
 SURVIVOR_BUGS = (
     Planted(
-        "the last replica does not ask to be the only one that may lead",
+        "the last replica does not claim to be the only one that may lead",
         "survivor",
         20,
         ("L4",),

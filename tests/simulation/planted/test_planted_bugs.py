@@ -20,7 +20,7 @@ def test_a_planted_bug_is_caught(planted: Planted) -> None:
     assert violation.rule in planted.rules, violation
 
 
-def test_the_planted_bugs_are_gone_when_their_block_ends() -> None:
+def test_the_planted_bugs_end_with_their_block() -> None:
     for planted in EVERY_BUG:
         before = getattr(planted.target, planted.attribute)
         with planted.applied():

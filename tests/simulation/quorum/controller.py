@@ -53,7 +53,7 @@ class SimController:
         self.looks: int | None = world.random.choice([0, 50, 500])
         """When it learns which brokers run."""
         self.paused_until_ms = 0
-        self.told = 0
+        self.known_end = 0
         """End of its log known to be committed."""
         self.leads = False
         self.end_reason = ""
@@ -137,8 +137,8 @@ class SimController:
 
     def on_committed(self, end: int) -> None:
         self.world.is_on_a_majority(self, end)
-        self.world.is_committed([batch for batch in self.runner.batches if self.told < batch[0].end <= end])
-        self.told = end
+        self.world.is_committed([batch for batch in self.runner.batches if self.known_end < batch[0].end <= end])
+        self.known_end = end
         self._maybe_die()
 
     def on_failed(self, error: Exception) -> None:

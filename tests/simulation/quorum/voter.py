@@ -39,7 +39,7 @@ class SimVoter:
             candidate=disk.candidate,
             trusted=disk.trusted,
         )
-        self._asked: dict[int, tuple[ev.VoterEvent, Callable[[Answer], None]]] = {}
+        self._open: dict[int, tuple[ev.VoterEvent, Callable[[Answer], None]]] = {}
         self._last = 0
         self._files = VirtualFiles(self)
         self._runner = VoterRunner(self.machine, self._files, answer=self._answer, on_defect=lambda _: None)
@@ -58,7 +58,7 @@ class SimVoter:
         """Handle a request that arrived."""
         self._last += 1
         order = order_of(BROKER.read_request(call.method, call.args), call.payload, self._last)
-        self._asked[self._last] = (order.event, answer)
+        self._open[self._last] = (order.event, answer)
         self._runner.take(order)
         if self._runner.is_over:
             return
@@ -80,7 +80,7 @@ class SimVoter:
             self._runner.release()
 
     def _answer(self, answer: Answer) -> None:
-        event, send = self._asked.pop(answer.request)
+        event, send = self._open.pop(answer.request)
         if isinstance(event, (ev.AppendRequested, ev.SnapshotOffered)):
             reply = answer.args
             assert isinstance(reply, VoterAppendReply)

@@ -53,8 +53,8 @@ def two_leaders_in_a_row_have_tails(simulation: Simulation) -> None:
     world.at(2_500_000, cut)
 
 
-def a_follower_asks_the_leader_of_another_epoch(simulation: Simulation) -> None:
-    """KIP-320: the leader is elected anew, and a follower unaware of that continues to fetch from it."""
+def a_follower_fetches_from_the_leader_of_another_epoch(simulation: Simulation) -> None:
+    """KIP-320: the leader is elected again, and a follower unaware of that continues to fetch from it."""
     world, network = simulation.world, simulation.network
 
     def between(cut: bool) -> None:
@@ -106,7 +106,7 @@ def an_eligible_replica_takes_over(simulation: Simulation, *, wiped: bool = Fals
     world.at(5_800_000, die)
 
 
-def the_only_copy_that_may_lead_is_gone(simulation: Simulation) -> None:
+def the_only_copy_that_may_lead_is_lost(simulation: Simulation) -> None:
     """KIP-966: as above, and the eligible replica has lost its log."""
     an_eligible_replica_takes_over(simulation, wiped=True)
 
@@ -123,14 +123,14 @@ def an_old_order_reaches_a_new_life(simulation: Simulation) -> None:
         incarnation, state = machine.incarnation, machine.state
         simulation.crash(broker, "as the story wants")
 
-        def tell() -> None:
+        def send() -> None:
             process = simulation.processes[broker]
             if process.life == life:
-                world.after(500, tell)
+                world.after(500, send)
             elif process.machine is None:
-                process.told(incarnation, state)
+                process.notified(incarnation, state)
 
-        tell()
+        send()
 
     world.at(2_500_000, crash)
 
@@ -169,7 +169,7 @@ def a_zombie_takes_up_an_old_epoch(simulation: Simulation) -> None:
     world.at(2_500_000, pause)
 
 
-def a_new_leader_never_hears_a_follower(simulation: Simulation) -> None:
+def a_follower_never_reaches_the_new_leader(simulation: Simulation) -> None:
     """A follower keeps its session and loses its links to the others, and then the leader dies."""
     world, network = simulation.world, simulation.network
 

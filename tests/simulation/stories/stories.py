@@ -12,13 +12,13 @@ from tests.simulation.partition.simulation import Simulation
 from tests.simulation.profiles import Faults
 from tests.simulation.stories.scripts import (
     a_divergence_comes_twice,
-    a_follower_asks_the_leader_of_another_epoch,
-    a_new_leader_never_hears_a_follower,
+    a_follower_fetches_from_the_leader_of_another_epoch,
+    a_follower_never_reaches_the_new_leader,
     a_resignation_comes_twice,
     a_zombie_takes_up_an_old_epoch,
     an_old_order_reaches_a_new_life,
     records_are_deleted_while_a_follower_is_away,
-    the_only_copy_that_may_lead_is_gone,
+    the_only_copy_that_may_lead_is_lost,
     two_leaders_in_a_row_have_tails,
 )
 from tests.simulation.stories.stage import faults, follower_of, isolate, leading_broker
@@ -134,7 +134,7 @@ STORIES: tuple[tuple[Script, Faults, str], ...] = (
     (
         the_last_man_crashes_and_comes_back_last,
         faults(min_insync_replicas=1, down_ms=1500),
-        "anybody may lead when no ISR member is there",
+        "any replica may lead when no ISR member is there",
     ),
     (
         both_fall_in_turn,
@@ -157,19 +157,19 @@ STORIES: tuple[tuple[Script, Faults, str], ...] = (
         "histories are compared by their ends alone",
     ),
     (
-        a_follower_asks_the_leader_of_another_epoch,
+        a_follower_fetches_from_the_leader_of_another_epoch,
         faults(brokers=2, min_insync_replicas=1),
         "a leader takes fetches of other epochs",
     ),
     (
-        the_only_copy_that_may_lead_is_gone,
+        the_only_copy_that_may_lead_is_lost,
         faults(min_insync_replicas=2, down_ms=400),
         "an eligible replica leads though it lost its log",
     ),
     (
         an_old_order_reaches_a_new_life,
         faults(min_insync_replicas=2, down_ms=300),
-        "a replica obeys what was told to its earlier lives",
+        "a replica obeys states sent to its earlier lives",
     ),
     (
         a_divergence_comes_twice,
@@ -187,14 +187,14 @@ STORIES: tuple[tuple[Script, Faults, str], ...] = (
         "a resignation from an earlier epoch counts",
     ),
     (
-        a_new_leader_never_hears_a_follower,
+        a_follower_never_reaches_the_new_leader,
         faults(chaos_s=12, min_insync_replicas=2, down_ms=300),
-        "a follower never heard never lags",
+        "a follower that never fetched never lags",
     ),
     (
         a_zombie_takes_up_an_old_epoch,
         faults(min_insync_replicas=1, down_ms=3000),
-        "a checker asks a zombie for what later epochs committed",
+        "a checker requires of a zombie what later epochs committed",
     ),
 )
 

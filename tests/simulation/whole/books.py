@@ -59,7 +59,7 @@ class Books:
     """Replicas of the last accepted reassignment."""
     partitions: dict[str, int] = field(default_factory=dict)
     """Created topics, with their current number of partitions."""
-    gone: set[str] = field(default_factory=set)
+    doomed: set[str] = field(default_factory=set)
     """Topics with a requested deletion."""
     deleted: set[str] = field(default_factory=set)
     """Topics with an acknowledged deletion."""

@@ -71,7 +71,7 @@ class Client:
         except RaylogError as error:
             if not error.retriable and not isinstance(error, allowed):
                 raise Violation("W8", f"{self.name}: {what} failed for good: {error!r}") from error
-            self.world.tell(self.name, f"{what}: {error!r}")
+            self.world.log(self.name, f"{what}: {error!r}")
             return False
         return True
 
@@ -177,10 +177,10 @@ class ProducingClient(Client):
     def _failed(self, value: bytes, error: RaylogError) -> None:
         record = self.books.sent[value]
         record.failed = repr(error)
-        is_gone = record.at[0] in self.books.gone
-        if not (error.retriable or is_gone or isinstance(error, (DeliveryTimedOut, ClientClosed))):
+        is_doomed = record.at[0] in self.books.doomed
+        if not (error.retriable or is_doomed or isinstance(error, (DeliveryTimedOut, ClientClosed))):
             raise Violation("W8", f"{self.name}: {value[:40]!r} failed for good: {error!r}")
-        if record.sent_s > self.world.nemesis.lost_s + RECOVERED_S and not is_gone:
+        if record.sent_s > self.world.nemesis.lost_s + RECOVERED_S and not is_doomed:
             raise Violation("W16", f"{self.name}: {value[:40]!r} failed with one node lost: {error!r}")
 
 
@@ -325,15 +325,15 @@ class Reader(Client):
             try:
                 found = await self.call("committed", observer.committed(at), API_S)
             except RaylogError as error:
-                self.world.tell(self.name, f"committed: {error!r}")
+                self.world.log(self.name, f"committed: {error!r}")
             else:
                 self.books.fetched(BY_HAND, at, committed, found)
             try:
                 [end] = (await self.call("end offsets", observer.end_offsets([at]), API_S)).values()
             except RaylogError as error:
-                self.world.tell(self.name, f"end offsets: {error!r}")
+                self.world.log(self.name, f"end offsets: {error!r}")
             else:
-                self.books.on_committed(at, end, f"{self.name} was told that {at} ends at {end}", False)
+                self.books.on_committed(at, end, f"{self.name} has learned that {at} ends at {end}", False)
         await self.call("stop", observer.stop(), 35.0)
 
 
@@ -467,7 +467,7 @@ class Administrator(Client):
         if is_made:
             books.partitions[name] = count
             await asyncio.sleep(self.between(0.5, 4.0))
-        books.gone.add(name)
+        books.doomed.add(name)
         work_too = admin.delete_topic(name, timeout_s=API_S)
         if await self.tried(f"delete {name}", work_too, API_S, UnknownTopicOrPartition) and is_made:
             books.deleted.add(name)  # else a creation that timed out may be carried out only now

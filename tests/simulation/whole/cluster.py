@@ -195,7 +195,7 @@ class Cluster:
         process = SimProcess(self.scheduler, self.network, actor.name, host)
         actor.process, actor.serves = process, False
         actor.lives += 1
-        self.scheduler.tell(actor.name, f"life {actor.lives} begins on {host}")
+        self.scheduler.log(actor.name, f"life {actor.lives} begins on {host}")
         process.on_end = lambda ended: self._ended(actor, ended)
         process.call_soon(lambda: process.create_task(self._serve(actor, process)))
 
@@ -230,7 +230,7 @@ class Cluster:
         for actor in list(self.actors.values()):
             process = actor.process
             if process is not None and process.host == host and len(actor.hosts) > 1 and not actor.ended:
-                self.scheduler.tell(actor.name, f"is taken for lost with {host}")
+                self.scheduler.log(actor.name, f"is taken for lost with {host}")
                 process.on_end = None
                 self._zombies.append(process)
                 actor.process, actor.serves = None, False
@@ -315,7 +315,7 @@ class Cluster:
         actor = self.actors.get("controller")
         return actor.server if actor is not None and actor.serves else None
 
-    def ask_controller(self, timeout_s: float) -> dict[str, Any]:
+    def controller_access(self, timeout_s: float) -> dict[str, Any]:
         """Return the clients' access to the cluster, like Ray's client port; called in a thread of the client."""
         del timeout_s
         server = self.controller()

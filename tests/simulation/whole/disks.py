@@ -49,17 +49,17 @@ class NodeDisks:
 
     def fill(self, host: str) -> None:
         """The disk takes a few more bytes and then none."""
-        self._scheduler.tell("nemesis", f"the disk of {host} fills up")
+        self._scheduler.log("nemesis", f"the disk of {host} fills up")
         self._disks[host].faults.room = int(self._scheduler.random.random() * ROOM_MAX)
 
     def slow_down(self, host: str) -> None:
         """Each sync takes up to a second."""
-        self._scheduler.tell("nemesis", f"the disk of {host} is slow")
+        self._scheduler.log("nemesis", f"the disk of {host} is slow")
         self._disks[host].faults.pace = self._wait_a_while
 
     def hang(self, host: str) -> None:
         """No sync ends until the repair. A thread that syncs waits; an event loop that syncs stands still."""
-        self._scheduler.tell("nemesis", f"the disk of {host} hangs")
+        self._scheduler.log("nemesis", f"the disk of {host} hangs")
         self._hanging[host] = []
         self._disks[host].faults.pace = lambda _: self._wait_for_repair(host)
 
@@ -67,7 +67,7 @@ class NodeDisks:
         """The disk works as usual, with room."""
         faults = self._disks[host].faults
         if faults.room is not None or faults.pace is not None:
-            self._scheduler.tell("nemesis", f"the disk of {host} is as usual")
+            self._scheduler.log("nemesis", f"the disk of {host} is as usual")
         faults.room = faults.pace = None
         for process in self._hanging.pop(host, []):
             process.resume()

@@ -56,7 +56,7 @@ class Nemesis:
         self.lost_s = self._world.now_s
 
     def _hang(self, host: str) -> None:
-        self._world.tell("nemesis", f"all processes of {host} hang")
+        self._world.log("nemesis", f"all processes of {host} hang")
         for actor in self._world.cluster.actors.values():
             if actor.process is not None and actor.process.host == host:
                 actor.process.pause()
@@ -79,7 +79,7 @@ class Nemesis:
                 actor.process.resume()
         for process in self._world.places.values():
             process.resume()
-        self._world.tell("nemesis", "everything is healed")
+        self._world.log("nemesis", "everything is healed")
 
     def _again(self) -> None:
         plan = self._world.plan
@@ -170,7 +170,7 @@ class Nemesis:
         self._world.cluster.find_node(host)
 
     def _cut_off(self, host: str) -> None:
-        self._world.tell("nemesis", f"{host} is cut off")
+        self._world.log("nemesis", f"{host} is cut off")
         for source, target in self._links_of(host):
             self._network.block(source, target)
         self._scheduler.after(self._scheduler.between(2.0, 6.0), self._take_for_lost, host)
@@ -189,7 +189,7 @@ class Nemesis:
         )
         if source != target:
             both = self._scheduler.chance(0.5)
-            self._world.tell("nemesis", f"the link {source} -> {target} is cut{' both ways' if both else ''}")
+            self._world.log("nemesis", f"the link {source} -> {target} is cut{' both ways' if both else ''}")
             self.block([(source, target), *([(target, source)] if both else [])], self._scheduler.between(0.2, 12.0))
 
     def block(self, links: list[tuple[str, str]], for_s: float) -> None:
@@ -215,7 +215,7 @@ class Nemesis:
             self._scheduler.after(for_s, self._power_on, host)
 
     def _power_off(self, host: str) -> None:
-        self._world.tell("nemesis", f"{host} loses power")
+        self._world.log("nemesis", f"{host} loses power")
         self._network.power_off(host)
         for actor in list(self._world.cluster.actors.values()):
             if actor.process is not None and actor.process.host == host:
@@ -225,7 +225,7 @@ class Nemesis:
 
     def _power_on(self, host: str) -> None:
         if host in self._network.down:
-            self._world.tell("nemesis", f"{host} has power again")
+            self._world.log("nemesis", f"{host} has power again")
             self._network.power_on(host)
 
     def _strike_disk(self) -> None:
@@ -238,7 +238,7 @@ class Nemesis:
     def _jump_clock(self) -> None:
         host = self.a_host()
         jump_s = self._scheduler.between(-1_000.0, 1_000.0)
-        self._world.tell("nemesis", f"the clock of {host} jumps by {jump_s:.0f} s")
+        self._world.log("nemesis", f"the clock of {host} jumps by {jump_s:.0f} s")
         self._network.clock_jump_s[host] = jump_s
 
     def a_host(self) -> str:

@@ -1,6 +1,6 @@
 """Claims about the state of the servers that no client can see, checked while a world runs.
 
-What a client has read, or was told is stored, has to be on every replica that may lead: checked at once, and not only
+What a client has read, or knows to be stored, has to be on every replica that may lead: checked at once, and not only
 when a replica that lacks it leads. Reads the shipped machines and logs; changes nothing. Called by `world.py`.
 """
 

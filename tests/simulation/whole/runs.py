@@ -34,7 +34,7 @@ class Worker:
         )
         atexit.register(self.close)
 
-    def ask(self, seed: int, profile: str, bug: str) -> dict[str, Any]:
+    def run(self, seed: int, profile: str, bug: str) -> dict[str, Any]:
         """Run one seed."""
         process = self._process
         assert process.stdin is not None
@@ -60,7 +60,7 @@ def worker() -> Worker:
 
 def run_whole(seed: int, profile: str, bug: str = NO_BUG) -> Result:
     """Run one seed of a profile of the whole world, with a planted bug or without."""
-    found = worker().ask(seed, profile, bug)
+    found = worker().run(seed, profile, bug)
     violation = Violation(found["rule"], found["claim"]) if found["rule"] else None
     story = list(found["story"])
     if violation is not None:

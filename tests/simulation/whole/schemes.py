@@ -38,7 +38,7 @@ class Schemes:
         clients = self._shuffled(self._world.client_hosts)
         smaller = max(1, (len(hosts) - 1) // 2)
         one_side, other_side = [*hosts[:smaller], *clients[:1]], [*hosts[smaller:], *clients[1:]]
-        self._world.tell("nemesis", f"{one_side} and {other_side} cannot reach each other")
+        self._world.log("nemesis", f"{one_side} and {other_side} cannot reach each other")
         for_s = self._scheduler.between(2.0, 14.0)
         for here in one_side:
             for there in other_side:
@@ -62,7 +62,7 @@ class Schemes:
             self._scheduler.after(self._scheduler.between(2.0, 6.0), process.resume)
 
     def _give_up(self, host: str, for_s: float) -> None:
-        self._world.tell("nemesis", f"Ray gives {host} up")
+        self._world.log("nemesis", f"Ray gives {host} up")
         self._cluster.lose_node(host)
         self._scheduler.after(for_s, self._cluster.find_node, host)
 
@@ -74,7 +74,7 @@ class Schemes:
         """Delay a node's replies to clients, then kill its replicas: they appended and never replied."""
         hosts = self._cluster.hosts
         host = hosts[int(self._scheduler.random.random() * len(hosts))]
-        self._world.tell("nemesis", f"{host} answers clients late, then its replicas are killed")
+        self._world.log("nemesis", f"{host} answers clients late, then its replicas are killed")
         for client in self._world.client_hosts:
             self._network.slow[(host, client)] = 1.5
         self._scheduler.after(self._scheduler.between(0.3, 1.2), self._kill_with_replies, host)
@@ -90,7 +90,7 @@ class Schemes:
 
     def lose_last_man(self, host: str) -> None:
         """Let the leaders on a node become the last replicas in sync; lose it, and let the others run again."""
-        self._world.tell("nemesis", f"what {host} leads has no followers")
+        self._world.log("nemesis", f"what {host} leads has no followers")
         led = {self._partition_of(actor) for actor in self._running() if self._leads(actor, host)}
         paused = [actor.process for actor in self._running() if self._partition_of(actor) in led]
         followers = [process for process in paused if process is not None and process.host != host]
@@ -135,7 +135,7 @@ class Schemes:
         if not leaders or leaders[0].process is None or self._is_waiting:
             return
         host = leaders[0].process.host
-        self._world.tell("nemesis", f"the followers of {UNCLEAN} are paused")
+        self._world.log("nemesis", f"the followers of {UNCLEAN} are paused")
         followers = [actor.process for actor in replicas if actor.process is not None and actor.process.host != host]
         for process in followers:
             process.pause()

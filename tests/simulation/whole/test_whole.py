@@ -25,7 +25,7 @@ QUICK = (
 def test_one_seed_is_the_same_run_in_two_processes() -> None:
     other = Worker()
     try:
-        found = other.ask(3, WHOLE, NO_BUG)
+        found = other.run(3, WHOLE, NO_BUG)
     finally:
         other.close()
     again = run_whole(3, WHOLE)

@@ -62,7 +62,7 @@ class World:
         self.cluster = Cluster(
             self.scheduler, self.network, root, brokers=plan.brokers, voters=plan.voters, config=plan.config
         )
-        discovery._query_controller = self.cluster.ask_controller
+        discovery._query_controller = self.cluster.controller_access
         self.nemesis = Nemesis(self)
         self.observer = Observer(self)
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
@@ -94,9 +94,9 @@ class World:
         """Virtual seconds."""
         return self.scheduler.now_s
 
-    def tell(self, who: str, what: str) -> None:
+    def log(self, source: str, what: str) -> None:
         """Add a line to the story."""
-        self.scheduler.tell(who, what)
+        self.scheduler.log(source, what)
 
     def open_partitions(self) -> list[At]:
         """Return the partitions that are writable now."""
@@ -104,7 +104,7 @@ class World:
         return [
             TopicPartition(topic, item)
             for topic, count in books.partitions.items()
-            if topic not in books.gone
+            if topic not in books.doomed
             for item in range(count)
         ]
 
@@ -131,7 +131,7 @@ class World:
             self._spawn("finish", Finish(self).run())
             self._phase(lambda: self.is_over, FINISH_S, "everything has converged and was read")
         if self.violation is not None:
-            self.tell("VIOLATION", str(self.violation))
+            self.log("VIOLATION", str(self.violation))
         return self.violation
 
     def _phase(self, done: Any, limit_s: float, what: str) -> None:
@@ -253,7 +253,7 @@ class _Logs(logging.Handler):
         if is_role:
             world.elections += 1
             world.elected_s[partition] = world.now_s
-        world.tell("-" if process is None else process.name, f"{record.levelname.lower()}: {text}")
+        world.log("-" if process is None else process.name, f"{record.levelname.lower()}: {text}")
         known = record.args if isinstance(record.args, tuple) else ()
         broken: list[BaseException] = [item for item in known if isinstance(item, InvariantBroken)]
         if record.exc_info and record.exc_info[1] is not None:

@@ -9,18 +9,6 @@ from tests.unit.docs.documents import DOCUMENTS, name_of
 from tests.unit.style.language import IGNORED_FILES, WORDS, check_document, check_module, found_in, texts_of
 from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in
 
-NOT_YET = (
-    "tests/simulation/metadata/",
-    "tests/simulation/partition/hosts.py",
-    "tests/simulation/partition/replica.py",
-    "tests/simulation/planted/",
-    "tests/simulation/quorum/",
-    "tests/simulation/stories/",
-    "tests/simulation/whole/",
-    "tests/simulation/world.py",
-)
-"""Folders that do not follow the list yet."""
-
 OTHER_DOCUMENTS = [ROOT / name for name in ("Makefile", "cluster.yaml", "pyproject.toml")]
 
 SAMPLE = '''
@@ -35,14 +23,14 @@ class ReplicaGone:
 @pytest.mark.parametrize("folder", [*PACKAGES, *OTHERS])
 def test_modules_use_no_word_of_the_list(folder: str) -> None:
     paths = {path.relative_to(ROOT).as_posix(): path for path in files_in(folder)}
-    chosen = [path for name, path in paths.items() if name not in IGNORED_FILES and not name.startswith(NOT_YET)]
+    chosen = [path for name, path in paths.items() if name not in IGNORED_FILES]
     breaches = [breach for path in chosen for breach in check_module(path)]
     assert not breaches, "\n".join(breaches)
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *OTHER_DOCUMENTS], ids=name_of)
 def test_documents_use_no_word_of_the_list(document: Path) -> None:
-    breaches = [] if name_of(document).startswith(NOT_YET) else check_document(document)
+    breaches = check_document(document)
     assert not breaches, "\n".join(breaches)
 
 

@@ -24,7 +24,7 @@ BYTES_PER_S: Final = 200e6
 REPEAT_S: Final = 0.4
 """Longest time after a link heals until TCP retransmits lost segments."""
 WIDOWED_S: Final = 5.0
-"""Longest time after a host regains power until a peer sends something and learns that its connection is gone."""
+"""Longest time after a host regains power until a peer sends something and learns that its connection is lost."""
 FIRST_PORT: Final = 20_000
 
 _CLOSE, _RESET = object(), object()
@@ -153,7 +153,7 @@ class SimTransport(asyncio.Transport):
         self._schedule_pump()
 
     def break_off(self, error: OSError | None) -> None:
-        """The connection is gone."""
+        """The connection is lost."""
         if not self.is_lost and self.process.is_alive:
             self._is_closing = True
             self.process.call_soon(self._lost, error)

@@ -173,7 +173,7 @@ class SimProcess(asyncio.BaseEventLoop):
             return
         text, error = str(context.get("message")), context.get("exception")
         if "never retrieved" in text:
-            self.scheduler.tell(self.name, f"{text}: {error!r}")
+            self.scheduler.log(self.name, f"{text}: {error!r}")
         else:
             self.scheduler.fail(self, text, error)
 
@@ -198,7 +198,7 @@ class SimProcess(asyncio.BaseEventLoop):
         """End the process at once, as SIGKILL does: the kernel closes its files and sockets."""
         if not self.is_alive:
             return
-        self.scheduler.tell(self.name, f"ends: {why}")
+        self.scheduler.log(self.name, f"ends: {why}")
         self._graves.extend(asyncio.all_tasks(self))
         self._graves.append(list(self.ready))
         self.is_alive = False
@@ -219,13 +219,13 @@ class SimProcess(asyncio.BaseEventLoop):
         """Hold all callbacks, as SIGSTOP does."""
         if self.is_alive and not self.is_paused:
             self.is_paused = True
-            self.scheduler.tell(self.name, "is paused")
+            self.scheduler.log(self.name, "is paused")
 
     def resume(self) -> None:
         """Resume, as SIGCONT does."""
         if self.is_paused:
             self.is_paused = False
-            self.scheduler.tell(self.name, "goes on")
+            self.scheduler.log(self.name, "goes on")
             held, self._held = self._held, []
             for call in held:
                 call()

@@ -141,18 +141,18 @@ class Scheduler:
         import traceback
 
         where = "".join(traceback.format_exception(error)[-6:]) if error is not None else ""
-        self.tell(process.name, f"UNHANDLED {text} {where}")
+        self.log(process.name, f"UNHANDLED {text} {where}")
         self.failures.append(f"{process.name}: {text}\n{where}")
 
     # ------------------------------------------------------------ story
 
-    def tell(self, who: str, what: str) -> None:
+    def log(self, source: str, what: str) -> None:
         """Add a line to the story."""
-        self._story.append((self.now_s, who, what))
+        self._story.append((self.now_s, source, what))
 
     def story(self, last: int = 400) -> list[str]:
         """Return the last lines of the story."""
-        return [f"{when:11.6f}  {who:<34} {what}" for when, who, what in list(self._story)[-last:]]
+        return [f"{when:11.6f}  {source:<34} {what}" for when, source, what in list(self._story)[-last:]]
 
     def between(self, low: float, high: float) -> float:
         """Draw a number."""

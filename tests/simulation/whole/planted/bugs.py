@@ -1,6 +1,6 @@
 """A planted bug: a patch of one method of shipped code, and the rules that must notice it.
 
-Planted in the process of one run, after the world has bound the shipped modules, and gone with it.
+Planted in the process of one run, after the world has bound the shipped modules, and ended with it.
 """
 
 from __future__ import annotations

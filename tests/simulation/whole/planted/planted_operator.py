@@ -51,7 +51,7 @@ def _none(_: object) -> Callable[..., None]:
     return lambda *_: None
 
 
-def _anyone_joins(_: object) -> Callable[..., bool]:
+def _any_client_joins(_: object) -> Callable[..., bool]:
     return lambda progress, place, *_: progress.durable_end is not None and place is not None and place.port != 0
 
 
@@ -71,6 +71,6 @@ OPERATOR_BUGS: Final = (
     Bug("an unclean election keeps all in sync", liveness, "settle", _all_in_sync, ("W18",), profile=OPERATOR),
     Bug("a consumer does not notice a truncation", fetcher, "must_compare", _false, ("W5", "W9"), profile=OPERATOR),
     Bug("a relaxed flush is never due", ReplicaEffects, "flush_if_due", _none, ("W20",), profile=OPERATOR),
-    Bug("a follower joins the ISR before it has caught up", leader, "may_join", _anyone_joins, ("W17", "W10"), 16),
+    Bug("a follower joins the ISR before it has caught up", leader, "may_join", _any_client_joins, ("W17", "W10"), 16),
     Bug("the end offset is that of the log", Visibility, "list_offsets", _to_the_end, ("W17",)),
 )

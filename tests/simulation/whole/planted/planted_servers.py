@@ -183,7 +183,7 @@ SERVER_BUGS: Final = (
     Bug("a truncation keeps a batch too many", PartitionLog, "truncate_to", _one_batch_less, ("W4", "W9", "W10")),
     Bug("a leader recognises no repeated batch", ProducerState, "check", _none, ("W14",)),
     Bug("an offset is looked up one batch too far", Segment, "locate", _wrong_place, ("W5", "W4", "W10", "W9")),
-    Bug("more records are deleted than asked", PartitionLog, "advance_log_start", _too_far, ("W5", "W13", "W10", "W9")),
+    Bug("too many records are deleted", PartitionLog, "advance_log_start", _too_far, ("W5", "W13", "W10", "W9")),
     Bug(
         "a coordinator answers before it has stored", GroupDecision, "reply", _answer_at_once, ("W6", "W7", "W9", "W10")
     ),

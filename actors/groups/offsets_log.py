@@ -21,7 +21,7 @@ from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
 from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import decode_batch, encode_batch
+from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
 """Returns the topic's row of a ``metadata`` answer."""
@@ -103,9 +103,7 @@ class OffsetsLog:
             [key for key, _ in rows],
             [value for _, value in rows],
             [now] * len(rows),
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.producer_epoch,
-            base_sequence=self._sequence,
+            meta=BatchMeta(self._identity.producer_id, self._identity.producer_epoch, self._sequence),
         )
         reply = await self._request("produce", [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
         self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE

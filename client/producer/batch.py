@@ -15,7 +15,7 @@ from time import time
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError
 from raylog.storage.batch.header import parse_header
-from raylog.storage.batch.records import decode_batch, encode_batch, encode_stamped
+from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch, encode_stamped
 
 logger = logging.getLogger(__name__)
 _lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait
@@ -122,10 +122,8 @@ class Batch:
             self.values,
             self.stamps,
             self.headers,
+            BatchMeta(producer_id, producer_epoch, base_sequence),
             compression=compression,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
         )
         self.encoded_bytes = len(header) + len(body)
         self.encoded = header + body if len(body) < JOIN_BELOW_BYTES else (header, body)
@@ -142,10 +140,8 @@ class Batch:
             [None] * self.record_count if columns.values is None else columns.values,
             columns.timestamps,
             columns.headers,
+            BatchMeta(producer_id, producer_epoch, base_sequence),
             compression=header.compression,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
         )
 
     # Completion

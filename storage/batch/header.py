@@ -105,6 +105,20 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
 
 
+class BatchMeta(NamedTuple):
+    """Header fields of a batch to encode that do not follow from its records."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    base_offset: int = 0
+    partition_leader_epoch: int = -1
+    attributes: int = 0
+    """Without the codec's number."""
+
+
+PLAIN = BatchMeta()
+"""Of a batch without a producer id, before a leader stamps it."""
 _new = tuple.__new__
 """Makes a header of all fields without the call overhead of `_make` and `_replace`."""
 _unpack_header = HEADER.unpack_from
@@ -193,24 +207,15 @@ def header_before(
     count: int,
     first_timestamp: int,
     max_timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    base_offset: int,
-    partition_leader_epoch: int,
-    attributes: int,
+    compression: int,
+    meta: BatchMeta,
 ) -> bytes:
-    """The header before an encoded (and compressed) body. `attributes` already names the codec."""
+    """The header before an encoded and, as `compression` names it, compressed body."""
+    producer_id, producer_epoch, base_sequence, base_offset, leader_epoch, attributes = meta
+    attributes = attributes & ~COMPRESSION_MASK | compression
     checked = _CHECKED.pack(
-        attributes,
-        count - 1,
-        first_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        count,
+        attributes, count - 1, first_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
     )
     crc = google_crc32c.extend(google_crc32c.value(checked), body)
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
-    return _PREFIX.pack(base_offset, length, partition_leader_epoch, magic, crc) + checked
+    return _PREFIX.pack(base_offset, length, leader_epoch, magic, crc) + checked

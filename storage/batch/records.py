@@ -24,11 +24,13 @@ from raylog.storage.batch.header import (
     HEADER_BYTES,
     MAGIC_COLUMNS,
     MAGIC_KAFKA,
+    PLAIN,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     check_crc,
     header_before,
 )
+from raylog.storage.batch.header import BatchMeta as BatchMeta
 from raylog.storage.errors import CorruptBatch, unsupported
 
 BODY_BYTES_MAX = 128 << 20  # a body may not decompress to more than this
@@ -40,27 +42,18 @@ def assemble_batch(
     magic: int,
     body: bytes,
     timestamps: Sequence[int],
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    base_offset: int,
-    partition_leader_epoch: int,
-    attributes: int,
+    meta: BatchMeta = PLAIN,
+    compression: int = 0,
 ) -> bytes:
-    """Put a header before an encoded (and compressed) body. `attributes` already names the codec."""
+    """Put a header before a body that is encoded and, as `compression` names it, compressed."""
     header = header_before(
         body,
         magic=magic,
         count=len(timestamps),
         first_timestamp=timestamps[0],
         max_timestamp=max(timestamps),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        base_offset=base_offset,
-        partition_leader_epoch=partition_leader_epoch,
-        attributes=attributes,
+        compression=compression,
+        meta=meta,
     )
     return header + body
 
@@ -90,14 +83,9 @@ def encode_batch(
     values: list[bytes | None] | None,
     timestamps: list[int],
     headers: list[list[Header] | None] | None = None,
+    meta: BatchMeta = PLAIN,
     *,
     compression: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    base_offset: int = 0,
-    partition_leader_epoch: int = -1,
-    attributes: int = 0,
     level: int | None = None,
 ) -> bytes:
     """One batch of magic 77. Timestamps are milliseconds; the first is the base, the others are kept as deltas."""
@@ -105,17 +93,7 @@ def encode_batch(
     base = timestamps[0]
     deltas = None if timestamps.count(base) == len(timestamps) else [moment - base for moment in timestamps]
     body = _column_body(deltas, keys, values, headers, compression, level)
-    return assemble_batch(
-        MAGIC_COLUMNS,
-        body,
-        timestamps,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        base_offset=base_offset,
-        partition_leader_epoch=partition_leader_epoch,
-        attributes=attributes & ~COMPRESSION_MASK | compression,
-    )
+    return assemble_batch(MAGIC_COLUMNS, body, timestamps, meta, compression)
 
 
 def encode_stamped(
@@ -123,11 +101,9 @@ def encode_stamped(
     values: list[bytes | None],
     stamps: list[tuple[int, int]],
     headers: list[list[Header] | None] | None,
+    meta: BatchMeta,
     *,
     compression: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
 ) -> tuple[bytes, bytes]:
     """A producer's batch: the same as `encode_batch`, as header and body, so that a large body need not be copied.
 
@@ -148,12 +124,8 @@ def encode_stamped(
         count=count,
         first_timestamp=base,
         max_timestamp=max(timestamp for _, timestamp in stamps),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        base_offset=0,
-        partition_leader_epoch=-1,
-        attributes=compression,
+        compression=compression,
+        meta=meta,
     )
     return header, body
 
@@ -182,14 +154,9 @@ def encode_kafka_batch(
     values: list[bytes | None] | None,
     timestamps: list[int],
     headers: list[list[Header] | None] | None = None,
+    meta: BatchMeta = PLAIN,
     *,
     compression: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    base_offset: int = 0,
-    partition_leader_epoch: int = -1,
-    attributes: int = 0,
     level: int | None = None,
 ) -> bytes:
     """One batch of magic 2, byte for byte as a Kafka client makes it; the same arguments as `encode_batch`."""
@@ -201,17 +168,7 @@ def encode_kafka_batch(
     body = encode_records(keys, values, timestamps, headers)
     if compression:
         body = compress(compression, body, level)
-    return assemble_batch(
-        MAGIC_KAFKA,
-        body,
-        timestamps,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        base_offset=base_offset,
-        partition_leader_epoch=partition_leader_epoch,
-        attributes=attributes & ~COMPRESSION_MASK | compression,
-    )
+    return assemble_batch(MAGIC_KAFKA, body, timestamps, meta, compression)
 
 
 def body_of(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:

@@ -21,7 +21,7 @@ BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent produce
 _SNAPSHOT_MAGIC = b"RPS1"
 
 
-class BatchMeta(NamedTuple):
+class KnownBatch(NamedTuple):
     """One remembered batch; `end_offset` is exclusive, `timestamp` the batch's largest, in milliseconds."""
 
     first_sequence: int
@@ -42,7 +42,7 @@ class ProducerEntry(msgspec.Struct, array_like=True, gc=False):
     """One producer: its epoch, up to five batches in order, and when it was last active (milliseconds)."""
 
     epoch: int
-    batches: list[BatchMeta]
+    batches: list[KnownBatch]
     last_seen_ms: int
 
     def copy(self) -> ProducerEntry:
@@ -126,7 +126,7 @@ class ProducerState:
         if first >= 0:
             batches = entry.batches
             batches.append(
-                BatchMeta(
+                KnownBatch(
                     first,
                     (first + header.last_offset_delta) & SEQUENCE_MAX,
                     header.base_offset,

@@ -14,7 +14,7 @@ from raylog.actors.clock import wall_ms
 from raylog.core.errors import NotController, RaylogError
 from raylog.rpc import Connection, Reply, connect
 from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import decode_batch, encode_batch
+from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 from tests.cluster.local_cluster import SECRET, LocalCluster
 
 STORY_DEADLINE_S = 60.0
@@ -163,7 +163,7 @@ class Talk:
     ) -> int:
         """Produce one batch to an endpoint, whether it leads or not."""
         at = wall_ms() if timestamp_ms is None else timestamp_ms
-        batch = encode_batch(None, list(values), [at] * len(values), None, **stamp)
+        batch = encode_batch(None, list(values), [at] * len(values), None, BatchMeta(**stamp))
         if acks == 0:
             (await self.connection(endpoint)).notify("produce", [*head, 0, timeout_ms], batch)
             return -1

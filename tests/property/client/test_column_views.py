@@ -15,7 +15,7 @@ from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import ALONE_BYTES, Place, SegmentFile
 from raylog.client.types import Record
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import Header, encode_batch, encode_kafka_batch
+from raylog.storage.batch.records import BatchMeta, Header, encode_batch, encode_kafka_batch
 
 HERE = TopicPartition("flights", 0)
 TEXTS = st.one_of(st.none(), st.binary(max_size=6))
@@ -50,9 +50,9 @@ def batches(draw: st.DrawFn) -> list[bytes]:
                 draw(strings(count)),
                 timestamps,
                 headers,
-                base_offset=offset,
+                # 8: the timestamp is that of the append
+                BatchMeta(base_offset=offset, attributes=draw(st.sampled_from([0, 0, 8]))),
                 compression=draw(st.sampled_from([0, 0, 1])),
-                attributes=draw(st.sampled_from([0, 0, 8])),  # 8: the timestamp is that of the append
             )
         )
         offset += count + draw(st.sampled_from([0, 0, 3]))
@@ -146,7 +146,9 @@ def test_a_column_is_a_sequence_like_its_list(stored: list[bytes], limit: int, p
 @given(sizes=st.lists(st.sampled_from([10, 1_000, ALONE_BYTES]), min_size=1, max_size=6), most=st.integers(1, 200_000))
 @settings(max_examples=50, deadline=None)
 def test_large_and_small_batches_are_read_from_a_file_in_their_order(sizes: list[int], most: int) -> None:
-    stored = [encode_batch(None, [bytes([at]) * size], [at], base_offset=at) for at, size in enumerate(sizes)]
+    stored = [
+        encode_batch(None, [bytes([at]) * size], [at], None, BatchMeta(base_offset=at)) for at, size in enumerate(sizes)
+    ]
     data = b"".join(stored)
     state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY, near_chunk_bytes=most)
     state.move_to(0)

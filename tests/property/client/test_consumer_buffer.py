@@ -17,7 +17,7 @@ from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import CONTROL_BIT, iter_headers, parse_header
-from raylog.storage.batch.records import encode_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch
 
 HERE = TopicPartition("flights", 0)
 
@@ -56,8 +56,7 @@ def logs(draw: st.DrawFn) -> Log:
                 None,
                 [f"value {each}".encode() for each in range(offset, offset + count)],
                 list(range(offset, offset + count)),
-                base_offset=offset,
-                attributes=CONTROL_BIT if is_control else 0,
+                meta=BatchMeta(base_offset=offset, attributes=CONTROL_BIT if is_control else 0),
                 compression=draw(st.sampled_from([0, 0, 1])),
             )
         )

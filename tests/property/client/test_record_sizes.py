@@ -16,7 +16,7 @@ from raylog.client.producer.sizes import (
 )
 from raylog.core.config import TopicConfig
 from raylog.core.errors import RecordTooLarge
-from raylog.storage.batch.records import encode_stamped
+from raylog.storage.batch.records import BatchMeta, encode_stamped
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.validation import check_produced, inspect
 
@@ -29,8 +29,8 @@ HEADERS = st.none() | st.lists(st.tuples(NAMES, BYTES), max_size=20)
 def batch(rows: list[tuple[Any, Any, Any]], moments: list[int]) -> bytes:
     keys, values, headers = (list(column) for column in zip(*rows, strict=True))
     stamps = list(enumerate(moments))
-    columns: Any = keys, values, stamps, headers
-    header, body = encode_stamped(*columns, compression=0, producer_id=1, producer_epoch=0, base_sequence=0)
+    columns: Any = keys, values, stamps, headers, BatchMeta(1, 0, 0)
+    header, body = encode_stamped(*columns, compression=0)
     return header + body
 
 

@@ -20,7 +20,7 @@ from raylog.spark.arrow import ArrowBuilder
 from raylog.spark.filters import narrowing_of
 from raylog.spark.offsets import split_ranges
 from raylog.storage.batch.header import parse_header
-from raylog.storage.batch.records import encode_batch, encode_kafka_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 
 SIZES = st.integers(0, 1000)
 RANGES = st.lists(st.tuples(SIZES, SIZES).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=8)
@@ -68,7 +68,7 @@ def test_decoding_equals_a_twin_that_goes_row_by_row(
     offset = base
     for rows in batches:
         keys, values, times, headers = (list(column) for column in zip(*rows, strict=True))
-        batch = encode(keys, values, times, headers, base_offset=offset)
+        batch = encode(keys, values, times, headers, BatchMeta(base_offset=offset))
         header = parse_header(batch)
         if header.next_offset > start and header.base_offset < end:
             builder.add(FetchedBatch(memoryview(batch), 0, header))

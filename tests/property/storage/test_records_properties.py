@@ -63,8 +63,7 @@ def test_noise_never_crashes_a_decompressor(noise: bytes, codec: int, choose: st
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([2, 77]), st.integers(0, 100))
 def test_a_right_crc_over_a_senseless_body_never_crashes_the_decoder(body: bytes, magic: int, count: int) -> None:
-    fields = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "partition_leader_epoch": 0}
-    data = records.assemble_batch(magic, body, [0] * max(count, 1), base_offset=0, attributes=0, **fields)
+    data = records.assemble_batch(magic, body, [0] * max(count, 1))
     try:
         records.decode_batch(data, 0, header_format.parse_header(data))
     except CorruptBatch:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from raylog.storage.batch.header import stamp_all
-from raylog.storage.batch.records import encode_batch
+from raylog.storage.batch.header import PLAIN, stamp_all
+from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.log.validation import inspect
 from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require
@@ -26,10 +24,8 @@ class Calls(Lives):
             values.append(b"%d:" % self.serial + self.draw.randbytes(self.draw.randint(0, self.options.record_bytes)))
         times = tuple(self.now_ms + self.draw.randint(-500, 500) for _ in range(count))
         first = self.model.next_sequence(producer) if producer >= 0 else -1
-        fields: dict[str, Any] = {}
-        if producer >= 0:
-            fields = {"producer_id": producer, "producer_epoch": 0, "base_sequence": first}
-        return bytes(encode_batch(None, values, list(times), **fields)), times, first
+        meta = BatchMeta(producer, 0, first) if producer >= 0 else PLAIN
+        return encode_batch(None, values, list(times), None, meta), times, first
 
     def _stored(self, epoch: int) -> tuple[bytes, Stored]:
         """A payload as a producer sends it, and as it will be stored in the file."""

@@ -8,7 +8,7 @@ from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
 from raylog.spark.arrow import ROWS_MAX, ArrowBuilder, row_schema
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, parse_header
-from raylog.storage.batch.records import encode_batch, encode_kafka_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 
 T0 = TopicPartition("t", 0)
 
@@ -38,14 +38,14 @@ def test_the_ddl_is_that_of_sparks_kafka_source() -> None:
 def test_timestamps_that_the_leader_gave_are_marked() -> None:
     builder = ArrowBuilder(T0, 0, 10)
     builder.add(fetched(encode_batch(None, [b"a", b"b"], [1, 2])))
-    builder.add(fetched(encode_batch(None, [b"c"], [9], base_offset=2, attributes=TIMESTAMP_TYPE_BIT)))
+    builder.add(fetched(encode_batch(None, [b"c"], [9], None, BatchMeta(base_offset=2, attributes=TIMESTAMP_TYPE_BIT))))
     (found,) = builder.take()
     assert found.column("timestampType").to_pylist() == [0, 0, 1]
 
 
 def test_markers_of_the_broker_are_no_rows() -> None:
     builder = ArrowBuilder(T0, 0, 10)
-    builder.add(fetched(encode_batch(None, [b"x"], [1], attributes=CONTROL_BIT)))
+    builder.add(fetched(encode_batch(None, [b"x"], [1], None, BatchMeta(attributes=CONTROL_BIT))))
     assert list(builder.take()) == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import decode_batch, encode_batch
+from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 
 TOPIC_ID = "0123456789abcdef"
@@ -15,7 +15,7 @@ NOW = 1_700_000_000_000
 
 def batch(*values: bytes, timestamps: list[int] | None = None, **fields: Any) -> bytes:
     """A producer's batch of these values."""
-    return encode_batch(None, list(values), timestamps or [NOW] * len(values), **fields)
+    return encode_batch(None, list(values), timestamps or [NOW] * len(values), None, BatchMeta(**fields))
 
 
 def produced(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0) -> bytes:

@@ -11,7 +11,7 @@ from raylog.client.consumer.consumer import Consumer
 from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, stamp
-from raylog.storage.batch.records import encode_batch, encode_kafka_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 
@@ -92,9 +92,9 @@ def test_the_time_of_a_record_is_found_in_every_kind_of_batch() -> None:
     for batch in (plain, kafkas, bytearray(encode_batch(None, [b"a", b"b", b"c"], moments, compression=4))):
         stamp(batch, 0, 7, 0)
         assert [timestamp_at(batch, offset) for offset in (3, 7, 8, 9, 10)] == [50, 50, 10, 90, None]
-    appended = bytearray(encode_batch(None, [b"a", b"b"], [5, 9], attributes=TIMESTAMP_TYPE_BIT))
+    appended = bytearray(encode_batch(None, [b"a", b"b"], [5, 9], None, BatchMeta(attributes=TIMESTAMP_TYPE_BIT)))
     assert timestamp_at(appended, 1) == 9
-    marker = encode_batch(None, [b"m"], [1], attributes=CONTROL_BIT)
+    marker = encode_batch(None, [b"m"], [1], None, BatchMeta(attributes=CONTROL_BIT))
     behind = bytearray(encode_batch(None, [b"a"], [2]))
     stamp(behind, 0, 1, 0)
     assert timestamp_at(marker + bytes(behind), 0) == 2

@@ -10,7 +10,7 @@ from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.records import encode_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch
 
 PARTITIONS = [TopicPartition("flights", number) for number in range(3)]
 
@@ -24,7 +24,9 @@ def reading(folder: Path, batches: int, *, chunk_bytes: int = 1) -> Assignment:
     found = Assignment(new_state)
     found.assign(PARTITIONS, Start.POLICY)
     for state in found.states.values():
-        stored = b"".join(encode_batch(None, [b"v"] * 4, [1] * 4, base_offset=4 * at) for at in range(batches))
+        stored = b"".join(
+            encode_batch(None, [b"v"] * 4, [1] * 4, None, BatchMeta(base_offset=4 * at)) for at in range(batches)
+        )
         path = folder / str(state.partition.partition)
         path.write_bytes(stored)
         status = path.stat()

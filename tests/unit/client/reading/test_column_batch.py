@@ -11,7 +11,7 @@ from raylog.client.reading.decode import BatchOpener
 from raylog.core.errors import CorruptMessage, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import MAGIC_COLUMNS
-from raylog.storage.batch.records import Header, assemble_batch, encode_batch, encode_kafka_batch
+from raylog.storage.batch.records import BatchMeta, Header, assemble_batch, encode_batch, encode_kafka_batch
 from tests.unit.client.toy_server import ToyCluster
 
 HERE = TopicPartition("t", 0)
@@ -37,7 +37,7 @@ def two_batches() -> tuple[bytes, bytes]:
     headers: list[list[Header] | None] = [[("h", b"x"), ("h", b"y")], None]
     return (
         encode_batch([b"a", b"b"], [b"1", None], [10, 20], headers),
-        encode_kafka_batch(None, [b"3", b"4", b"5"], [30, 30, 30], base_offset=2),
+        encode_kafka_batch(None, [b"3", b"4", b"5"], [30, 30, 30], None, BatchMeta(base_offset=2)),
     )
 
 
@@ -181,10 +181,7 @@ def test_a_column_goes_to_arrow_and_to_a_producer_as_a_list_does(cluster: ToyClu
 
 def test_an_unreadable_batch_raises_when_its_turn_comes() -> None:
     good = encode_batch(None, [b"1"], [1])
-    nonsense = assemble_batch(
-        MAGIC_COLUMNS, b"\x94\xc0\xc0\x91\x07\xc0", [1], producer_id=-1, producer_epoch=-1, base_sequence=-1,
-        base_offset=1, partition_leader_epoch=-1, attributes=0,
-    )  # fmt: skip
+    nonsense = assemble_batch(MAGIC_COLUMNS, b"\x94\xc0\xc0\x91\x07\xc0", [1], BatchMeta(base_offset=1))
     batch = taken(state_of(good, nonsense))
     assert batch.offsets == [0, 1]
     each = iter(batch.values)

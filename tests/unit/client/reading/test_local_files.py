@@ -13,13 +13,13 @@ from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import NearReadFailed, Place, SegmentFile, open_places
 from raylog.core.ids import TopicPartition
 from raylog.protocol.replica import NearSlice
-from raylog.storage.batch.records import encode_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch
 
 HERE = TopicPartition("flights", 0)
 
 
 def batches(count: int, size: int = 20) -> list[bytes]:
-    return [encode_batch(None, [b"%02d" % at * size], [at], base_offset=at) for at in range(count)]
+    return [encode_batch(None, [b"%02d" % at * size], [at], None, BatchMeta(base_offset=at)) for at in range(count)]
 
 
 def segment(path: Path, data: bytes) -> SegmentFile:

@@ -10,7 +10,7 @@ from raylog.core.errors import CorruptMessage, UnknownServerError
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Request
 from raylog.storage.batch.header import MAGIC_COLUMNS, MAGIC_KAFKA
-from raylog.storage.batch.records import assemble_batch
+from raylog.storage.batch.records import BatchMeta, assemble_batch
 from tests.unit.client.consumer_support import fill, numbers, read
 from tests.unit.client.toy_server import ToyCluster
 
@@ -20,17 +20,7 @@ pack = msgspec.msgpack.encode
 
 def poison(body: bytes, *, magic: int = MAGIC_COLUMNS, attributes: int = 0, count: int = 3) -> bytes:
     """A batch with a right checksum, as a hostile producer makes it."""
-    return assemble_batch(
-        magic,
-        body,
-        [1] * count,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        base_offset=0,
-        partition_leader_epoch=-1,
-        attributes=attributes,
-    )
+    return assemble_batch(magic, body, [1] * count, BatchMeta(attributes=attributes & ~7), attributes & 7)
 
 
 BODIES = {

@@ -19,9 +19,8 @@ def poison(body: bytes, *, rows: int, codec: int = 4, magic: int = header_format
     """A batch of this body whose header declares so many records; its CRC is right."""
     packed = compress(codec, body) if codec else body
     header = header_format.header_before(
-        packed, magic=magic, count=rows, first_timestamp=0, max_timestamp=0, producer_id=-1, producer_epoch=-1,
-        base_sequence=-1, base_offset=0, partition_leader_epoch=0, attributes=codec,
-    )  # fmt: skip
+        packed, magic=magic, count=rows, first_timestamp=0, max_timestamp=0, compression=codec, meta=header_format.PLAIN
+    )
     return header + packed
 
 

@@ -16,9 +16,9 @@ from raylog.storage.errors import CorruptBatch
 
 
 def batch(count: int = 3, **fields: Any) -> bytes:
-    return records.encode_batch(
-        None, [b"value-%d" % n for n in range(count)], list(range(1000, 1000 + count)), **fields
-    )
+    values: list[bytes | None] = [b"value-%d" % n for n in range(count)]
+    moments = list(range(1000, 1000 + count))
+    return records.encode_batch(None, values, moments, None, records.BatchMeta(**fields))
 
 
 def test_the_header_is_61_bytes_laid_out_as_kafkas() -> None:
@@ -69,8 +69,7 @@ def test_columns_that_are_all_null_are_not_stored_and_come_back_null() -> None:
 
 def test_a_cleaned_batch_with_gaps_keeps_its_offsets() -> None:
     body = msgspec.msgpack.encode([None, None, [b"a", b"b"], None, [1, 7]])
-    fields = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "partition_leader_epoch": 0}
-    data = records.assemble_batch(77, body, [5, 5], base_offset=100, attributes=0, **fields)
+    data = records.assemble_batch(77, body, [5, 5], records.BatchMeta(base_offset=100))
     assert records.decode_batch(data, 0, header_format.parse_header(data)).offsets == [101, 107]
 
 
@@ -88,9 +87,8 @@ def test_too_few_bytes_for_a_header_are_corrupt() -> None:
 
 
 def test_a_body_that_is_not_columns_is_corrupt_even_when_its_crc_is_right() -> None:
-    fields = {"producer_id": -1, "producer_epoch": -1, "base_sequence": -1, "partition_leader_epoch": 0}
     for body in (b"", b"\xc1", msgspec.msgpack.encode([None, None, [b"one"], None])):
-        data = records.assemble_batch(77, body, [5, 5], base_offset=0, attributes=0, **fields)
+        data = records.assemble_batch(77, body, [5, 5])
         with pytest.raises(CorruptBatch):
             records.decode_batch(data, 0, header_format.parse_header(data))
 

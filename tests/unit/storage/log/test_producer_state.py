@@ -4,15 +4,13 @@ import pytest
 
 from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
 from raylog.storage.batch.header import BatchHeader, parse_header
-from raylog.storage.batch.records import encode_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.errors import CorruptBatch
 from raylog.storage.log.producer_state import Duplicate, ProducerState
 
 
 def header(sequence: int, count: int = 1, *, offset: int = 0, epoch: int = 0, producer: int = 5) -> BatchHeader:
-    data = encode_batch(
-        None, [b""] * count, [1] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
-    )
+    data = encode_batch(None, [b""] * count, [1] * count, None, BatchMeta(producer, epoch, sequence))
     return parse_header(data)._replace(base_offset=offset)
 
 

@@ -88,8 +88,8 @@ class Calls(Lives):
         self.model.floor = end
 
     def sync_beside_appends(self) -> None:
-        """A worker thread syncs while the owner appends and releases files."""
-        before, ends, faults = self.model.end, list[int](), self.disk.faults
+        """A worker thread syncs while the owner appends, releases files and truncates."""
+        before, ends, cut_at, faults = self.model.end, list[int](), list[int](), self.disk.faults
 
         def owner(call: str) -> None:
             if call == "fdatasync":
@@ -99,11 +99,15 @@ class Calls(Lives):
                 if self.draw.random() < 0.3:
                     for segment in self.log.segments[:-1]:
                         segment.release()
+                if self.draw.random() < 0.3:
+                    self.truncate()
+                    cut_at.append(self.model.end)
+                    self.append()
 
         faults.pace = owner
         try:
             if self._done(lambda: ends.append(self.log.sync())):
-                self._synced(ends[0], before)
+                self._synced(ends[0], min(before, *cut_at) if cut_at else before)
         finally:
             faults.pace = None
 
@@ -152,6 +156,8 @@ class Calls(Lives):
         self.kept.lower(0)
         model.committed = model.floor = 0
         model.restart = model.start_wanted = offset
+        if self.draw.random() < 0.5:
+            self.disk.faults.fuse = self.draw.randint(0, 20)
         if self._done(lambda: self.log.truncate_fully_and_start_at(offset)):
             model.restarted(offset)
             model.settled()
@@ -163,8 +169,9 @@ class Calls(Lives):
         offset = self.draw.randint(self.model.start, self.model.committed)
         self.model.start_wanted = offset
         if self._done(lambda: self.log.advance_log_start(offset)):
-            self.model.starts_at(max(offset, self.model.start), durable=True)
             self.model.settled()
+            if offset > self.model.start:  # else nothing is changed, not even epochs that begin too early
+                self.model.starts_at(offset, durable=True)
 
     def retain(self) -> None:
         """Old segments are deleted."""

@@ -59,8 +59,8 @@ class Model:
 
     @property
     def epoch(self) -> int:
-        """The latest leader epoch."""
-        return self.epochs[-1][0] if self.epochs else 0
+        """The latest leader epoch, at least that of the last batch, which may lie before the start of the log."""
+        return max(self.epochs[-1][0] if self.epochs else 0, self.batches[-1].epoch if self.batches else 0)
 
     def appended(self, stored: Stored) -> None:
         """A batch was appended."""

@@ -11,7 +11,7 @@ from raylog.actors.broker import set_aside
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
-from raylog.storage.errors import CorruptBatch
+from raylog.storage.errors import CorruptBatch, DescriptorsExhausted
 from raylog.storage.log import checkpoints, files, recovery, retention
 from raylog.storage.log import partition_log as log
 from raylog.storage.log.checkpoints import Checkpoints
@@ -82,6 +82,35 @@ def _forgiven(original: Method) -> Method:
             raise
 
     return sync
+
+
+def _counts_for_the_log_before(original: Method) -> Method:
+    def truncate_to(self: PartitionLog, offset: int) -> None:
+        generation = self._generation
+        original(self, offset)
+        self._generation = generation
+
+    return truncate_to
+
+
+def _forgets_the_folder(original: Method) -> Method:
+    def sync(self: PartitionLog) -> int:
+        try:
+            end: int = original(self)
+            return end
+        except DescriptorsExhausted:
+            self._folder_dirty = False
+            raise
+
+    return sync
+
+
+def _never_lowered(original: Method) -> Method:
+    def write(self: PartitionLog, offset: int) -> None:
+        if offset:
+            original(self, offset)
+
+    return write
 
 
 def _one_batch_too_many(original: Method) -> Method:
@@ -187,7 +216,9 @@ STORAGE_BUGS = (
         _without_folder(SyncRound.__init__),
         120,
     ),
-    _bug("the folder is not synced after a rename", ("S1", "S3", "S4", "S7", "S9"), files, "sync_folder", _nothing),
+    _bug(
+        "the folder is not synced after a rename", ("S1", "S3", "S4", "S7", "S9", "S11"), files, "sync_folder", _nothing
+    ),
     _bug(
         "checkpoints are renamed before they are synced",
         ("S3", "S4", "S9", "S11"),
@@ -210,7 +241,31 @@ STORAGE_BUGS = (
         "sync",
         _claims_what_came_since(PartitionLog.sync),
     ),
-    _bug("a log goes on after a failed sync", ("S1", "S9"), PartitionLog, "sync", _forgiven(PartitionLog.sync)),
+    _bug("a log goes on after a failed sync", ("S1", "S9"), PartitionLog, "sync", _forgiven(PartitionLog.sync), 400),
+    _bug(
+        "a sync counts for a log that was cut meanwhile",
+        ("S1", "S9", "S10"),
+        PartitionLog,
+        "truncate_to",
+        _counts_for_the_log_before(PartitionLog.truncate_to),
+        60,
+    ),
+    _bug(
+        "a sync that lacked a descriptor leaves the folder out",
+        ("S1", "S9"),
+        PartitionLog,
+        "sync",
+        _forgets_the_folder(PartitionLog.sync),
+        200,
+    ),
+    _bug(
+        "a restart of the log keeps its recovery point",
+        ("S9",),
+        PartitionLog,
+        "_write_recovery_point",
+        _never_lowered(PartitionLog._write_recovery_point),
+        200,
+    ),
     _bug("recovery believes the page cache", ("S1", "S2", "S9"), Segment, "drop_cached", _nothing, 60),
     _bug("recovery checks no CRC", ("S2", "S6", "S8", "S9"), recovery, "check_crc", _nothing),
     _bug("recovery cuts one batch too many", ("S1", "S9"), Recovery, "_take", _one_batch_too_many(Recovery._take)),
@@ -246,7 +301,7 @@ STORAGE_BUGS = (
         Segment,
         "write",
         _cut_taken_for_synced(Segment.write),
-        120,
+        400,
     ),
     _bug("leader epochs are not written", ("S4", "S9"), Checkpoints, "write_epochs", _nothing),
     _bug(

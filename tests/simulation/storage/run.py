@@ -47,7 +47,7 @@ class StorageRun(Calls):
             (self.sync_beside_appends, 4),
             (self.commit, 8),
             (self.truncate, 4),
-            (self.restart, 1),
+            (self.restart, 2),
             (self.delete_records, 3),
             (self.retain, 4),
             (self.purge, 2),
@@ -58,7 +58,7 @@ class StorageRun(Calls):
             (self.fail_sync, 2),
             (self.fail_write, 2),
             (self.fill_up, 3),
-            (self.lack_descriptors, 1),
+            (self.lack_descriptors, 2),
             (self.look_up, 4),
             (self.fail_reads, 1),
             (self.damage, 2),
@@ -117,8 +117,11 @@ class StorageRun(Calls):
             self.draw.choice((self.append, self.replicate, self.elect, self.commit, self.truncate))()
         finally:
             self.disk.faults.failing_writes = 0
-        if self.draw.random() < 0.3:
-            self.append()
+        if self.draw.random() < 0.5:
+            for _ in range(self.draw.randint(1, 4)):
+                self.append()
+            if self.draw.random() < 0.5:
+                self.sync()
             self.cut_power()
 
     def fill_up(self) -> None:
@@ -135,12 +138,17 @@ class StorageRun(Calls):
 
     def lack_descriptors(self) -> None:
         """The process has no descriptor left."""
+        for _ in range(self.draw.randint(0, 8)):
+            self.append()
         self.disk.faults.no_descriptors = True
         try:
             for verb in self.draw.choices((self.append, self.sync, self.commit, self.elect, self.retain), k=3):
                 verb()
         finally:
             self.disk.faults.no_descriptors = False
+        if self.draw.random() < 0.5:
+            self.sync()
+            self.cut_power()
 
     def fail_reads(self) -> None:
         """Reads fail, even during an opening; nothing may be truncated because of that."""

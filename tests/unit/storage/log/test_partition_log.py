@@ -16,7 +16,9 @@ from raylog.core.errors import (
 )
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import CorruptBatch, LogClosed, WrongTopicId
+from raylog.storage.log import partition_log
 from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.log.segment import Segment
 from tests.unit.storage.logs import NOW, batch, crashed, open_files_below, open_log, produced, values_of, whole
 
 
@@ -226,6 +228,17 @@ def test_segments_roll_by_size_and_by_age(tmp_path: Path) -> None:
     log.close()
 
 
+def test_segments_roll_before_an_offset_is_too_far_for_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_log, "RELATIVE_OFFSET_MAX", len(batch(b"a")) + 2)
+    log = open_log(tmp_path / "t-0")
+    for _ in range(7):
+        log.append_as_leader(batch(b"a"), 1, NOW)
+    assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
+    log.close()
+
+
 def test_only_a_bounded_number_of_files_stays_open(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=1)
     for number in range(60):
@@ -265,6 +278,29 @@ def test_a_full_truncation_starts_anywhere_and_survives_a_crash(tmp_path: Path) 
     log.append_as_leader(batch(b"new"), 7, NOW)
     again = open_log(crashed(log, tmp_path / "crash"))
     assert (again.log_start_offset, values_of(whole(again))) == (100, [(100, b"new")])
+    again.close()
+
+
+def test_a_full_truncation_that_fails_halfway_is_finished_at_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=200)
+    for number in range(9):
+        log.append_as_leader(batch(b"%d" % number), 1, NOW)
+    log.sync()
+
+    def remove_files(segment: Segment) -> None:
+        if segment.base_offset == 0:
+            raise CorruptBatch("any error")
+
+    monkeypatch.setattr(Segment, "remove_files", remove_files)
+    with pytest.raises(CorruptBatch, match="any error"):
+        log.truncate_fully_and_start_at(100)
+    monkeypatch.undo()
+    with pytest.raises(LogClosed, match="halfway"):
+        log.sync()
+    again = open_log(crashed(log, tmp_path / "crash"))
+    assert (again.log_start_offset, again.log_end_offset, again.epochs.entries) == (100, 100, [])
     again.close()
 
 

@@ -25,10 +25,10 @@ def test_each_record_keeps_its_columns_when_encoded_and_encoded_again(stamps: li
     assert isinstance(batch.encoded, bytes)
     header = parse_header(batch.encoded)
     assert decode_batch(batch.encoded, 0, header).timestamps == stamps
-    columns: Any = keys, [b"v"] * len(stamps), stamps, headers
-    assert batch.encoded == encode_batch(*columns)
+    values: list[bytes | None] = [b"v"] * len(stamps)
+    assert batch.encoded == encode_batch(keys, values, stamps, headers)
     batch.encode_again(7, 2, 5)
-    assert batch.encoded == encode_batch(*columns, BatchMeta(7, 2, 5))
+    assert batch.encoded == encode_batch(keys, values, stamps, headers, BatchMeta(7, 2, 5))
     batch.complete(7)
     found = [SendFuture(batch, index).result(0) for index in indexes]
     assert [(entry.offset, entry.timestamp_ms) for entry in found] == [

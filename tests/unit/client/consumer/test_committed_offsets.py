@@ -7,7 +7,9 @@ import pytest
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.metadata import TopicInfo
+from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.committed_offsets import CommittedOffsets
+from raylog.client.consumer.engine import Engine
 from raylog.client.group.membership import Membership
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import CommitFailed, RaylogError
@@ -66,6 +68,21 @@ async def test_commits_are_sent_one_at_a_time() -> None:
     assert len(coordinator.requests) == 1
     coordinator.may_answer.set()
     await asyncio.gather(*calls)
+    assert len(coordinator.requests) == 2
+
+
+async def test_an_automatic_commit_is_left_out_while_another_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    engine = Engine(ConsumerConfig(group_id="g"))
+    engine.committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
+    monkeypatch.setattr(engine, "positions", lambda: {AT: OffsetAndMetadata(1)})
+    engine._commit_in_background()
+    engine._commit_in_background()
+    assert len(engine._tasks) == 1
+    coordinator.may_answer.set()
+    await asyncio.gather(*engine._tasks)
+    engine._commit_in_background()
+    await asyncio.gather(*engine._tasks)
     assert len(coordinator.requests) == 2
 
 

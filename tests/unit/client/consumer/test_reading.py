@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.runtime import Signal
 from raylog.client.types import OffsetAndTimestamp, Record
 from raylog.core.errors import (
     ClientClosed,
@@ -21,7 +22,7 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import HEADER_BYTES, parse_header
-from tests.unit.client.consumer_support import fill, numbers, offsets, read
+from tests.unit.client.consumer_support import DEADLINE_S, fill, numbers, offsets, read
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for
 
@@ -156,7 +157,7 @@ def test_an_offset_out_of_range_is_reset_by_the_policy(flights: ToyCluster) -> N
     with Consumer(auto_offset_reset="earliest", **flights.options) as consumer:
         consumer.assign([HERE])
         consumer.seek(HERE, 5_000)
-        assert read(consumer, 1)[0].offset == 0
+        assert offsets(consumer.poll(60_000)[HERE])[0] == 0, "one poll is enough"
     with Consumer(auto_offset_reset="none", **flights.options) as consumer:
         consumer.assign([HERE])
         consumer.seek(HERE, 5_000)
@@ -165,6 +166,26 @@ def test_an_offset_out_of_range_is_reset_by_the_policy(flights: ToyCluster) -> N
                 read(consumer, 1)
         consumer.seek(HERE, 99)
         assert offsets(read(consumer, 1)) == [99]
+
+
+def test_a_record_ends_a_wait_without_a_deadline(flights: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Record] = []
+    waits, wait = threading.Event(), Signal.wait
+
+    def noted_wait(signal: Signal, timeout_s: float) -> None:
+        waits.set()
+        wait(signal, timeout_s)
+
+    with Consumer("flights", auto_offset_reset="earliest", **flights.options) as consumer:
+        read(consumer, 100)
+        monkeypatch.setattr(Signal, "wait", noted_wait)
+        reader = threading.Thread(target=lambda: found.extend(consumer.consume()))
+        reader.start()
+        assert waits.wait(DEADLINE_S)
+        fill(flights, "flights", 0, [b"new"])
+        reader.join(DEADLINE_S)
+        assert not reader.is_alive()
+    assert offsets(found) == [100]
 
 
 def test_records_fetched_before_retention_took_them_are_still_given(flights: ToyCluster) -> None:

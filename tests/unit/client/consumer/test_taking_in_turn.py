@@ -66,3 +66,11 @@ def test_columns_read_no_more_of_files_than_fits_into_a_cache(tmp_path: Path, mo
     first, second, third = PARTITIONS
     assert [batch.partitions for batch in taken] == [[first], [second], [third], [first, second]]
     assert [len(batch) for batch in taken] == [8, 8, 8, 8]
+
+
+def test_a_paused_partition_is_not_fetched() -> None:
+    state = PartitionState(PARTITIONS[0], BatchOpener(PARTITIONS[0]), Start.POLICY)
+    state.move_to(0)
+    assert state.wants_fetch(1)
+    state.paused = True
+    assert not state.wants_fetch(1)

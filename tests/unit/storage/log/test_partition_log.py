@@ -281,7 +281,7 @@ def test_a_full_truncation_starts_anywhere_and_survives_a_crash(tmp_path: Path) 
     again.close()
 
 
-def test_a_full_truncation_that_fails_halfway_is_finished_at_the_next_opening(
+def test_a_full_truncation_that_fails_halfway_is_finished_when_reopened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=200)
@@ -301,6 +301,26 @@ def test_a_full_truncation_that_fails_halfway_is_finished_at_the_next_opening(
         log.sync()
     again = open_log(crashed(log, tmp_path / "crash"))
     assert (again.log_start_offset, again.log_end_offset, again.epochs.entries) == (100, 100, [])
+    again.close()
+
+
+def test_a_follower_begins_within_a_batch_at_the_leaders_log_start(log: PartitionLog) -> None:
+    log.truncate_fully_and_start_at(5)
+    values = [b"3", b"4", b"5", b"6", b"7"]
+    log.append_as_follower(batch(*values, base_offset=3, partition_leader_epoch=1))
+    assert (log.log_start_offset, log.log_end_offset) == (5, 8)
+    assert values_of(log.read(5, 1, 8))[0] == (3, b"3")
+
+
+def test_a_file_that_has_grown_since_a_clean_close_is_recovered(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append_as_leader(batch(b"a"), 1, NOW)
+    log.close()
+    with (tmp_path / "t-0" / "00000000000000000000.log").open("ab") as file:
+        file.write(b"torn")
+    again = open_log(tmp_path / "t-0")
+    assert (again.recovered.clean, again.recovered.bytes_cut) == (False, len(b"torn"))
+    assert values_of(whole(again)) == [(0, b"a")]
     again.close()
 
 

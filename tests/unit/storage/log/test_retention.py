@@ -47,6 +47,14 @@ def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
     log.close()
 
 
+def test_the_active_segment_goes_by_age_only(tmp_path: Path) -> None:
+    log = filled(tmp_path / "t-0", retention_ms=-1, retention_bytes=0)
+    log.advance_log_start(10)
+    assert log.apply_retention(NOW, high_watermark=10) == [0, 2, 4, 6]
+    assert [segment.base_offset for segment in log.segments] == [8]
+    log.close()
+
+
 def test_removed_files_are_unlinked_after_the_delay_and_a_restart(tmp_path: Path) -> None:
     log = filled(tmp_path / "t-0", retention_ms=100, file_delete_delay_ms=50)
     log.apply_retention(NOW + 102, high_watermark=10)

@@ -265,7 +265,7 @@ def successors_join_no_round(original: Callable[..., None]) -> Callable[..., Non
         if group.state is not GroupState.COMPLETING_REBALANCE or group.image is None:
             original(group, old_id, new_id, event, *rest)
             return
-        protocols, decision, _ = rest
+        protocols, decision = rest
         rebalance._answer_parked(group.members[old_id], decision, FencedInstanceId())
         member = group.rename(old_id, new_id)
         rebalance._update(member, event, protocols)

@@ -16,7 +16,7 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.delivery import Delivery
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
-from tests.simulation.whole.plan import MINORITY
+from tests.simulation.whole.plan import MINORITY, VOTERS
 from tests.simulation.whole.planted.bugs import Bug
 
 
@@ -138,7 +138,7 @@ CLIENT_BUGS: Final = (
     Bug("the last record of a poll is skipped", PartitionState, "take", _last_record_is_skipped, ("W5", "W9")),
     Bug("a consumer commits what it has fetched", Engine, "positions", _commit_what_was_fetched, ("W9",)),
     Bug("a member forgets committed offsets", CommittedOffsets, "fetch", _commits_half_known, ("W7",)),
-    Bug("a call goes on behind its deadline", ClusterClient, "_pause", _no_deadline, ("W1",)),
+    Bug("a call goes on behind its deadline", ClusterClient, "_pause", _no_deadline, ("W1",), profile=VOTERS),
     Bug(
         "a member reads what was taken from it",
         Assignment,

@@ -321,7 +321,7 @@ GROUP_BUGS = (
         lambda self, effect: None,
     ),
     _bug("the rows of a batch are swapped", "I15", RowQueue, "take", sabotage.swap_rows(RowQueue.take)),
-    _bug("rows that do not fit are lost", "I15", RowQueue, "take", sabotage.lose_what_does_not_fit(RowQueue.take)),
+    _bug("rows that do not fit are lost", "I15 L1", RowQueue, "take", sabotage.lose_what_does_not_fit(RowQueue.take)),
     _bug("rows count as stored when they are decided", "I15", RowQueue, "durable_end", lambda self: self._end),
     _bug("requests of closed connections stay parked", "L1", RequestTable, "take_deserted", lambda self: []),
     _bug("an answer goes to an earlier request", "I15", RequestTable, "pop", sabotage.pop_an_earlier_one),

@@ -309,6 +309,7 @@ class Reader(Client):
                     self.books.step(self.name, at, last.get(at), record.offset)
                     last[at] = record.offset
             if last and self.chance(self._seeks or self.world.plan.seek_share):
+                await asyncio.sleep(self.between(0.0, 0.3))  # so that the seek meets a buffer
                 at = self.pick(list(last))
                 target = int(self.between(0, last[at] + 1))
                 consumer.seek(at, target)

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from raylog.client.cluster.connections import ConnectionPool, call
+from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.discovery import ClusterAddress, Endpoint, find_cluster
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
@@ -73,11 +74,11 @@ class ClusterClient:
 
     async def start(self, timeout_s: float = 30.0) -> None:
         """Find the cluster and its brokers. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         keep_freed_memory(KEPT_BYTES)
         self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=timeout_s)
         self._pool = ConnectionPool(self.address.secret)
-        await self.refresh((), timeout_s=max(0.1, deadline_s - self._now_s()))
+        await self.refresh((), timeout_s=deadline.left_s)
         self._periodic = asyncio.ensure_future(self._refresh_with_age())
 
     async def close(self) -> None:
@@ -112,18 +113,18 @@ class ClusterClient:
         Raises ConnectionFailed or RequestTimedOut when no broker answers in time.
         """
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
-        deadline_s = self._now_s() + limit_s
+        deadline = Deadline(limit_s)
         wanted = None if topics is None else frozenset(topics)
         while (running := self._refreshing) is not None and not running.done():
             covered = self._refreshing_topics is None or (wanted is not None and wanted <= self._refreshing_topics)
-            await self._wait_for(running, deadline_s, raise_its_error=covered)
+            await self._wait_for(running, deadline, raise_its_error=covered)
             if covered:
                 return
         self._refreshing_topics = None if wanted is None else wanted | self._wanted
-        task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline_s))
+        task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline))
         task.add_done_callback(_mark_seen)
         self._refreshing = task
-        await self._wait_for(task, deadline_s, raise_its_error=True)
+        await self._wait_for(task, deadline, raise_its_error=True)
 
     async def topic(self, name: str, *, timeout_s: float) -> TopicInfo:
         """The topic's metadata, fetched if not known. Raises UnknownTopicOrPartition that names the nearest topic.
@@ -131,14 +132,14 @@ class ClusterClient:
         A new topic may still be unknown to some brokers, so the error is raised after at most a second.
         """
         found = self.metadata.topic(name)
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         unknown_s = self._now_s() + min(timeout_s / 2, NEW_TOPIC_GRACE_S)  # the rest is for finding the nearest name
         backoff = self._backoff()
         while found is None:
-            await self.refresh((name,), timeout_s=max(0.001, deadline_s - self._now_s()))
+            await self.refresh((name,), timeout_s=deadline.left_s)
             found = self.metadata.topic(name)
             if found is None and self._now_s() >= unknown_s:
-                await self.refresh(None, timeout_s=max(0.1, deadline_s - self._now_s()))
+                await self.refresh(None, timeout_s=deadline.left_s)
                 found = self.metadata.topic(name)
                 if found is None:
                     known = [topic.name for topic in self.metadata.topics.values() if not topic.internal]
@@ -173,13 +174,14 @@ class ClusterClient:
 
         Raises UnknownTopicOrPartition, LeaderNotAvailable; does not wait for an election.
         """
+        deadline = Deadline(timeout_s)
         info = await self.topic(topic, timeout_s=timeout_s)
         if not 0 <= partition < len(info.partitions):
             raise UnknownTopicOrPartition(
                 f"Topic {topic!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}.", topic=topic
             )
         if info.partitions[partition].endpoint is None:
-            await self.refresh((topic,), timeout_s=timeout_s)
+            await self.refresh((topic,), timeout_s=deadline.left_s)
             info = self.metadata.topic(topic) or info
         found = info.partitions[partition]
         if found.endpoint is None:
@@ -201,13 +203,12 @@ class ClusterClient:
         Errors that caused a retry are added to `failures`: after a lost answer the first attempt may have had its
         effect.
         """
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         backoff = self._backoff()
         error: RaylogError = ConnectionFailed("No broker is known.")
         while True:
             for endpoint in self._broker_endpoints():
-                left_s = deadline_s - self._now_s()
-                if left_s <= 0:
+                if deadline.is_over:
                     raise error
                 # While one broker hangs, another may answer. A broker answers metadata from memory: one that does not
                 # is down, perhaps with its machine, and nothing else would end the wait for it.
@@ -215,9 +216,8 @@ class ClusterClient:
                 limits = (METADATA_CONNECT_S, METADATA_ANSWER_S) if is_metadata else _PATIENT
                 connection: Connection | None = None
                 try:
-                    connection = await self.connection(endpoint, min(left_s, limits[0]))
-                    left_s = max(0.001, deadline_s - self._now_s())
-                    reply, _ = await call(connection, method, request, timeout_s=min(left_s, limits[1]))
+                    connection = await self.connection(endpoint, min(deadline.left_s, limits[0]))
+                    reply, _ = await call(connection, method, request, timeout_s=min(deadline.left_s, limits[1]))
                     self._informant = endpoint if is_metadata else self._informant
                     return reply
                 except RaylogError as failure:
@@ -229,9 +229,9 @@ class ClusterClient:
                         raise
                     if failures is not None:
                         failures.append(error)
-            await self._pause(backoff, deadline_s, error)
+            await self._pause(backoff, deadline, error)
             if self.address is not None and self.address.through_ray:
-                await self._find_again(deadline_s)
+                await self._find_again(deadline)
 
     async def call_leader(
         self,
@@ -246,24 +246,23 @@ class ClusterClient:
 
         `request` builds the request from topic id, partition and leader epoch, as known at each attempt.
         """
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         backoff = self._backoff()
         while True:
-            left_s = max(0.001, deadline_s - self._now_s())
             try:
-                info, found = await self.leader(topic, partition, timeout_s=left_s)
+                info, found = await self.leader(topic, partition, timeout_s=deadline.left_s)
                 assert found.endpoint is not None  # `leader` raises without one
-                connection = await self.connection(found.endpoint, left_s)
+                connection = await self.connection(found.endpoint, deadline.left_s)
                 message = request(info.topic_id, partition, found.leader_epoch)
-                return await call(connection, method, message, timeout_s=max(0.001, deadline_s - self._now_s()))
+                return await call(connection, method, message, timeout_s=deadline.left_s)
             except RaylogError as failure:
                 error = failure
                 # A topic that no broker knows stays unknown; a partition that a replica does not know has only moved.
                 if not error.retriable or "topic" in error.details:
                     raise
-            await self._pause(backoff, deadline_s, error)
+            await self._pause(backoff, deadline, error)
             if error.refresh_metadata:
-                await self._refresh_quietly(topic, deadline_s)
+                await self._refresh_quietly(topic, deadline)
 
     async def list_offset(self, partition: tuple[str, int], timestamp_ms: int, *, timeout_s: float) -> ListOffsetsReply:
         """The first offset at or after a time (ms since 1970, or EARLIEST, LATEST, MAX_TIMESTAMP), by the leader."""
@@ -293,21 +292,20 @@ class ClusterClient:
 
         Errors for the member to handle (a rebalance, a lost generation) are raised at once.
         """
-        deadline_s = self._now_s() + timeout_s
+        deadline = Deadline(timeout_s)
         backoff = self._backoff()
         while True:
-            left_s = max(0.001, deadline_s - self._now_s())
             try:
-                connection = await self.connection(await self.coordinator(group, timeout_s=left_s), left_s)
-                timeout_s = max(0.001, deadline_s - self._now_s())
-                return (await call(connection, method, request, timeout_s=timeout_s))[0]
+                endpoint = await self.coordinator(group, timeout_s=deadline.left_s)
+                connection = await self.connection(endpoint, deadline.left_s)
+                return (await call(connection, method, request, timeout_s=deadline.left_s))[0]
             except RaylogError as failure:
                 error = failure
                 if error.refresh_metadata:
                     self.forget_coordinator(group)
                 elif not isinstance(error, CoordinatorLoadInProgress):
                     raise
-            await self._pause(backoff, deadline_s, error)
+            await self._pause(backoff, deadline, error)
 
     # Internals
 
@@ -317,12 +315,12 @@ class ClusterClient:
     def _backoff(self) -> Backoff:
         return Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._random)
 
-    async def _pause(self, backoff: Backoff, deadline_s: float, error: RaylogError) -> None:
+    async def _pause(self, backoff: Backoff, deadline: Deadline, error: RaylogError) -> None:
         """Wait before the next attempt, or raise the last error when the deadline would pass."""
         if self._is_closed:
             raise ClientClosed("The client was closed during this call.") from error
         pause_s = backoff.next_s()
-        if self._now_s() + pause_s >= deadline_s:
+        if deadline.is_over or pause_s >= deadline.left_s:
             raise error
         await asyncio.sleep(pause_s)
 
@@ -346,26 +344,25 @@ class ClusterClient:
             candidates, key=lambda endpoint: (endpoint == self._doubted, self.live_connection(endpoint) is None)
         )
 
-    async def _find_again(self, deadline_s: float) -> None:
+    async def _find_again(self, deadline: Deadline) -> None:
         """No known broker answers: find those that Ray has restarted at new addresses."""
-        left_s = deadline_s - self._now_s()
-        if left_s > 0:
+        if not deadline.is_over:
             try:
-                self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=left_s)
+                limit_s = deadline.left_s
+                self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=limit_s)
             except RaylogError:
                 pass  # the controller may be restarting too; the caller's loop retries both
 
-    async def _fetch_metadata(self, topics: frozenset[str] | None, deadline_s: float) -> None:
+    async def _fetch_metadata(self, topics: frozenset[str] | None, deadline: Deadline) -> None:
         names = None if topics is None else sorted(topics)
-        timeout_s = max(0.001, deadline_s - self._now_s())
-        reply = await self.call_broker(METADATA, MetadataRequest(names), timeout_s=timeout_s)
+        reply = await self.call_broker(METADATA, MetadataRequest(names), timeout_s=deadline.left_s)
         changed = self.metadata.update(reply, is_whole=topics is None)
         if changed:
             for listener in self._listeners:
                 listener(changed)
 
-    async def _wait_for(self, task: asyncio.Task[None], deadline_s: float, *, raise_its_error: bool) -> None:
-        await asyncio.wait([task], timeout=max(0.0, deadline_s - self._now_s()))
+    async def _wait_for(self, task: asyncio.Task[None], deadline: Deadline, *, raise_its_error: bool) -> None:
+        await asyncio.wait([task], timeout=deadline.left_s)
         if not task.done():
             raise RequestTimedOut("No broker answered a metadata request in time; check that the cluster runs.")
         if task.cancelled():
@@ -374,9 +371,9 @@ class ClusterClient:
         if error is not None and raise_its_error:
             raise as_raylog_error(error) from error
 
-    async def _refresh_quietly(self, topic: str, deadline_s: float) -> None:
+    async def _refresh_quietly(self, topic: str, deadline: Deadline) -> None:
         try:
-            await self.refresh((topic,), timeout_s=max(0.001, deadline_s - self._now_s()))
+            await self.refresh((topic,), timeout_s=deadline.left_s)
         except RaylogError as error:
             if not error.retriable:
                 raise

@@ -1,4 +1,4 @@
-"""The end of a call that sends several requests. Used by the methods of `Admin` that do.
+"""The end of a call that sends several requests. Used by `ClusterClient`, and by methods of clients that do.
 
 May touch: the event loop's clock.
 """

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
 from raylog.client.group.membership import Call, Membership
 from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import (
@@ -102,11 +103,12 @@ class CommittedOffsets:
         """The committed offset of each partition; None = none. Raises RaylogError."""
         group = self._known_group()
         wanted = [TopicPartition(*each) for each in partitions]
+        deadline = Deadline(timeout_s)
         ids, missing = await self._with_ids(wanted, timeout_s)
         if missing is not None and not ids:
             raise missing
         request = OffsetFetchRequest(group, [OffsetFetchPartition(ids[each], *each) for each in ids])
-        rows = await self._cluster.call_coordinator(group, OFFSET_FETCH, request, timeout_s=timeout_s)
+        rows = await self._cluster.call_coordinator(group, OFFSET_FETCH, request, timeout_s=deadline.left_s)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         for row in rows:
             if row.committed_offset >= 0:

@@ -87,7 +87,7 @@ def _commits_half_known(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _no_deadline(_: object) -> Callable[..., Any]:
-    async def pause(self: ClusterClient, backoff: Any, deadline_s: float, error: RaylogError) -> None:
+    async def pause(self: ClusterClient, backoff: Any, deadline: object, error: RaylogError) -> None:
         await asyncio.sleep(backoff.next_s())
 
     return pause

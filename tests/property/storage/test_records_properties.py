@@ -21,7 +21,9 @@ encoders = st.sampled_from([records.encode_batch, records.encode_kafka_batch])
 @given(st.lists(row, min_size=1, max_size=30), codecs, encoders, st.integers(0, 2**50))
 def test_every_codec_and_magic_gives_back_what_was_encoded(rows, codec, encode, base_offset) -> None:  # type: ignore[no-untyped-def]
     keys, values, timestamps, headers = (list(column) for column in zip(*rows, strict=True))
-    data = encode(keys, values, timestamps, headers, compression=codec, base_offset=base_offset)
+    data = encode(
+        keys, values, timestamps, headers, header_format.BatchMeta(base_offset=base_offset), compression=codec
+    )
     for buffer in (data, bytearray(data), memoryview(b"before" + data)[6:]):
         header = header_format.parse_header(buffer)
         columns = records.decode_batch(buffer, 0, header)

@@ -90,7 +90,8 @@ class MetadataController(SimController):
 
     def on_won(self, image: MetadataImage, epoch: int, founding: Mapping[str, str]) -> None:
         world = self.world
-        world.facts.hold_in(image, f"the log that {self.name} adopts")
+        if epoch > max(world.winners, default=0):  # one that was paused since it won misses what later ones committed
+            world.facts.hold_in(image, f"the log that {self.name} adopts")
         self.image = image
         world.won(epoch, self, {int(number): identity for number, identity in founding.items()})
         settings = ControllerSettings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raylog.core.controller import events as ctl
@@ -59,11 +60,11 @@ class Member:
     def act(self) -> None:
         """Do the work of a registered member."""
 
-    def request(self, event_for: Any) -> None:
-        """Send a request that needs no answer."""
+    def request(self, event_for: Any, answered: Callable[[int, Any], None] = lambda code, result: None) -> None:
+        """Send a request."""
         session = self._session
         if self._controller is not None and self.is_registered:
-            self._controller.request(lambda now, number: event_for(now, number, session), lambda code, result: None)
+            self._controller.request(lambda now, number: event_for(now, number, session), answered)
 
     def _registered(self, code: int, result: Any) -> None:
         if self._controller is None:
@@ -220,8 +221,15 @@ class ReplicaEnd(Member):
                 leader_epoch=state.leader_epoch,
                 partition_epoch=state.partition_epoch,
                 isr=isr,
-            )
+            ),
+            lambda code, result: self._changed(result[0]) if code == 0 else None,
         )
+
+    def _changed(self, wire: Any) -> None:
+        """Take the state in the answer to an ISR change, unless a later one has arrived before it."""
+        state = PartitionState.from_wire(wire)
+        if self.state is not None and state.partition_epoch > self.state.partition_epoch:
+            self.state = state
 
     def crash(self) -> None:
         """Crash; outside the ISR the unsynced records may be lost, anywhere the whole log."""

@@ -26,7 +26,7 @@ _VOTERS = bugs(
     ("a voter forgets its promise", 20, VoterMachine, "__init__", "= promised", "= history.epoch_before(history.end)"),
     (
         "a voter confirms its own end",
-        60,
+        200,
         VoterMachine,
         "_take",
         "return event.spans[-1].end if event.spans else event.start",

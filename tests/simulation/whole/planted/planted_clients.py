@@ -125,7 +125,7 @@ def _old_metadata(original: Callable[..., Any]) -> Callable[..., Any]:
 CLIENT_BUGS: Final = (
     Bug("a producer sends without sequences", Batch, "encode", _without_sequence, ("W14",)),
     Bug("a lost answer counts as stored", Delivery, "_refused", _lost_answers_are_good, ("W4", "W15")),
-    Bug("an answer's offset is one too high", Delivery, "_stored", _one_further, ("W4", "W15")),
+    Bug("an answer's offset is one too high", Delivery, "_stored", _one_further, ("W4", "W15", "W17")),
     Bug("a repeated batch gets a fresh sequence", Delivery, "_refused", _fresh_sequence, ("W8", "W14", "W10")),
     Bug(
         "the search for a leader is never begun",
@@ -136,7 +136,14 @@ CLIENT_BUGS: Final = (
         profile=MINORITY,
     ),
     Bug("the last record of a poll is skipped", PartitionState, "take", _last_record_is_skipped, ("W5", "W9")),
-    Bug("a consumer commits what it has fetched", Engine, "positions", _commit_what_was_fetched, ("W9",)),
+    Bug(
+        "a consumer commits what it has fetched",
+        Engine,
+        "positions",
+        _commit_what_was_fetched,
+        ("W9",),
+        profile=MINORITY,
+    ),
     Bug("a member forgets committed offsets", CommittedOffsets, "fetch", _commits_half_known, ("W7",)),
     Bug("a call goes on behind its deadline", ClusterClient, "_pause", _no_deadline, ("W1",), profile=VOTERS),
     Bug(
@@ -145,6 +152,7 @@ CLIENT_BUGS: Final = (
         "set_partitions",
         _keeps_what_was_revoked,
         ("W6", "W5", "W7"),
+        seeds=20,
     ),
     Bug("a seek keeps what was fetched before", PartitionState, "_drop", _keeps_its_buffer, ("W5",)),
     Bug("a client keeps its first metadata", MetadataCache, "update", _old_metadata, ("W1", "W8", "W9")),

@@ -177,8 +177,14 @@ def _commits_go_back(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 SERVER_BUGS: Final = (
-    Bug("acks=all is answered on append", ParkedProduces, "complete", _ack_on_append, ("W4", "W6", "W7", "W15", "W10")),
-    Bug("consumers read what is not committed", ConsumerReads, "_try_fetch", _expose_all, ("W4", "W5", "W9")),
+    Bug(
+        "acks=all is answered on append",
+        ParkedProduces,
+        "complete",
+        _ack_on_append,
+        ("W4", "W6", "W7", "W15", "W10", "W17"),
+    ),
+    Bug("consumers read what is not committed", ConsumerReads, "_try_fetch", _expose_all, ("W4", "W5", "W9", "W17")),
     Bug("a follower keeps what its leader does not have", Follower, "_cut", _none, ("W4", "W9", "W10")),
     Bug("a truncation cuts nothing", PartitionLog, "truncate_to", _no_cut, ("W4", "W9", "W10")),
     Bug(

@@ -84,7 +84,7 @@ def run_whole(seed: int, profile: str, bug: str = NO_BUG) -> Result:
 def catch_whole(name: str) -> tuple[Bug, int, Violation | None]:
     """Run seeds with a planted bug until one is noticed; return the bug, the last seed and the violation."""
     bug = BUGS[name]
-    for seed in range(1, bug.seeds + 1):
+    for seed in range(bug.first, bug.seeds + 1):
         result = run_whole(seed, bug.profile, name)
         if result.violation is not None:
             return bug, seed, result.violation

@@ -24,8 +24,10 @@ class Bug:
     patch: Callable[[Any], Any]
     rules: tuple[str, ...]
     seeds: int = SEEDS
-    """Number of seeds within which it must be noticed."""
+    """The last seed by which it must be noticed."""
     profile: str = WHOLE
+    first: int = 1
+    """The first seed to run; later where an earlier one never ends with the bug."""
 
     def plant(self) -> None:
         """Apply the bug from now on, in this process."""

@@ -15,7 +15,7 @@ from raylog.core.ids import LATEST
 from raylog.core.replication import leader
 from raylog.core.replication.consumer_events import AnswerOffset
 from raylog.core.replication.visibility import Visibility
-from tests.simulation.whole.plan import OPERATOR
+from tests.simulation.whole.plan import LAST_MAN, OPERATOR
 from tests.simulation.whole.planted.bugs import Bug
 
 
@@ -71,6 +71,14 @@ OPERATOR_BUGS: Final = (
     Bug("an unclean election keeps all in sync", liveness, "settle", _all_in_sync, ("W18",), profile=OPERATOR),
     Bug("a consumer does not notice a truncation", fetcher, "must_compare", _false, ("W5", "W9"), profile=OPERATOR),
     Bug("a relaxed flush is never due", ReplicaEffects, "flush_if_due", _none, ("W20",), profile=OPERATOR),
-    Bug("a follower joins the ISR before it has caught up", leader, "may_join", _any_client_joins, ("W17", "W10"), 16),
+    Bug(
+        "a follower joins the ISR before it has caught up",
+        leader,
+        "may_join",
+        _any_client_joins,
+        ("W17", "W10"),
+        8,
+        LAST_MAN,
+    ),
     Bug("the end offset is that of the log", Visibility, "list_offsets", _to_the_end, ("W17",)),
 )

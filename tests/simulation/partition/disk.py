@@ -84,13 +84,11 @@ class VirtualLog:
         return self.start + len(self.entries)
 
     def promised_end(self, incarnation: int) -> int:
-        """Return the durable end, or that of the lost log, where the life of that incarnation reported the latter."""
-        lost = self.lost
-        while lost is not None:
-            if incarnation <= lost.incarnation:
-                return max(self.durable_end, lost.durable_end)
-            lost = lost.lost
-        return self.durable_end
+        """Return the durable end, or that of a lost log, where the life of that incarnation reported the latter."""
+        end, lost = self.durable_end, self.lost
+        while lost is not None and incarnation <= lost.incarnation:
+            end, lost = max(end, lost.durable_end), lost.lost
+        return end
 
     def entry(self, offset: int) -> Entry | None:
         """Return the entry at an offset, or None outside the log."""

@@ -270,6 +270,11 @@ class GroupBooks:
         """A coordinator counted a member's request as a heartbeat."""
         self._active_ms[life, group, member_id] = now_ms
 
+    def left(self, life: int, group: str) -> None:
+        """Members left, perhaps removed by their instances; the image has them until the next generation."""
+        for known in [known for known in self._active_ms if known[:2] == (life, group)]:
+            del self._active_ms[known]
+
     def synced(self, group: str, member_id: str, generation: int) -> None:
         """A coordinator decided to send a member its assignment."""
         self._synced.add((group, member_id, generation))

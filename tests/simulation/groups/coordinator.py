@@ -335,6 +335,8 @@ class Coordinator:
 
     def _note_activity(self, call: Call, result: Any) -> None:
         """The machine counts a request that it answers without an error as a heartbeat."""
+        if call.method == "leave_group":
+            self.simulation.books.left(self._number, call.group)
         if call.method in MEMBER_CALLS:
             member_id = str(result[3]) if call.method == "join_group" else call.member_id
             self.simulation.books.active(self._number, call.group, member_id, self.world.now_ms)

@@ -27,6 +27,9 @@ CONNECT_TIMEOUT_S: Final = 2.0
 SILENT_BEATS: Final = 3
 """After so many heartbeat intervals without a reply, the controller is looked up again."""
 ANSWER_TIMEOUT_S: Final = 10.0
+REACHED_WITHIN_S: Final = 5.0
+"""How long a call waits for a controller that is away: a restart takes less. It is half of what a call may take, so
+that whoever waits as long as this process for an answer still gets the refusal, and not a timeout of its own."""
 
 
 class ControllerLink:
@@ -93,13 +96,14 @@ class ControllerLink:
             ) from None
 
     async def call(self, method: str, args: object, *, timeout_s: float) -> Reply:
-        """Call the controller; waits for the connection within the same deadline.
+        """Call the controller; waits for the connection within the same deadline, for REACHED_WITHIN_S at most.
 
-        Raises its refusals with ``is_remote`` set; other :class:`RaylogError` when the outcome is unknown.
+        Raises its refusals with ``is_remote`` set; NotController when it was not reached and nothing was sent; other
+        :class:`RaylogError` when the outcome is unknown.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        await self.wait_connected(timeout_s)
+        await self.wait_connected(min(timeout_s, REACHED_WITHIN_S))
         connection = self._connection
         if connection is None:
             raise NotController("The connection to the controller broke; try again.")

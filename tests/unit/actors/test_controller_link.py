@@ -5,7 +5,11 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
+from raylog.actors import controller_link
 from raylog.actors.controller_link import ControllerLink
+from raylog.core.errors import ConnectionFailed, NotController
 from raylog.rpc import Connection, Reply, Request, RpcServer
 from tests.waiting import eventually
 
@@ -174,3 +178,21 @@ def test_states_behind_the_answer_to_a_registration_come_in_order() -> None:
 
     asyncio.run(scenario())
     assert taken == ["registered", 0, 1, 2, 3, 4]
+
+
+async def test_a_call_reports_an_unreachable_controller_well_before_its_own_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_link, "REACHED_WITHIN_S", 0.05)
+
+    async def find() -> tuple[str, int]:
+        raise ConnectionFailed("no controller")
+
+    link = link_to(find)
+    link.start()
+    try:
+        async with asyncio.timeout(5):
+            with pytest.raises(NotController, match=r"within 0\.1 s"):
+                await link.call("create_topic", [], timeout_s=60)
+    finally:
+        await link.stop()

@@ -14,6 +14,7 @@ from typing import Any
 
 from raylog.client.arguments import as_bytes, checked_timestamp, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import checked_columns, planned
@@ -97,15 +98,16 @@ class Engine:
     async def route(self, topic: str, partition: int | None) -> TopicQueues:
         """Fetch a topic's partitions, again if it has to have grown for `partition` to exist.
 
-        Waits up to `max_block_ms`. Raises UnknownTopicOrPartition.
+        Waits up to `max_block_ms`, over all its requests. Raises UnknownTopicOrPartition.
         """
         self.check_usable()
+        deadline = Deadline(self.max_block_s)
         self.cluster.watch((checked_topic(topic),))
         try:
-            info = await self.cluster.topic(topic, timeout_s=self.max_block_s)
+            info = await self.cluster.topic(topic, timeout_s=deadline.left_s)
             if partition is not None and partition >= len(info.partitions):  # it may have grown since the look-up
-                await self.cluster.refresh((topic,), timeout_s=self.max_block_s)
-                info = await self.cluster.topic(topic, timeout_s=self.max_block_s)
+                await self.cluster.refresh((topic,), timeout_s=deadline.left_s)
+                info = await self.cluster.topic(topic, timeout_s=deadline.left_s)
         except RaylogError:
             self.cluster.unwatch((topic,))
             raise

@@ -9,6 +9,8 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster import deadline
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import LAST_REQUEST_S, Deadline
+from raylog.client.cluster.metadata import TopicInfo
+from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.core.errors import UnknownTopicOrPartition
 from raylog.rpc import Connection
 from tests.unit.client.toy_server import ToyCluster
@@ -59,3 +61,29 @@ async def test_two_brokers_that_hang_delay_a_new_topic_as_long_as_one(
     monkeypatch.setattr("raylog.client.admin.admin.call", hang_together)
     async with AsyncAdmin(**cluster.options) as admin, asyncio.timeout(30):
         await admin.create_topic("t", timeout_s=20)
+
+
+async def test_looking_for_a_partition_that_a_topic_may_have_grown_ends_with_max_block_ms(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("t")
+    clock, given = [100.0], []
+    monkeypatch.setattr(deadline, "now_s", lambda: clock[0])
+    async with AsyncProducer(**cluster.options, max_block_ms=10_000) as producer:
+        await producer.partitions_for("t")
+
+        async def refresh(_: object, *, timeout_s: float) -> None:
+            given.append(timeout_s)
+            clock[0] += 9
+
+        known = producer._engine.cluster.topic
+
+        async def topic(name: str, *, timeout_s: float) -> TopicInfo:
+            given.append(timeout_s)
+            return await known(name, timeout_s=timeout_s)
+
+        monkeypatch.setattr(producer._engine.cluster, "refresh", refresh)
+        monkeypatch.setattr(producer._engine.cluster, "topic", topic)
+        with pytest.raises(UnknownTopicOrPartition):
+            await producer.send("t", b"x", partition=3)
+    assert given == [10.0, 10.0, 1.0]

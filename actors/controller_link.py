@@ -29,7 +29,7 @@ SILENT_BEATS: Final = 3
 ANSWER_TIMEOUT_S: Final = 10.0
 REACHED_WITHIN_S: Final = 5.0
 """How long a call waits for a controller that is away: a restart takes less. It is half of what a call may take, so
-that whoever waits as long as this process for an answer still gets the refusal, and not a timeout of its own."""
+that a caller with the same deadline still gets the refusal, and not a timeout of its own."""
 
 
 class ControllerLink:

@@ -180,7 +180,7 @@ def test_states_behind_the_answer_to_a_registration_come_in_order() -> None:
     assert taken == ["registered", 0, 1, 2, 3, 4]
 
 
-async def test_a_call_reports_an_unreachable_controller_well_before_its_own_deadline(
+async def test_a_call_reports_a_controller_that_is_away_before_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(controller_link, "REACHED_WITHIN_S", 0.05)

@@ -63,7 +63,7 @@ async def test_two_brokers_that_hang_delay_a_new_topic_as_long_as_one(
         await admin.create_topic("t", timeout_s=20)
 
 
-async def test_looking_for_a_partition_that_a_topic_may_have_grown_ends_with_max_block_ms(
+async def test_looking_for_a_grown_topic_ends_with_max_block_ms(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("t")
@@ -85,5 +85,5 @@ async def test_looking_for_a_partition_that_a_topic_may_have_grown_ends_with_max
         monkeypatch.setattr(producer._engine.cluster, "refresh", refresh)
         monkeypatch.setattr(producer._engine.cluster, "topic", topic)
         with pytest.raises(UnknownTopicOrPartition):
-            await producer.send("t", b"x", partition=3)
+            await (await producer.send("t", b"x", partition=3))
     assert given == [10.0, 10.0, 1.0]

@@ -368,7 +368,7 @@ class Engine:
         """What a commit without arguments stores: the position of every partition that has one, and a topic."""
         known = self.cluster.metadata.topics
         return {
-            state.partition: OffsetAndMetadata(state.position, "", state.last_epoch)
+            state.partition: OffsetAndMetadata(state.position, "", state.epochs.latest)
             for state in self.assignment.states.values()
             if state.position is not None and state.partition.topic in known
         }

@@ -17,12 +17,15 @@ from enum import Enum
 from raylog.client.reading.decode import BatchOpener, ColumnPiece, FetchedBatch, corrupt
 from raylog.client.reading.local_files import NearReadFailed, Place, SegmentFile
 from raylog.client.types import Record
+from raylog.core.epochs import EpochHistory
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import iter_headers
 
 NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once: the records made of them should fit into a processor's caches."""
+MAX_EPOCHS = 64
+"""Leader epochs that a position remembers at most, the newest ones."""
 
 
 class Start(Enum):
@@ -57,9 +60,9 @@ class PartitionState:
         "_waiting",
         "compared_epoch",
         "drains",
+        "epochs",
         "fetch_offset",
         "high_watermark",
-        "last_epoch",
         "log_start_offset",
         "partition",
         "paused",
@@ -88,8 +91,10 @@ class PartitionState:
         """Topic id of this position; empty = not looked up. Another id is another topic."""
         self.high_watermark = -1
         self.log_start_offset = -1
-        self.last_epoch = -1
-        """Leader epoch of the batch read last, or that of the committed offset; -1 = unknown."""
+        self.epochs = EpochHistory()
+        """Leader epochs of the records read in one go before `fetch_offset`, MAX_EPOCHS at most; empty = unknown.
+
+        The newest is that of the batch opened last, or that of the committed offset."""
         self.compared_epoch = -1
         """The newest leader epoch whose leader is known to have the records read so far."""
         self.drains = False
@@ -123,7 +128,13 @@ class PartitionState:
     def move_to(self, offset: int, epoch: int = -1) -> None:
         """Move to this offset, in a new session; `epoch` is the leader epoch of the record before, if it is known."""
         self.position = self.fetch_offset = offset
-        self.last_epoch = epoch
+        self.epochs = EpochHistory([(epoch, offset - 1)] if epoch >= 0 and offset > 0 else ())
+        self._drop()
+
+    def return_to(self, offset: int) -> None:
+        """Move back to an offset that was read, in a new session; the epochs of the records before it stay known."""
+        self.position = self.fetch_offset = offset
+        self.epochs.truncate_end(offset)
         self._drop()
 
     def find_start(self, start: Start) -> None:
@@ -136,7 +147,7 @@ class PartitionState:
     def refetch(self) -> None:
         """Drop buffered records and fetch again from the position."""
         if self.position is not None:
-            self.move_to(self.position, self.last_epoch)
+            self.return_to(self.position)
 
     def _drop(self) -> None:
         self.session += 1
@@ -404,10 +415,16 @@ class PartitionState:
         front = waiting[0] if waiting else None
         return front if isinstance(front, FetchedBatch) else None
 
+    def _enter_epoch(self, epoch: int, start: int) -> None:
+        entries = self.epochs.entries
+        self.epochs = EpochHistory(entries[-MAX_EPOCHS + 1 :])  # a new one: another thread may be reading the old one
+        self.epochs.assign(epoch, start)
+
     def _opened(self, batch: FetchedBatch) -> None:
         self._waiting.popleft()
         self._taken_bytes += batch.header.size
-        self.last_epoch = batch.header.partition_leader_epoch
+        if batch.header.partition_leader_epoch != self.epochs.latest:
+            self._enter_epoch(batch.header.partition_leader_epoch, batch.header.base_offset)
         call = self._on_room
         if call is not None and self.buffered_bytes <= self._room_bytes:
             self._on_room = None

@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 
 from raylog.client.cluster.connections import call
+from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.core.errors import CorruptMessage, InvalidRequest, LogTruncation, OffsetOutOfRange
+from raylog.core.ids import LeaderEpoch, Offset
 from raylog.protocol.replica import OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest
 from raylog.rpc import Connection
 
@@ -24,7 +26,7 @@ def must_compare(state: PartitionState, leader_epoch: int) -> bool:
     """Whether the records read so far have to be compared with this epoch's leader before the next fetch from it."""
     if leader_epoch <= state.compared_epoch:
         return False
-    if state.last_epoch < 0 and not state.buffered_bytes:
+    if state.epochs.latest < 0 and not state.buffered_bytes:
         state.compared_epoch = leader_epoch  # nothing to compare: a new position, or a seek
         return False
     return True
@@ -35,18 +37,15 @@ async def has_what_was_read(
 ) -> bool:
     """Compare with the leader; False when it lacks records, which `take` then raises, or after a concurrent seek.
 
-    Everything buffered has to be opened, so that `last_epoch` is that of the record before `fetch_offset`.
+    Everything buffered has to be opened, so that the newest of `epochs` is that of the record before `fetch_offset`.
     """
-    session, offset, epoch = state.session, state.fetch_offset, state.last_epoch
-    request = OffsetForLeaderEpochRequest(state.topic_id, leader.partition, leader.leader_epoch, epoch)
+    session, offset, epoch = state.session, state.fetch_offset, state.epochs.latest
     try:
-        found, _ = await call(connection, OFFSET_FOR_LEADER_EPOCH, request, timeout_s=timeout_s)
+        divergent = await _divergence(state, leader, connection, timeout_s)
     except InvalidRequest:
-        state.compared_epoch = leader.leader_epoch  # a leader of the first release, which has no such request
-        return True
+        divergent = offset  # a leader of the first release, which has no such request
     if state.session != session:
         return False
-    divergent = found.end_offset if found.leader_epoch == epoch else min(found.end_offset, offset - 1)
     state.compared_epoch = leader.leader_epoch
     if divergent >= offset:
         return True
@@ -62,6 +61,25 @@ async def has_what_was_read(
     return False
 
 
+async def _divergence(state: PartitionState, leader: PartitionInfo, connection: Connection, timeout_s: float) -> int:
+    """The first offset at which the leader's log may differ from what was read; `fetch_offset` if nothing differs.
+
+    The first request is for the newest epoch read. A leader without it names its own epoch before, and where that ends;
+    when nothing of that epoch was read either, the next request is for the epoch read before, as a follower's is
+    (KIP-279). Kafka's consumers send one request, and skip what lies between after two unclean elections.
+    """
+    deadline = Deadline(timeout_s)
+    session, offset, epochs = state.session, state.fetch_offset, state.epochs
+    epoch = epochs.latest
+    while True:
+        request = OffsetForLeaderEpochRequest(state.topic_id, leader.partition, leader.leader_epoch, epoch)
+        found, _ = await call(connection, OFFSET_FOR_LEADER_EPOCH, request, timeout_s=deadline.left_s)
+        own = epochs.end_for(LeaderEpoch(found.leader_epoch), Offset(offset))
+        if found.leader_epoch >= epoch or own.epoch == found.leader_epoch or state.session != session:
+            return min(found.end_offset, own.end_offset)
+        epoch = own.epoch
+
+
 def repair(state: PartitionState, *, resets: bool) -> bool:
     """Recover a partition from its pending error; True when it has another position to fetch from now.
 
@@ -73,7 +91,7 @@ def repair(state: PartitionState, *, resets: bool) -> bool:
         divergent = failure.details["divergent_offset"]
         assert isinstance(divergent, int)  # it is made above
         logger.warning("%s Reading goes on there.", failure.message)
-        state.move_to(divergent)
+        state.return_to(divergent)
     elif isinstance(failure, OffsetOutOfRange) and resets:
         state.find_start(Start.POLICY)
     elif isinstance(failure, CorruptMessage | NearReadFailed):

@@ -49,6 +49,25 @@ def old_and_new(cluster: ToyCluster) -> None:
         fill(cluster, *FLIGHTS, [value])
 
 
+def test_after_two_unclean_elections_no_record_of_the_log_is_skipped(cluster: ToyCluster) -> None:
+    old_and_new(cluster)
+    with Consumer("flights", auto_offset_reset="earliest", **cluster.options) as consumer:
+        read(consumer, 10)
+        other = cluster.partitions[FLIGHTS].batches[:]  # the log of a replica that is away from now on
+        elect_uncleanly(cluster, 5, after=8)
+        read(consumer, 8)
+
+        def elect_the_other() -> None:
+            one = cluster.partitions[FLIGHTS]
+            one.batches, one.high_watermark = [(header, batch) for header, batch in other], 10
+            one.leader_epoch = 2
+            cluster._move_leader(one, None, silently=False)
+
+        cluster.do(elect_the_other)
+        found = read(consumer, 5)
+    assert [record.value for record in found] == numbers(5, 10)
+
+
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 def test_reading_goes_on_where_the_histories_part(cluster: ToyCluster, policy: str) -> None:
     old_and_new(cluster)

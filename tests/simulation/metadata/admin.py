@@ -13,7 +13,8 @@ from tests.simulation.quorum.disk import Broken
 if TYPE_CHECKING:
     from tests.simulation.metadata.world import MetadataWorld
 
-_WAIT_MS = 1_500
+REQUEST_MS = 1_500
+"""How long an administrator waits for an answer."""
 _RETENTIONS = ("1000", "2000", "3000")
 
 
@@ -75,7 +76,7 @@ class Administrator:
                 self._next()
 
         world.random.choice(world.leading()).request(event_for, answered)
-        world.after(_WAIT_MS, give_up)
+        world.after(REQUEST_MS, give_up)
 
     def _create(self, _name: str) -> None:
         self._names += 1

@@ -17,7 +17,7 @@ from raylog.core.metadata.records import BrokerStopped, MetadataRecord, Partitio
 from raylog.core.partition import PartitionState
 from raylog.core.quorum import majority
 from tests.simulation.checks.checkers import MetadataLine
-from tests.simulation.metadata.admin import Administrator
+from tests.simulation.metadata.admin import REQUEST_MS, Administrator
 from tests.simulation.metadata.controller import MetadataController
 from tests.simulation.metadata.facts import Facts
 from tests.simulation.metadata.members import BrokerEnd, CoordinatorEnd, ReplicaEnd
@@ -185,6 +185,7 @@ def _heal(world: MetadataWorld) -> None:
         world.run(5_000)
     for administrator in world.administrators:
         administrator.stopping = True
+    world.run(REQUEST_MS)  # a broker may still be stopped by a request on its way
     for broker in world.image.brokers.values():
         if broker.stopped:
             world.administrators[0].resume(broker.broker)

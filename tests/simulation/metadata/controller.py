@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.core.controller import events as ctl
-from raylog.core.controller.controller import ControllerMachine, ControllerSettings
+from raylog.core.controller.controller import ControllerSettings
 from raylog.core.errors import NotController, RaylogError
 from raylog.core.ids import ControllerEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.outbox import Outbox
 from raylog.protocol.message import Message
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
+from tests.simulation.checks.decisions import WatchedMachine
 from tests.simulation.quorum.controller import SimController
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Arrived:
         self._controller.later(lambda: self._answered(code, result))
 
 
-class SampledMachine(ControllerMachine):
+class SampledMachine(WatchedMachine):
     """Checks itself at some steps only: here an image has many partitions."""
 
     _steps = 0

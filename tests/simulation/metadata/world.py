@@ -4,7 +4,8 @@ The quorum's world with all its faults and checks, but with the shipped controll
 snapshots are of their images. Brokers, replicas and coordinators start and stop. Administrators create, grow,
 configure, move and delete topics and take producer ids. Further checks: acknowledged facts hold in every adopted log
 and in the committed state (:mod:`tests.simulation.metadata.facts`), an elected leader holds the committed records, and
-moves end at their target.
+moves end at their target. Each step of a controller is checked (:mod:`tests.simulation.checks.decisions`), and at last
+voters and ISRs are complete.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tests.simulation.quorum.simulation import World
 from tests.simulation.world import Violation
 
 _LOOK_MS = 100
+_SETTLE_S = 10
+"""Seconds in which voters and ISRs are complete once the administrators are done."""
 
 
 class MetadataWorld(World):
@@ -186,16 +189,38 @@ def _heal(world: MetadataWorld) -> None:
     for administrator in world.administrators:
         administrator.stopping = True
     world.run(REQUEST_MS)  # a broker may still be stopped by a request on its way
-    for broker in world.image.brokers.values():
-        if broker.stopped:
-            world.administrators[0].resume(broker.broker)
+    _resume(world)
     world.run(8_000)
     if not world.leading() or world.decided <= before:
         raise Broken("no controller got going after all was healed")
     world.facts.hold_in(world.image, "what is committed at the end")
+    for _ in range(_SETTLE_S):
+        if not _unsettled(world):
+            break
+        _resume(world)
+        world.run(1_000)
+    if unsettled := _unsettled(world):
+        raise Broken(f"{unsettled} after all was healed")
     for name, known in world.facts.topics.items():
         for number, target in known.targets.items():
             state = world.image.topics[name].partitions[number]
             stuck = state.leader == NO_LEADER  # its only copies are lost; an operator must decide
             if target is not None and not stuck and state.replicas != target and not world.facts.heals:
                 raise Broken(f"{state} was to move to {target}, and has not after all was healed")
+
+
+def _resume(world: MetadataWorld) -> None:
+    for broker in world.image.brokers.values():
+        if broker.stopped:
+            world.administrators[0].resume(broker.broker)
+
+
+def _unsettled(world: MetadataWorld) -> str:
+    """Return what is not as it should be when all brokers run; empty = nothing."""
+    wanted = 3 if len(world.numbers) > 2 else 1
+    if len(world.image.voters) != wanted:
+        return f"brokers {world.numbers} run, {wanted} of them are to vote, and {world.image.voters} do"
+    for state in world.image.partitions():
+        if state.leader != NO_LEADER and (set(state.isr) != set(state.replicas) or state.elr):
+            return f"not all replicas are in sync: {state}"
+    return ""

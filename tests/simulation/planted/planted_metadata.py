@@ -93,4 +93,20 @@ METADATA_BUGS = bugs(
         "following if epoch is None else epoch",
         "following",
     ),
+    (
+        "the last of the replicas in sync is elected",
+        10,
+        liveness,
+        "settle",
+        "_changed(state, clean[0], following",
+        "_changed(state, clean[-1], following",
+    ),
+    (
+        "a snapshot forgets which brokers were stopped",
+        10,
+        MetadataImage,
+        "to_records",
+        "if broker.stopped:",
+        "if False:",
+    ),
 )

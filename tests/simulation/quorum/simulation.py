@@ -208,7 +208,10 @@ class World:
         while image.version < snapshot.end and image.version in self.committed:
             for record in records_of(self.committed[image.version][1]):
                 image.apply(record)
-        if image.version != snapshot.end or image.to_records() != snapshot.image().to_records():
+        found = snapshot.image()
+        # With controllers the images themselves: the records of both lack what every snapshot leaves out.
+        is_same = image == found if image.cluster_id else image.to_records() == found.to_records()
+        if image.version != snapshot.end or not is_same:
             raise Broken(f"a snapshot ends at {snapshot.end}, and is not what is committed there")
         self._verified.add((snapshot.end, snapshot.batches))
 

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from raylog.client.arguments import checked_topic
@@ -368,9 +369,21 @@ class Engine:
         """What a commit without arguments stores: the position of every partition that has one, and a topic."""
         known = self.cluster.metadata.topics
         return {
-            state.partition: OffsetAndMetadata(state.position, "", state.epochs.latest)
+            state.partition: OffsetAndMetadata(state.position, "", state.epoch_before(state.position))
             for state in self.assignment.states.values()
             if state.position is not None and state.partition.topic in known
+        }
+
+    def with_epochs(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same with the leader epochs that are known: the next reader then recognizes a leader that is behind."""
+        states = self.assignment.states
+        return {
+            at: replace(given, leader_epoch=states[at].epoch_before(given.offset))
+            if given.leader_epoch < 0 and at in states
+            else given
+            for at, given in offsets.items()
         }
 
     def _position_found(self, state: PartitionState) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import PartitionState, Start
@@ -21,6 +22,7 @@ from raylog.client.reading.local_files import NearReadFailed
 from raylog.core.errors import (
     CorruptMessage,
     InvalidRequest,
+    LeaderNotAvailable,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     RaylogError,
@@ -170,6 +172,11 @@ class Fetcher:
             self._on_change()
             return
         assert leader.endpoint is not None  # `leader` raises without one
+        if leader.leader_epoch < state.epochs.latest:  # a leader that was replaced may lack what was read
+            raise LeaderNotAvailable(
+                f"The newest known leader of {state.partition} has epoch {leader.leader_epoch}, and records of epoch "
+                f"{state.epochs.latest} were read."
+            )
         connection = cluster.live_connection(leader.endpoint)
         if connection is None:
             connection = await cluster.connection(leader.endpoint, timeout_s)
@@ -190,6 +197,9 @@ class Fetcher:
         )
         try:
             await stream.run()
+        except OffsetOutOfRange as error:
+            _doubt(state, leader, error)
+            raise
         finally:
             if stream.has_answered:
                 backoff.reset()
@@ -225,3 +235,16 @@ class Fetcher:
             if not error.retriable:
                 self._on_error(error)
             # Otherwise the next attempt meets the same failure; fetching continues until the consumer is closed.
+
+
+def _doubt(state: PartitionState, leader: PartitionInfo, error: OffsetOutOfRange) -> None:
+    """Raise NotLeaderOrFollower where a leader says for the first time that its log ends before the position.
+
+    A leader that was paused, and replaced meanwhile, says so of records that its successor has, and the reset would go
+    back to the start of the log. After a look-up and a pause it is another that answers, or the same with certainty.
+    """
+    where = (state.session, leader.leader_epoch)
+    end = error.details.get("end")
+    if isinstance(end, int) and state.fetch_offset > end and state.doubted != where:
+        state.doubted = where
+        raise NotLeaderOrFollower(f"Whether {state.partition} has another leader: {error.message}") from error

@@ -174,7 +174,8 @@ class Operations(ConsumerState):
     def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             return self._engine.positions()
-        return {(at := checked_partition(each)): checked_offset(at, offset) for each, offset in offsets.items()}
+        checked = {(at := checked_partition(each)): checked_offset(at, offset) for each, offset in offsets.items()}
+        return self._engine.with_epochs(checked)
 
     @overload
     async def committed(self, partition: TopicPartition, metadata: Literal[False] = False) -> int | None: ...

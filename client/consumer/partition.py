@@ -59,6 +59,7 @@ class PartitionState:
         "_taken_from",
         "_waiting",
         "compared_epoch",
+        "doubted",
         "drains",
         "epochs",
         "fetch_offset",
@@ -97,6 +98,8 @@ class PartitionState:
         The newest is that of the batch opened last, or that of the committed offset."""
         self.compared_epoch = -1
         """The newest leader epoch whose leader is known to have the records read so far."""
+        self.doubted = (-1, -1)
+        """Session and leader epoch of an answer that the log ends before the position; a second one is believed."""
         self.drains = False
         """Buffered records are taken before the next fetch: a new leader is then compared with them."""
         self._opener = opener
@@ -136,6 +139,11 @@ class PartitionState:
         self.position = self.fetch_offset = offset
         self.epochs.truncate_end(offset)
         self._drop()
+
+    def epoch_before(self, offset: int) -> int:
+        """Leader epoch of the record before an offset, -1 if it was not read in one go with the position."""
+        position, epoch = self.position, self.epochs.epoch_for(offset - 1)
+        return -1 if epoch is None or position is None or offset > position else epoch
 
     def find_start(self, start: Start) -> None:
         """Drop the position; the next one is found as `start` names, in a new session."""

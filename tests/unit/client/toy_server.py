@@ -70,6 +70,8 @@ class ToyCluster:
         self.informants: list[RequestConnection] = []
         """The connections with metadata requests."""
         self.replicas: dict[tuple[str, int, int], ToyEndpoint] = {}
+        self.handlers: dict[tuple[str, int, int], ToyReplica] = {}
+        """What serves at the endpoints in `replicas`."""
         self.partitions: dict[tuple[str, int], ToyPartition] = {}
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
         self.version = 0
@@ -193,6 +195,7 @@ class ToyCluster:
             self.partitions[name, number] = one
             for broker in brokers:
                 replica = ToyReplica(one, broker, own=self._own, compared=self._compared)
+                self.handlers[name, number, broker] = replica
                 self.replicas[name, number, broker] = await self._listen(replica.handle)
         self.topics[name] = (topic_id, dict(config or {}))
         self.version += 1

@@ -33,6 +33,7 @@ from tests.simulation.planted.planted_replica import REPLICA_BUGS
 from tests.simulation.planted.planted_survivor import SURVIVOR_BUGS
 from tests.simulation.runs import run_seed
 from tests.simulation.storage.planted import STORAGE_BUGS
+from tests.simulation.storage.planted_calls import CALL_BUGS
 from tests.simulation.stories.stories import STORY_OF, play
 from tests.simulation.world import Violation
 
@@ -301,6 +302,7 @@ EVERY_BUG = (
     + QUORUM_BUGS
     + GROUP_BUGS
     + STORAGE_BUGS
+    + CALL_BUGS
     + TOO_DEEP
 )
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from raylog.storage.batch.header import PLAIN, stamp_all
-from raylog.storage.batch.records import BatchMeta, encode_batch
-from raylog.storage.log.validation import inspect
-from tests.simulation.storage import checks
+from raylog.core.errors import RaylogError
+from raylog.storage.batch.header import PLAIN, stamp
+from raylog.storage.batch.records import BatchMeta
+from raylog.storage.errors import CorruptBatch
+from raylog.storage.log.config import AppendInfo
+from raylog.storage.log.files import exists
+from raylog.storage.log.segment import DELETED
+from tests.simulation.storage import checks, payloads
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.lives import Lives
-from tests.simulation.storage.model import Stored
+from tests.simulation.storage.model import Records, Stored
+from tests.simulation.world import Violation
 
 PRODUCERS = (-1, -1, 7, 8, 9)
 
@@ -16,57 +21,137 @@ PRODUCERS = (-1, -1, 7, 8, 9)
 class Calls(Lives):
     """The calls of a log's owner and of its syncing thread."""
 
-    def _payload(self, producer: int) -> tuple[bytes, tuple[int, ...], int]:
-        count = self.draw.randint(1, 4)
-        values: list[bytes | None] = []
-        for _ in range(count):
-            self.serial += 1
-            values.append(b"%d:" % self.serial + self.draw.randbytes(self.draw.randint(0, self.options.record_bytes)))
-        times = tuple(self.now_ms + self.draw.randint(-500, 500) for _ in range(count))
-        first = self.model.next_sequence(producer) if producer >= 0 else -1
-        meta = BatchMeta(producer, 0, first) if producer >= 0 else PLAIN
-        return encode_batch(None, values, list(times), None, meta), times, first
+    def _records(self) -> Records:
+        records = payloads.draw_records(self.draw, self.serial, self.now_ms, self.options.record_bytes)
+        self.serial += len(records.timestamps)
+        return records
 
-    def _stored(self, epoch: int) -> tuple[bytes, Stored]:
-        """A payload as a producer sends it, and as it will be stored in the file."""
-        producer = self.draw.choice(PRODUCERS)
-        payload, times, first = self._payload(producer)
-        stamped = bytearray(payload)
-        header = stamp_all(memoryview(stamped), inspect(payload), self.model.end, epoch)[-1]
-        stored = Stored(self.model.end, header.next_offset, bytes(stamped), epoch, times, producer, first)
-        self.model.tail = [stored]
-        if epoch > self.model.epoch or not self.model.epochs:
-            self.model.epochs_begun = [(epoch, self.model.end)]
-        return payload, stored
+    def _stored(self, epochs: list[int]) -> tuple[bytes, list[Stored]]:
+        """A payload as producers send it, a batch for each leader epoch; and its batches as the file will hold them."""
+        model, sent, stored, end = self.model, b"", list[Stored](), self.model.end
+        for epoch in epochs:
+            producer, records, meta = self.draw.choice(PRODUCERS), self._records(), PLAIN
+            if producer >= 0:
+                meta = BatchMeta(producer, *self._turn(model.last_of(producer, stored)))
+            payload = payloads.encode(self.draw, records, meta)
+            stamped = bytearray(payload)
+            stamp(stamped, 0, end, epoch)
+            next_offset = end + len(records.timestamps)
+            last = Stored(end, next_offset, bytes(stamped), epoch, records, *meta[:1], meta[2], meta[1])
+            sent, stored, end = sent + payload, [*stored, last], next_offset
+        model.tail = stored
+        latest = model.epoch if model.epochs else -1
+        model.epochs_begun = [(batch.epoch, batch.base) for batch in stored if batch.epoch > latest]
+        return sent, stored
+
+    def _turn(self, last: Stored | None) -> tuple[int, int]:
+        """The epoch and the sequence with which a producer goes on."""
+        if last is None:
+            return 0, 0
+        if self.draw.random() < 0.1:
+            return last.producer_epoch + 1, 0
+        return last.producer_epoch, last.last_sequence + 1
 
     def append(self) -> None:
-        """A producer's batch is appended."""
-        payload, stored = self._stored(self.model.epoch)
-        if self._done(lambda: self.log.append_as_leader(payload, stored.epoch, self.now_ms)):
-            self._appended(stored)
+        """Batches of producers are appended."""
+        payload, stored = self._stored([self.model.epoch] * self.draw.choice((1, 1, 1, 2, 3)))
+        answers: list[AppendInfo] = []
+        epoch = stored[0].epoch
+        if self._done(lambda: answers.append(self.log.append_as_leader(payload, epoch, self.now_ms))):
+            self._appended(stored, answers[0])
 
     def replicate(self) -> None:
-        """A leader's batch is appended, perhaps the first of an epoch."""
-        _, stored = self._stored(self.model.epoch + self.draw.choice((0, 0, 1)))
-        if self._done(lambda: self.log.append_as_follower(stored.data, self.now_ms)):
-            self._appended(stored)
+        """A leader's batches are appended, perhaps the first of an epoch or of several."""
+        epochs = [self.model.epoch + self.draw.choice((0, 0, 1))]
+        while self.draw.random() < 0.3:
+            epochs.append(epochs[-1] + self.draw.choice((0, 0, 1, 2)))
+        _, stored = self._stored(epochs)
+        data, answers = b"".join(batch.data for batch in stored), list[AppendInfo]()
+        if self._done(lambda: answers.append(self.log.append_as_follower(data, self.now_ms))):
+            self._appended(stored, answers[0])
 
-    def _appended(self, stored: Stored) -> None:
-        self.model.appended(stored)
+    def _appended(self, stored: list[Stored], answer: AppendInfo) -> None:
+        for batch in stored:
+            self.model.appended(batch)
         self.model.settled()
         self.appends += 1
         end = self.log.log_end_offset
-        require(end == stored.end, "S2", f"after an append the log ends at {end}, not at {stored.end}")
+        require(end == stored[-1].end, "S2", f"after an append the log ends at {end}, not at {stored[-1].end}")
+        newest = max(moment for batch in stored for moment in batch.timestamps)
+        expected = (stored[0].base, end, False, newest, len(stored))
+        require(answer[:5] == expected, "S2", f"the answer to an append is {answer}, and not {expected}")
+        for batch in stored:
+            self.seen_ms[batch.producer] = self.now_ms
+        active = self.log.segments[-1]
+        if active.base_offset == stored[0].base:
+            self.begun_ms[active.base_offset] = self.now_ms
+        begun_ms = self.begun_ms.setdefault(active.base_offset, self.now_ms)
+        if active.base_offset < stored[0].base:
+            config = self.options.config
+            is_due = active.size > config.segment_bytes or self.now_ms - begun_ms >= config.segment_ms
+            require(not is_due, "S12", f"{active.size} bytes from {begun_ms} on are in one segment of {config}")
 
     def retry(self) -> None:
-        """A producer retries its last batch."""
-        last = self.model.last_of(self.draw.choice((7, 8, 9)))
-        if last is None or last.base < self.log.segments[0].base_offset:
+        """A producer retries one of its last batches, or two of them."""
+        producer = self.draw.choice((7, 8, 9))
+        known = [
+            batch
+            for batch in self.model.turn_of(producer)[-payloads.BATCHES_KNOWN :]
+            if batch.base >= max(self.log.segments[0].base_offset, self.model.known_from.get(producer, 0))
+        ]
+        if not known:
             return
-        answers = []
-        if self._done(lambda: answers.append(self.log.append_as_leader(last.data, self.model.epoch, self.now_ms))):
-            place = (answers[0].duplicate, answers[0].first_offset)
-            require(place == (True, last.base), "S5", f"a batch stored at {last.base} is taken again: {answers[0]}")
+        first = self.draw.randrange(len(known))
+        again = known[first : first + self.draw.choice((1, 1, 2))]
+        data, answers = b"".join(batch.data for batch in again), list[AppendInfo]()
+        if self._done(lambda: answers.append(self.log.append_as_leader(data, self.model.epoch, self.now_ms))):
+            place = (answers[0].duplicate, answers[0].first_offset, answers[0].end_offset)
+            expected = (True, again[0].base, again[-1].end)
+            require(place == expected, "S5", f"a batch stored at {expected[1:]} is taken again: {answers[0]}")
+
+    def refuse(self) -> None:
+        """Something arrives that must not be appended: nothing changes."""
+        turn = self.model.turn_of(self.draw.choice((7, 8, 9)))
+        is_known = bool(turn) and turn[-1].producer in self.log.producers.producers
+        kind = self.draw.choice(("damaged", "attributes", *(["turn"] * 3 if is_known else [])))
+        if kind == "turn":
+            payload, expected = payloads.draw_out_of_turn(self.draw, self._records(), turn)
+        elif kind == "attributes":
+            payload, expected = payloads.draw_attributes(self.draw, self._records())
+        else:
+            whole = [payloads.encode(self.draw, self._records(), PLAIN) for _ in range(self.draw.randint(1, 2))]
+            payload, expected = payloads.draw_damaged(self.draw, whole)
+        self._refused(kind, payload, expected)
+
+    def _refused(self, what: str, payload: bytes, expected: type[RaylogError]) -> None:
+        log = self.log
+        before = (log.log_end_offset, log.size_bytes, list(log.epochs.entries), log.producers.to_bytes())
+        try:
+            answer = log.append_as_leader(payload, self.model.epoch, self.now_ms)
+        except RaylogError as error:
+            if type(error) is not expected:
+                raise Violation("S13", f"{what}: {error!r}, and not {expected.__name__}") from error
+        else:
+            raise Violation("S13", f"{what}: it is taken, and not refused as {expected.__name__}: {answer}")
+        after = (log.log_end_offset, log.size_bytes, list(log.epochs.entries), log.producers.to_bytes())
+        require(before == after, "S13", f"{what}: what was refused has changed the log")
+
+    def leap(self) -> None:
+        """A leader sends batches that do not continue the log: nothing changes."""
+        if not self.log.size_bytes:
+            return
+        _, stored = self._stored([self.model.epoch] * self.draw.choice((1, 2)))
+        self.model.settled()
+        moved = bytearray(stored[-1].data)
+        stamp(moved, 0, stored[-1].base + self.draw.choice((-1, 1, 2)), stored[-1].epoch)
+        data, before = b"".join(batch.data for batch in stored[:-1]) + moved, self.log.size_bytes
+        try:
+            self.log.append_as_follower(data, self.now_ms)
+        except CorruptBatch:
+            end = self.log.log_end_offset
+            require((end, self.log.size_bytes) == (self.model.end, before), "S13", "a leap has changed the log")
+        else:
+            raise Violation("S13", f"batches that leap are taken at {self.model.end}")
 
     def elect(self) -> None:
         """A leader epoch begins."""
@@ -86,6 +171,7 @@ class Calls(Lives):
     def _synced(self, end: int, before: int) -> None:
         require(before <= end <= self.model.end, "S1", f"a sync reports {end}, {before} were appended before it")
         self.model.floor = end
+        self.model.ghosts = [batch for batch in self.model.ghosts if batch.base > before]
 
     def sync_beside_appends(self) -> None:
         """A worker thread syncs while the owner appends, releases files and truncates."""
@@ -146,8 +232,16 @@ class Calls(Lives):
             found = self.log.log_end_offset
             require(found == model.end, "S2", f"cut at {offset}, the log ends at {found} and not at {model.end}")
             checks.check_producers(self.log, model)
+            self.note_producers()
         elif end < self.log.log_end_offset:
             model.floor = min(floor, self.log.log_end_offset)
+
+    def truncate_and_look_up(self) -> None:
+        """The end is truncated, and others are appended and read in its place."""
+        self.truncate()
+        for _ in range(self.draw.randint(1, 4)):
+            self.append()
+        self.look_up()
 
     def restart(self) -> None:
         """Everything is dropped: the leader's log start has overtaken this log."""
@@ -171,22 +265,46 @@ class Calls(Lives):
         if self._done(lambda: self.log.advance_log_start(offset)):
             self.model.settled()
             if offset > self.model.start:  # else nothing is changed, not even epochs that begin too early
-                self.model.starts_at(offset, durable=True)
+                self._starts_at(offset, durable=True)
+
+    def _starts_at(self, offset: int, *, durable: bool) -> None:
+        before = list(self.model.epochs)
+        self.model.starts_at(offset, durable=durable)
+        if self.log.epochs.entries == before:  # a full disk: epochs may begin too early
+            self.model.epochs = before
 
     def retain(self) -> None:
-        """Old segments are deleted."""
-        watermark = min(self.model.committed, self.model.end)
-        self.model.start_wanted = max(watermark, self.model.start)
-        if self._done(lambda: self.log.apply_retention(self.now_ms, watermark)):
+        """Old segments are deleted, and no others; producers that were idle for long are forgotten, and no others."""
+        model, config = self.model, self.options.config
+        watermark = min(model.committed, model.end)
+        model.start_wanted = max(watermark, model.start)
+        expected = checks.start_after_retention(self.log, model, config, self.now_ms, watermark)
+        idle_ms = {producer: self.now_ms - self.seen_ms.get(producer, 0) for producer in self.log.producers.producers}
+        forgotten = {producer for producer, ms in idle_ms.items() if ms >= config.producer_id_expiration_ms}
+        for producer in forgotten:
+            model.known_from[producer] = model.end
+        removed: list[int] = []
+        if self._done(lambda: removed.extend(self.log.apply_retention(self.now_ms, watermark))):
             start = self.log.log_start_offset
-            require(start <= max(watermark, self.model.start), "S3", f"retention removed up to {start} of {watermark}")
-            self.model.settled()
-            if start > self.model.start:
-                self.model.starts_at(start, durable=False)
+            require(start <= max(watermark, model.start), "S3", f"retention removed up to {start} of {watermark}")
+            first = self.log.segments[0].base_offset
+            require(first == expected, "S12", f"after retention the first segment begins at {first}, not at {expected}")
+            left = set(self.log.producers.producers)
+            require(left == set(idle_ms) - forgotten, "S5", f"{left} are left of the producers idle for {idle_ms} ms")
+            for base in removed:
+                due_ms = self.now_ms + config.file_delete_delay_ms
+                self.deleted_ms[self.log.folder / f"{base:020d}.log{DELETED}"] = due_ms
+            model.settled()
+            self._starts_at(start, durable=False)
 
     def purge(self) -> None:
-        """Files that retention left are removed."""
-        self._done(lambda: self.log.purge_deleted(self.now_ms))
+        """Files that retention left are removed when they are due, and not before."""
+        if self._done(lambda: self.log.purge_deleted(self.now_ms)):
+            for path, due_ms in list(self.deleted_ms.items()):
+                is_due = due_ms <= self.now_ms
+                require(exists(path) != is_due, "S12", f"{path.name}, due at {due_ms}, is there: {not is_due}")
+                if is_due:
+                    del self.deleted_ms[path]
 
     def change_folders(self) -> None:
         """The broker makes, removes or sets aside the folder of another partition."""

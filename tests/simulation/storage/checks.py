@@ -4,18 +4,24 @@ S1 synced batches are there; S2 nothing is invented or changed; S3 the log start
 S4 leader epochs are as assigned; S5 producer state follows from the batches; S6 a look-up agrees with a scan;
 S7 the persisted high watermark is at most the committed end and the log end; S8 damage below the synced end is
 reported; S9 opening always succeeds, and succeeds again; S10 an error leaves the log unchanged, and no other error is
-raised; S11 a removed partition folder does not come back, and no other one vanishes.
+raised; S11 a removed partition folder does not come back, and no other one vanishes; S12 segments begin and go as
+configured; S13 what must not be appended is refused.
 """
 
 from __future__ import annotations
 
 import random
 
-from raylog.storage.batch.header import iter_headers
+from raylog.storage import filesystem
+from raylog.storage.batch.header import iter_headers, parse_header
+from raylog.storage.batch.records import decode_batch
 from raylog.storage.errors import CorruptBatch, LogDamaged
+from raylog.storage.log.config import FileSlice, LogConfig
+from raylog.storage.log.files import read_bytes
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage.model import Model, Stored
+from tests.simulation.storage.payloads import BATCHES_KNOWN
 from tests.simulation.world import Violation
 
 
@@ -40,7 +46,8 @@ def read_all(log: PartitionLog) -> bytes:
 def check_opened(log: PartitionLog, model: Model) -> None:
     """Compare a just opened log with the model, then continue the model from the log's state."""
     end, start = log.log_end_offset, log.log_start_offset
-    if model.restart is not None and not log.size_bytes:
+    was_left = end == model.end and log.producers.producers  # it was empty before, up to what its producers sent
+    if model.restart is not None and not log.size_bytes and not was_left:
         model.epochs_begun = model.epochs
         model.restarted(end)
     require(end >= model.floor, "S1", f"the log ends at {end}, and everything below {model.floor} was synced")
@@ -51,6 +58,8 @@ def check_opened(log: PartitionLog, model: Model) -> None:
     require(lowest <= start <= highest, "S3", f"the log starts at {start}, not between {lowest} and {highest}")
     model.batches += model.tail
     model.start = model.durable_start = start
+    if model.ghosts:
+        model.take_ghosts(read_all(log))
     check_content(log, model, end)
     check_epochs(log, model, end)
     model.ends_at(end)
@@ -81,22 +90,23 @@ def check_epochs(log: PartitionLog, model: Model, end: int) -> None:
 
 
 def check_producers(log: PartitionLog, model: Model) -> None:
-    """The state of each producer is that of its last batch in the log."""
+    """The state of each producer is that of its last batches in the log."""
     known = log.producers.producers
     in_files = log.segments[0].base_offset
     for producer in {batch.producer for batch in model.batches} | set(known):
-        last = model.last_of(producer) if producer >= 0 else None
+        turn = model.turn_of(producer) if producer >= 0 else []
+        expected = [
+            (batch.first_sequence, batch.last_sequence, batch.base, batch.end, max(batch.timestamps)) for batch in turn
+        ]
         entry = known.get(producer)
-        if entry is not None and entry.batches:
-            found = entry.batches[-1]
-            right = last is not None and (found.last_sequence, found.end_offset) == (last.last_sequence, last.end)
-            require(right, "S5", f"producer {producer} is known by {found}, its last batch is {_place(last)}")
-        elif last is not None:
-            require(last.base < in_files, "S5", f"producer {producer} is forgotten, its last batch is {_place(last)}")
-
-
-def _place(batch: Stored | None) -> str:
-    return "none" if batch is None else f"[{batch.base}, {batch.end}) to sequence {batch.last_sequence}"
+        found = [] if entry is None else [tuple(batch) for batch in entry.batches]
+        claim = f"producer {producer} is known by {found}, its last batches are {expected[-BATCHES_KNOWN:]}"
+        since = max(in_files, model.known_from.get(producer, 0))
+        least = min(BATCHES_KNOWN, sum(batch.base >= since for batch in turn))
+        require(least <= len(found) <= BATCHES_KNOWN and found == expected[len(expected) - len(found) :], "S5", claim)
+        require(
+            not found or entry is None or entry.epoch == turn[-1].producer_epoch, "S5", f"{claim}, in another epoch"
+        )
 
 
 def check_watermark(kept: KeptWatermark, model: Model, end: int) -> None:
@@ -111,28 +121,84 @@ def check_lookups(log: PartitionLog, model: Model, draw: random.Random) -> None:
     batches = model.readable(log.log_end_offset)
     if not batches:
         return
+    upper = log.log_end_offset
     for _ in range(2):
         offset, upper = draw.randint(model.start, model.end), draw.randint(model.start, model.end)
-        room, twin = draw.choice((1, 700, 5000)), b""
+        room, expected = draw.choice((1, 700, 5000)), list[Stored]()
         for batch in batches:
             if batch.end > offset:
-                if batch.end > upper or (twin and len(twin) + len(batch.data) > room):
+                if batch.end > upper or (expected and sum(len(b.data) for b in (*expected, batch)) > room):
                     break
-                twin += batch.data
+                expected.append(batch)
+        twin = b"".join(batch.data for batch in expected)
         require(log.read(offset, room, upper) == twin, "S6", f"reading {room} bytes at {offset} below {upper}")
-    moment = draw.choice(batches).timestamps[0]
-    expected = (
-        next(
-            (batch.base + place, found)
-            for batch in batches
-            for place, found in enumerate(batch.timestamps)
-            if found >= moment and batch.base + place >= model.start
-        )
-        if any(t >= moment and b.base + p >= model.start for b in batches for p, t in enumerate(b.timestamps))
-        else None
-    )
-    found = log.offset_for_timestamp(moment, log.log_end_offset)
-    require(found == expected, "S6", f"time {moment} is found at {found}, it is at {expected}")
+        _check_slices(log.slices(offset, room, upper), twin, expected)
+    _check_times(log, [batch for batch in batches if batch.end <= upper], model.start, upper, draw)
+    _check_times(log, batches, model.start, log.log_end_offset, draw)
+    _check_columns(draw.choice(batches))
+
+
+def _check_slices(slices: list[FileSlice], twin: bytes, expected: list[Stored]) -> None:
+    """Places in files hold the same bytes."""
+    found = b""
+    for place in slices:
+        status = filesystem.stat(place.path)
+        found += read_bytes(place.path)[place.position : place.position + place.length]
+        require((place.device, place.inode) == (status.st_dev, status.st_ino), "S6", f"{place} is another file")
+    require(found == twin, "S6", f"{slices} are not the {len(expected)} batches from {expected[:1]} on")
+    end = expected[-1].end if expected else -1
+    require(not slices or slices[-1].next_offset == end, "S6", f"{slices} do not end at {end}")
+
+
+def _check_times(log: PartitionLog, batches: list[Stored], start: int, upper: int, draw: random.Random) -> None:
+    """The first record from a time on, and the youngest one."""
+    records = [
+        (batch.base + place, moment)
+        for batch in batches
+        for place, moment in enumerate(batch.timestamps)
+        if batch.base + place >= start
+    ]
+    moment = (draw.choice(records)[1] if records else 0) + draw.choice((0, 0, -1, 1))
+    expected = next((record for record in records if record[1] >= moment), None)
+    found = log.offset_for_timestamp(moment, upper)
+    require(found == expected, "S6", f"time {moment} is found at {found} below {upper}, it is at {expected}")
+    youngest = max(records, key=lambda record: (record[1], -record[0]), default=None)
+    found = log.max_timestamp(upper)
+    require(found == youngest, "S6", f"the youngest record below {upper} is found at {found}, it is at {youngest}")
+
+
+def _check_columns(batch: Stored) -> None:
+    """A consumer gets what a producer has sent."""
+    columns = decode_batch(batch.data, 0, parse_header(batch.data))
+    times, keys, values, headers = batch.records
+    sent = [times, *(_absent(column) for column in (keys, values)), headers]
+    found = [columns.timestamps, _absent(columns.keys), _absent(columns.values), columns.headers]
+    offsets = columns.offsets
+    require(list(offsets) == list(range(batch.base, batch.end)), "S2", f"offsets {offsets} of a batch at {batch.base}")
+    require(sent == found, "S2", f"the batch at {batch.base} is decoded as {found}, and not as {sent}")
+
+
+def _absent(column: list[bytes | None] | None) -> list[bytes | None] | None:
+    return None if column is None or not any(value is not None for value in column) else column
+
+
+def start_after_retention(log: PartitionLog, model: Model, config: LogConfig, now_ms: int, watermark: int) -> int:
+    """Where the first segment must begin after retention: the rules in the order of their description."""
+    bounds = [(segment.base_offset, segment.next_offset) for segment in log.segments]
+    held = [[batch for batch in model.batches if base <= batch.base < end] for base, end in bounds]
+    left = sum(len(batch.data) for batches in held for batch in batches)
+    for (base, end), batches in zip(bounds, held, strict=True):
+        if end > watermark or not batches:
+            return base
+        size = sum(len(batch.data) for batch in batches)
+        newest = max(moment for batch in batches for moment in batch.timestamps)
+        is_old = config.retention_ms >= 0 and now_ms - newest > config.retention_ms
+        is_surplus = config.retention_bytes >= 0 and left - size >= config.retention_bytes
+        is_active = (base, end) == bounds[-1]
+        if not (is_old or ((is_surplus or end <= model.start) and not is_active)):
+            return base
+        left -= size
+    return model.end
 
 
 def check_damaged(log: PartitionLog, model: Model, floor: int) -> None:

@@ -32,6 +32,8 @@ class Faults:
         """This many syncs of files fail from now on, and drop the data they should have written."""
         self.failing_writes = 0
         """This many writes fail from now on, after part of the bytes."""
+        self.failing_cuts = 0
+        """This many changes of a file's size fail from now on."""
         self.read_errors = 0.0
         self.no_descriptors = False
         self.room: int | None = None
@@ -270,6 +272,9 @@ class VirtualDisk:
     def resize(self, file: File, size: int) -> None:
         """As `os.ftruncate`."""
         before = len(file.content)
+        if self.faults.failing_cuts:
+            self.faults.failing_cuts -= 1
+            raise failure(errno.EIO)
         self._changing(lambda: file.resize(size))
         if self.faults.room is not None:
             self.faults.room += before - len(file.content)

@@ -18,9 +18,11 @@ from raylog.core.errors import RaylogError
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NotDurable, StorageIoError
 from raylog.storage.log import partition_log as log_module
 from raylog.storage.log import segment as segment_module
-from raylog.storage.log.config import LogConfig
+from raylog.storage.log.config import DAY_MS, LogConfig
+from raylog.storage.log.files import list_files
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.log.segment import DELETED, LOG, RELATIVE_OFFSET_MAX
 from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
@@ -45,6 +47,8 @@ class Options:
     checkpoint_seconds: float
     checkpoint_bytes: int
     record_bytes: int
+    relative_max: int
+    """The largest distance of an offset from its segment's first one."""
     relaxed: bool
     """Appended batches count as committed before they are synced."""
     fuses: float
@@ -58,15 +62,18 @@ class Options:
             config=LogConfig(
                 segment_bytes=segment_bytes,
                 index_interval_bytes=draw.choice((1, 300, 4096)),
-                retention_ms=-1,
+                segment_ms=draw.choice((7 * DAY_MS, 3000)),
+                retention_ms=draw.choice((-1, -1, 4000)),
                 retention_bytes=draw.choice((-1, 3 * segment_bytes)),
                 file_delete_delay_ms=draw.choice((0, 5000)),
+                producer_id_expiration_ms=draw.choice((DAY_MS, DAY_MS, 3000)),
             ),
             steps=draw.randint(40, 120),
             hint_bytes=draw.choice((200, 3000, 64 << 20)),
             checkpoint_seconds=draw.choice((0.0, 2.0, 1e9)),
             checkpoint_bytes=draw.choice((1000, 16 << 20)),
             record_bytes=draw.choice((10, 300, 3000)),
+            relative_max=draw.choice((RELATIVE_OFFSET_MAX, RELATIVE_OFFSET_MAX, 200)),
             relaxed=draw.random() < 0.4,
             fuses=draw.choice((0.0, 0.1, 0.3)),
         )
@@ -86,6 +93,12 @@ class Lives:
         self.folders = Folders(ROOT, self.draw)
         self.now_ms = BEGAN_MS
         self.write_back_failed = 0
+        self.seen_ms: dict[int, int] = {}
+        """When each producer was last active, as this life knows it at the latest."""
+        self.begun_ms: dict[int, int] = {}
+        """When the active segment got its first batch, by its base offset; the time of the opening in a later life."""
+        self.deleted_ms: dict[Path, int] = {}
+        """When each file that retention left is due."""
         self.serial = self.events = self.appends = self.crashes = 0
         self.trace = seed
         self.story: deque[str] = deque(maxlen=_STORY_LENGTH)
@@ -99,6 +112,8 @@ class Lives:
             patch.object(log_module, "time", clock),
             patch.object(log_module, "CHECKPOINT_SECONDS", self.options.checkpoint_seconds),
             patch.object(log_module, "CHECKPOINT_BYTES", self.options.checkpoint_bytes),
+            patch.object(log_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
+            patch.object(segment_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
             patch.object(segment_module, "HINT_BYTES", self.options.hint_bytes),
         ):
             yield
@@ -121,9 +136,22 @@ class Lives:
     def _open(self) -> None:
         self.log = self._open_undamaged()
         checks.check_opened(self.log, self.model)
+        self._begin_life()
         self.kept = KeptWatermark(FOLDER, self.log.log_end_offset)
         checks.check_watermark(self.kept, self.model, self.model.end)
         self.model.committed = min(self.model.committed, self.model.end)
+
+    def _begin_life(self) -> None:
+        due_ms = self.now_ms + self.options.config.file_delete_delay_ms
+        self.deleted_ms = dict.fromkeys(list_files(FOLDER, LOG + DELETED), due_ms)
+        active = self.log.segments[-1]
+        self.begun_ms = {active.base_offset: self.now_ms} if active.size else {}
+        self.note_producers()
+
+    def note_producers(self) -> None:
+        """The log has read its producers from a snapshot and its batches."""
+        for producer, entry in self.log.producers.producers.items():
+            self.seen_ms[producer] = entry.last_seen_ms
 
     def _crash(self, *, power: bool) -> None:
         """End the process, or the machine, and open the log again; perhaps with a crash during the opening."""
@@ -136,6 +164,7 @@ class Lives:
         else:
             self.disk.kill()
         self.disk.faults.room = None
+        self.disk.faults.failing_writes = self.disk.faults.failing_cuts = 0
         self.folders.check(power=power)
         self._open()
 
@@ -200,4 +229,5 @@ class Lives:
         require(end == self.model.end, "S10", f"after an error the log ends at {end}, not at {self.model.end}")
         checks.check_epochs(self.log, self.model, end)
         self.model.epochs = list(self.log.epochs.entries)
+        self.model.ghosts += self.model.tail
         self.model.settled()

@@ -8,6 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.records import Header
+
+
+class Records(NamedTuple):
+    """The columns of a batch; None = all null."""
+
+    timestamps: list[int]
+    keys: list[bytes | None] | None = None
+    values: list[bytes | None] | None = None
+    headers: list[list[Header] | None] | None = None
+
 
 class Stored(NamedTuple):
     """One batch as stored in the file."""
@@ -16,14 +28,20 @@ class Stored(NamedTuple):
     end: int
     data: bytes
     epoch: int
-    timestamps: tuple[int, ...]
+    records: Records
     producer: int = -1
     first_sequence: int = -1
+    producer_epoch: int = -1
 
     @property
     def last_sequence(self) -> int:
         """The sequence of its last record."""
         return self.first_sequence + self.end - self.base - 1
+
+    @property
+    def timestamps(self) -> list[int]:
+        """The times of its records."""
+        return self.records.timestamps
 
 
 @dataclass(slots=True)
@@ -43,6 +61,10 @@ class Model:
     """The highest watermark that the file may hold."""
     kept: int = 0
     """A watermark that the file holds even after a crash."""
+    ghosts: list[Stored] = field(default_factory=list)
+    """Batches of failed appends since the last sync: their bytes were cut off, and a crash may bring them back."""
+    known_from: dict[int, int] = field(default_factory=dict)
+    """Batches of a producer below this offset may be forgotten, because it was idle for long."""
 
     # Possible effects of a call that did not return.
     tail: list[Stored] = field(default_factory=list)
@@ -79,10 +101,22 @@ class Model:
         """The log end after a truncation of every batch that reaches to or beyond `offset`."""
         return next((batch.base for batch in self.batches if batch.end > offset), self.end)
 
+    def take_ghosts(self, data: bytes) -> None:
+        """Ghosts among the bytes that were found replace what was appended after them."""
+        present = {data[place : place + header.size] for place, header in iter_headers(data)}
+        back = [batch for batch in self.ghosts if batch.data in present]
+        if back:
+            batches = [batch for batch in self.batches if batch.base < self.floor or batch.data in present]
+            self.batches = sorted(
+                {batch.data: batch for batch in (*batches, *back)}.values(), key=lambda found: found.base
+            )
+        self.ghosts = []
+
     def cut(self, offset: int) -> None:
         """The log was truncated at `offset`, durably."""
         end = self.cut_end(offset)
         self.epochs = [entry for entry in self.epochs if entry[1] < min(end, offset)]
+        self.ghosts = []
         self.ends_at(end)
 
     def ends_at(self, end: int) -> None:
@@ -94,7 +128,7 @@ class Model:
 
     def restarted(self, offset: int) -> None:
         """Everything was dropped, and the log restarts at `offset`."""
-        self.batches, self.epochs = [], []
+        self.batches, self.epochs, self.ghosts = [], [], []
         self.start = self.durable_start = self.end = self.floor = offset
 
     def starts_at(self, offset: int, *, durable: bool) -> None:
@@ -110,11 +144,13 @@ class Model:
         """The batches with records between the log start and `end`."""
         return [batch for batch in self.batches if batch.end > self.start and batch.end <= end]
 
-    def next_sequence(self, producer: int) -> int:
-        """The next sequence of a producer."""
-        last = self.last_of(producer)
-        return 0 if last is None else last.last_sequence + 1
+    def last_of(self, producer: int, behind: list[Stored] | None = None) -> Stored | None:
+        """The last batch of a producer, in the log or in a list of batches to append."""
+        batches = [*self.batches, *(behind or ())]
+        return next((batch for batch in reversed(batches) if batch.producer == producer), None)
 
-    def last_of(self, producer: int) -> Stored | None:
-        """The last batch of a producer."""
-        return next((batch for batch in reversed(self.batches) if batch.producer == producer), None)
+    def turn_of(self, producer: int) -> list[Stored]:
+        """The batches of a producer in its latest epoch."""
+        last = self.last_of(producer)
+        found = [batch for batch in self.batches if batch.producer == producer]
+        return [batch for batch in found if last is not None and batch.producer_epoch == last.producer_epoch]

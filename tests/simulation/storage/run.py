@@ -42,15 +42,18 @@ class StorageRun(Calls):
             (self.append, 24),
             (self.replicate, 8),
             (self.retry, 4),
+            (self.refuse, 3),
+            (self.leap, 1),
             (self.elect, 4),
             (self.sync, 12),
             (self.sync_beside_appends, 4),
             (self.commit, 8),
             (self.truncate, 4),
+            (self.truncate_and_look_up, 2),
             (self.restart, 2),
             (self.delete_records, 3),
             (self.retain, 4),
-            (self.purge, 2),
+            (self.purge, 3),
             (self.change_folders, 5),
             (self.close, 3),
             (self.kill, 3),
@@ -111,12 +114,13 @@ class StorageRun(Calls):
             faults.failing_syncs = 0
 
     def fail_write(self) -> None:
-        """A write fails after part of its bytes."""
+        """A write fails after part of its bytes, and perhaps the first cut after it."""
         self.disk.faults.failing_writes = 1
+        self.disk.faults.failing_cuts = self.draw.choice((0, 0, 1))
         try:
             self.draw.choice((self.append, self.replicate, self.elect, self.commit, self.truncate))()
         finally:
-            self.disk.faults.failing_writes = 0
+            self.disk.faults.failing_writes = self.disk.faults.failing_cuts = 0
         if self.draw.random() < 0.5:
             for _ in range(self.draw.randint(1, 4)):
                 self.append()

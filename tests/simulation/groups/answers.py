@@ -337,7 +337,7 @@ class Answers:
             case "heartbeat":
                 self._is_member(group, call)
             case "offset_commit":
-                self._committed(group, call, result)
+                self._committed(group, call, result, now_ms)
             case "offset_fetch":
                 self._fetched(group, call, result)
             case "offset_delete":
@@ -389,7 +389,7 @@ class Answers:
         if group.joining or group.is_left:
             raise self._wrong(call, "another round has begun")
 
-    def _committed(self, group: ObservedGroup, call: Call, result: Any) -> None:
+    def _committed(self, group: ObservedGroup, call: Call, result: Any, now_ms: int) -> None:
         wanted = dict(self._before)
         codes: list[object] = []
         for topic_id, topic, partition, offset, epoch, note in call.args[3]:
@@ -406,7 +406,10 @@ class Answers:
         elif group.generation != call.args[_GENERATION] or not group.has(call.member_id):
             raise self._wrong(call, f"generation {group.generation} does not have it")
         elif group.image is not None and group.image.state is GroupState.COMPLETING_REBALANCE:
-            raise self._wrong(call, "nothing is assigned yet")
+            # In another round that has begun, members commit for the last time.
+            has_begun = self._why_no_round(group, now_ms, is_heartbeat=True) is None
+            if not has_begun:
+                raise self._wrong(call, "nothing is assigned yet")
 
     def _fetched(self, group: ObservedGroup, call: Call, result: Any) -> None:
         places = sorted(group.offsets) if call.args[1] is None else [tuple(place) for place in call.args[1]]

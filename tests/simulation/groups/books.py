@@ -220,8 +220,10 @@ class GroupBooks:
         loaded_ms = self._loaded_ms.get(life, 0)
         since_ms = max((self._stable_ms if synced else self._begun_ms).get(group, now_ms), loaded_ms)
         active_ms = self._active_ms.get((life, group, member_id), loaded_ms)
-        is_active = now_ms - active_ms < member.session_timeout_ms and now_ms - since_ms < member.rebalance_timeout_ms
-        if not is_active or (group, member_id) in self._left:
+        # A static member keeps its place in a round that it does not join.
+        stays = member.instance_id is not None and synced and image.state is GroupState.STABLE
+        in_time = stays or now_ms - since_ms < member.rebalance_timeout_ms
+        if not in_time or now_ms - active_ms >= member.session_timeout_ms or (group, member_id) in self._left:
             return None
         return f"member {member_id} was active {now_ms - active_ms} ms ago and did not leave"
 
@@ -278,6 +280,10 @@ class GroupBooks:
     def synced(self, group: str, member_id: str, generation: int) -> None:
         """A coordinator decided to send a member its assignment."""
         self._synced.add((group, member_id, generation))
+
+    def has_synced(self, group: str, member_id: str, generation: int) -> bool:
+        """Return whether a coordinator has decided to send a member its assignment."""
+        return (group, member_id, generation) in self._synced
 
     def taken_for_a_stranger(self, life: int, group: str, member_id: str, instance: str, now_ms: int) -> None:
         """A coordinator does not know a static member, which therefore rejoins and replaces the holder of its instance.

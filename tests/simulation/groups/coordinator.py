@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from raylog.actors.groups.runner import GroupCoordinatorRunner, fence_row
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError, UnknownMemberId
+from raylog.core.errors import (
+    CoordinatorLoadInProgress,
+    NotCoordinator,
+    RaylogError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
@@ -23,6 +29,7 @@ from raylog.core.outbox import Outbox
 from tests.simulation.groups.answers import Answers
 from tests.simulation.groups.books import WALL_AHEAD_MS
 from tests.simulation.groups.observed import NOTE_BYTES_MAX, SESSION_MS_MIN
+from tests.simulation.groups.times.deadlines import Deadlines
 from tests.simulation.groups.topic import Row, Sender
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation
@@ -36,6 +43,12 @@ _ROWS_PER_MS = 20
 _ANSWER_MS = 3_000
 """What a request may wait for besides its round: the log's leader, and the rows before its own."""
 RETENTION_CHECK_MS = 400
+ROUND_MORE_MS = 4
+"""How much longer than drawn the rebalance timeout of a member may be."""
+ROUND_LESS_MS = 300
+"""How much shorter it may be."""
+PROBE_ROUND_MS = 1_000
+"""The rebalance timeout of a client that is only a probe."""
 _UNDECIDED = (CoordinatorLoadInProgress, NotCoordinator)
 """Errors that the shell and the runner send by themselves."""
 
@@ -141,6 +154,7 @@ class Coordinator:
         """Requests that this load has received and not answered, by the runner's numbers."""
         self._coming: Call | None = None
         self._answers = Answers(simulation.books, 0, 0)
+        self._deadlines = self._new_deadlines()
         self._event: ev.Event | None = None
         self._last_member = 0
         self._is_writing = False
@@ -235,13 +249,24 @@ class Coordinator:
         )
         self._requests = {}
         self._answers = answers = Answers(self.simulation.books, self._number, self.world.now_ms)
+        self._deadlines = deadlines = self._new_deadlines()
         self.runner = runner = _Runner(_WatchedMachine(self, settings), self)
         for row in rows:
             runner.replay(row.key, row.value)
             answers.row(row.key, row.value, replayed=True)
+            deadlines.row(row.key, row.value, replayed=True)
         self.simulation.books.loaded(self._number, self.world.now_ms)
         self.world.log("coordinator {} serves in epoch {} after {} rows", self.life, self.epoch, runner.rows_replayed)
         runner.serve()
+
+    def _new_deadlines(self) -> Deadlines:
+        faults = self.simulation.faults
+        return Deadlines(
+            self.simulation.books,
+            self.world.now_ms,
+            first_delay_ms=min(faults.initial_rebalance_delay_ms, faults.rebalance_timeout_ms - ROUND_LESS_MS),
+            round_ms=max(faults.rebalance_timeout_ms + ROUND_MORE_MS, PROBE_ROUND_MS),
+        )
 
     def _new_member_id(self, client_id: str) -> str:
         self._last_member += 1
@@ -300,38 +325,52 @@ class Coordinator:
         self.simulation.machine_steps += 1
         request: int = getattr(event, "request", 0)
         call, self._coming = self._coming, None
+        self._deadlines.began(self.world.now_ms)
         if call is not None:
             call.request = request
             self._requests[request] = call
             self._answers.received(call)
+            self._deadlines.received(call)
         elif isinstance(event, ev.RequestDropped) and (dropped := self._requests.pop(request, None)) is not None:
             self._answers.settled(dropped)
+            self._deadlines.settled(dropped)
+            if dropped.decided is None:
+                self._keeps_alive(dropped, dropped.member_id)
         self.world.note(self.life, request)
 
     def decided(self, out: Outbox[ev.Effect]) -> None:
         """The machine has processed an event: check its answers when they are decided, not when they are sent."""
-        answers, now_ms = self._answers, self.world.now_ms
+        answers, deadlines, now_ms = self._answers, self._deadlines, self.world.now_ms
+        is_tick = isinstance(self._event, ev.Tick)
         if not (out.now or out.after_sync):
             answers.stepped()
+            deadlines.stepped(is_tick=is_tick)
             return
         effects = [*out.now, *out.after_sync]
         for effect in effects:
             if isinstance(effect, ev.AppendRecords):
                 for key, value in effect.records:
                     answers.row(key, value, replayed=False)
+                    deadlines.row(key, value, replayed=False)
             elif isinstance(effect, (Reply, Refuse)):
                 answers.settled(self._requests[effect.request])
+                deadlines.settled(self._requests[effect.request])
         for effect in effects:
             if isinstance(effect, Refuse):
                 call = self._requests[effect.request]
                 call.decided = effect.error
+                if call.method == "heartbeat" and isinstance(effect.error, RebalanceInProgress):
+                    self._keeps_alive(call, call.member_id)
                 answers.refused(call, effect.error, now_ms)
+                deadlines.refused(call, effect.error)
             elif isinstance(effect, Reply):
                 call = self._requests[effect.request]
                 call.decided = effect.result
                 answers.replied(call, effect.result, now_ms)
+                deadlines.replied(call, effect.result)
                 self._note_activity(call, effect.result)
         answers.stepped()
+        deadlines.stepped(is_tick=is_tick)
 
     def _note_activity(self, call: Call, result: Any) -> None:
         """The machine counts a request that it answers without an error as a heartbeat."""
@@ -339,9 +378,12 @@ class Coordinator:
             self.simulation.books.left(self._number, call.group)
         if call.method in MEMBER_CALLS:
             member_id = str(result[3]) if call.method == "join_group" else call.member_id
-            self.simulation.books.active(self._number, call.group, member_id, self.world.now_ms)
+            self._keeps_alive(call, member_id)
             if call.method == "sync_group":
                 self.simulation.books.synced(call.group, member_id, call.args[1])
+
+    def _keeps_alive(self, call: Call, member_id: str) -> None:
+        self.simulation.books.active(self._number, call.group, member_id, self.world.now_ms)
 
     def answer(self, call: Call, result: object, error: RaylogError | None) -> None:
         """Send an answer, unless this life ends first; the books check it."""

@@ -17,6 +17,7 @@ from raylog.core.errors import (
     ConnectionFailed,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    FencedInstanceId,
     MemberIdRequired,
     RaylogError,
     RequestTimedOut,
@@ -27,6 +28,7 @@ from raylog.protocol.message import Message
 from tests.simulation.groups.books import Claim
 from tests.simulation.groups.topic import TOPIC, TOPIC_ID
 from tests.simulation.groups.wire import Wire
+from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.groups.simulation import GroupSimulation
@@ -81,7 +83,7 @@ class Member:
             instance_id=instance,
             assignors=assignors,
             session_timeout_ms=faults.session_timeout_ms + process % 7,
-            rebalance_timeout_ms=faults.rebalance_timeout_ms + process % 5,
+            rebalance_timeout_ms=faults.rebalance_timeout_ms - 150 * (process % 3) + process % 5,
         )
         self.positions: dict[int, int] = {}
         self.fetched = False
@@ -96,6 +98,7 @@ class Member:
         self._committing = False
         self._beating = False
         self._leaving = False
+        self._is_fenced = False
 
     # ------------------------------------------------------------ life
 
@@ -126,6 +129,10 @@ class Member:
             return
         self._leaving = True
         request = self.membership.leave_request()
+        if request is not None and self.membership.instance_id is not None:
+            raise Violation("I15", f"static member {self.process} leaves its group when it stops")
+        if request is None and self.membership.instance_id is None and self.membership.member_id:
+            raise Violation("I15", f"member {self.process} does not leave its group when it stops")
         self.world.log("member {} leaves", self.process)
 
         def goodbye(_: Any, __: RaylogError | None) -> None:
@@ -181,6 +188,8 @@ class Member:
     def _join(self) -> None:
         if self._leaving or not self.alive:
             return
+        if self._is_fenced:
+            raise Violation("I15", f"member {self.process} joins again, though another process has its instance")
         args = _sent(self.membership.join_request([TOPIC], _pack))
         timeout_ms = self.membership.rebalance_timeout_ms + JOIN_EXTRA_MS
         self._call(Call.JOIN.value, args, timeout_ms, self._joined)
@@ -334,6 +343,7 @@ class Member:
             return
         pending = self._pending.pop(number, None)
         if pending is not None:
+            self._is_fenced |= isinstance(error, FencedInstanceId) and pending.call != Call.COMMIT.value
             pending.then(result, error)
 
     def connection_lost(self, number: int) -> None:

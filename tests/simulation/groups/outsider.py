@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.simulation.groups.member import REQUEST_MS, Member
+from raylog.core.errors import MemberIdRequired, RaylogError
+from tests.simulation.groups.coordinator import PROBE_ROUND_MS
+from tests.simulation.groups.member import REQUEST_MS, Member, Then
 from tests.simulation.groups.topic import OTHER_ID, TOPIC, TOPIC_ID
 
 _STRANGER: Final = "stranger"
 """An id that no coordinator has issued."""
 _NOTES: Final = ("", "", "note", "\u00e9" * 6, "\u00e9" * 7)
 """Notes beside offsets; the last one has more bytes than are allowed, and not more characters."""
+_BEATS: Final = 12
+_BEAT_MS: Final = 150
 
 
 class Outsider(Member):
     """Resets a group's offsets, which only an empty group allows, uses groups as ledgers, and removes members."""
 
     last_offset = 0
+    given: tuple[str, str] = ("", _STRANGER)
+    """The group and the member id of its last first join without an instance."""
 
     def reset(self, to: dict[int, int]) -> None:
         """Commit without a member."""
@@ -66,7 +72,7 @@ class Outsider(Member):
         number, member, claimed = choose(claims)
         offset = [[TOPIC_ID, TOPIC, 0, 0, -1, ""]]
         leaves = [["", held]] if self.world.chance(0.1) else [[_STRANGER, held], [_STRANGER, None]]
-        requests: tuple[tuple[str, list[object]], ...] = (
+        requests: tuple[tuple[str, list[Any]], ...] = (
             ("heartbeat", [group, number, member, claimed]),
             ("heartbeat", [group, generation, member_id, instance]),
             ("sync_group", [group, number, member, claimed, []]),
@@ -77,8 +83,38 @@ class Outsider(Member):
             ("join_group", self._join_of(group, "", "no-instance", protocols=("none",))),
             ("offset_fetch", ["", None]),
             ("leave_group", [group, leaves]),
+            ("offset_commit", [group, max(generation, 0), member_id, offset, instance]),
+            ("leave_group", [self.given[0], [[self.given[1], None]]]),
         )
-        self._send(*choose(requests))
+        method, args = choose(requests)
+        if method == "offset_commit":
+            self.moved_back.add(self._last_number + 1)
+        self._send(method, args)
+        if method == "leave_group" and self.given[1] == args[1][0][0]:
+            self._send("join_group", self._join_of(self.given[0], self.given[1], None))
+        self._come(group)
+
+    def _come(self, group: str) -> None:
+        """Get member ids and leave them unused, or become a member that sends heartbeats and does not sync."""
+        if self.world.chance(0.4):
+            for _ in range(self.world.random.randint(1, 3)):
+                self._call("join_group", self._join_of(group, "", None), REQUEST_MS, self._takes_id(group))
+        elif self.world.chance(0.3) and self.given[0]:
+            known, member_id = self.given
+            args = self._join_of(known, member_id, None)
+            self._call("join_group", args, 2 * PROBE_ROUND_MS, lambda result, _: self._linger(known, result, _BEATS))
+
+    def _takes_id(self, group: str) -> Then:
+        def answered(_: Any, error: RaylogError | None) -> None:
+            if isinstance(error, MemberIdRequired):
+                self.given = (group, str(error.details["member_id"]))
+
+        return answered
+
+    def _linger(self, group: str, joined: Any, beats: int) -> None:
+        if joined is not None and beats and not self.simulation.is_calm:
+            self._send("heartbeat", [group, joined[0], joined[3], None])
+            self.world.after(1000 * _BEAT_MS, self._linger, group, joined, beats - 1)
 
     def _join_of(
         self,
@@ -90,7 +126,7 @@ class Outsider(Member):
         protocols: tuple[str, ...] = ("range",),
     ) -> list[object]:
         rows = [[name, b""] for name in protocols]
-        return [group, member_id, instance, "admin", session_ms, 1_000, "consumer", rows]
+        return [group, member_id, instance, "admin", session_ms, PROBE_ROUND_MS, "consumer", rows]
 
     def _offset_row(self, place: list[Any]) -> list[object]:
         self.last_offset += 1

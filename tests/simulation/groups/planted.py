@@ -6,6 +6,9 @@ from typing import Any
 
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.actors.request_table import RequestTable
+from raylog.client.group import membership
+from raylog.client.group.membership import Membership
+from raylog.core.errors import FencedInstanceId
 from raylog.core.groups import offsets, rebalance
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
@@ -16,7 +19,7 @@ from raylog.core.groups.writing import RowQueue
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
 from tests.simulation.groups.topic import OffsetsTopic
-from tests.simulation.planted.bugs import Planted
+from tests.simulation.planted.bugs import Edit, Planted
 
 STORM = "rebalance-storm"
 SEEDS = 30
@@ -26,8 +29,8 @@ MACHINE_OR_ANSWER = "machine I15"
 """Either the machine's own check or that of the answers comes first; which one depends on the order of a set."""
 
 
-def _bug(name: str, rules: str, target: Any, attribute: str, substitute: Any) -> Planted:
-    return Planted(name, STORM, SEEDS, tuple(rules.split()), target, attribute, substitute)
+def _bug(name: str, rules: str, target: Any, attribute: str, substitute: Any, seeds: int = SEEDS) -> Planted:
+    return Planted(name, STORM, seeds, tuple(rules.split()), target, attribute, substitute)
 
 
 GROUP_BUGS = (
@@ -243,7 +246,7 @@ GROUP_BUGS = (
     ),
     _bug("members without a common assignor are taken", MACHINE_OR_ANSWER, Group, "supports", lambda *_, **__: True),
     _bug("a member that leaves begins no round", MACHINE_OR_ANSWER, rebalance, "after_removal", lambda *_, **__: None),
-    _bug("silent members are kept", "L2", Member, "restart_session", sabotage.sessions_never_end),
+    _bug("silent members are kept", "L2 I15", Member, "restart_session", sabotage.sessions_never_end),
     _bug(
         "a sync before the leader's is answered at once",
         "I15",
@@ -264,6 +267,104 @@ GROUP_BUGS = (
         rebalance,
         "_join_reply",
         sabotage.leaders_alone(rebalance._join_reply),
+    ),
+    # ------------------------------------------------------------ deadlines and places
+    _bug(
+        "unused member ids have no bound", "I15", rebalance, "_is_full", Edit("len(group.pending) >=", "False and 0 >=")
+    ),
+    _bug(
+        "unused member ids never expire",
+        "I15",
+        rebalance,
+        "tick",
+        Edit("if deadline_ms <= now_ms]", "if False]"),
+    ),
+    _bug(
+        "a member id that has left may still be used",
+        "I15",
+        rebalance,
+        "leave",
+        Edit("del group.pending[member_id]", "pass"),
+    ),
+    _bug(
+        "a round does not wait for member ids that were given",
+        "I15",
+        Group,
+        "all_joined",
+        Edit("not self.pending and all", "all"),
+    ),
+    _bug(
+        "a static member that is away loses its place at the end of a round",
+        "I15",
+        rebalance,
+        "_end_round",
+        Edit("is None and member.instance_id is None", "is None"),
+        seeds=60,
+    ),
+    _bug(
+        "the sessions of static members never end",
+        "I15",
+        rebalance,
+        "tick",
+        Edit("(not member.parked and", "(not member.parked and member.instance_id is None and"),
+    ),
+    _bug(
+        "a member that does not sync is kept",
+        "I15",
+        rebalance,
+        "tick",
+        Edit("(sync_ended and member.sync_due)", "False"),
+    ),
+    _bug(
+        "a request whose connection closes does not count as a heartbeat",
+        "I15",
+        rebalance,
+        "drop_request",
+        Edit("member.join_request = None\n            member.restart_session(now_ms)", "member.join_request = None"),
+    ),
+    _bug(
+        "a round lasts beyond its deadline",
+        "I15 L1",
+        rebalance,
+        "_begin_round",
+        Edit("= decision.now_ms + longest", "= decision.now_ms + 10 * longest"),
+    ),
+    _bug(
+        "a round takes the shortest rebalance timeout",
+        "I15",
+        Group,
+        "rebalance_timeout_ms",
+        Edit("max(", "min("),
+    ),
+    _bug(
+        "a leader that is away leads on",
+        "I15",
+        rebalance,
+        "_end_round",
+        Edit("in joined}", "in group.members.values()}"),
+    ),
+    _bug("the first round does not wait", "I15", rebalance, "_begin_round", Edit("was_empty and", "False and")),
+    _bug(
+        "members commit while nothing is assigned",
+        "I15",
+        offsets,
+        "commit_error",
+        Edit("if error is None and group", "if False and group"),
+    ),
+    _bug(
+        "a static member leaves when it stops",
+        "I15",
+        Membership,
+        "leave_request",
+        Edit(" or self.instance_id is not None", ""),
+    ),
+    _bug("a member does not leave when it stops", "I15", Membership, "leave_request", lambda self: None),
+    _bug(
+        "a fenced process joins again",
+        "I15",
+        membership,
+        "REACTIONS",
+        {**membership.REACTIONS, (membership.Call.HEARTBEAT, FencedInstanceId): membership._UNKNOWN},
     ),
     # ------------------------------------------------------------ expiry and deletion
     _bug(

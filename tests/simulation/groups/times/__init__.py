@@ -1,0 +1,1 @@
+"""What a group does in time: rounds, sessions and member ids."""

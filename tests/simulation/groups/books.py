@@ -80,7 +80,8 @@ class GroupBooks:
         self._forgotten_ms: dict[str, int] = {}
         """When the last offset of a group was deleted."""
         self._stable_ms: dict[str, int] = {}
-        self._synced: set[tuple[str, str, int]] = set()
+        self._synced: dict[tuple[str, str, int], dict[int, int]] = {}
+        """When lives of coordinators sent a member of a generation its assignment, by life."""
         self._claims: dict[int, Claim] = {}
         self._offsets: dict[Place, _Offset] = {}
         self._last: dict[Place, OffsetCommitted] = {}
@@ -220,8 +221,11 @@ class GroupBooks:
         loaded_ms = self._loaded_ms.get(life, 0)
         since_ms = max((self._stable_ms if synced else self._begun_ms).get(group, now_ms), loaded_ms)
         active_ms = self._active_ms.get((life, group, member_id), loaded_ms)
-        # A static member keeps its place in a round that it does not join.
-        stays = member.instance_id is not None and synced and image.state is GroupState.STABLE
+        # A static member keeps its place in a round that it does not join. A life that was loaded before all had their
+        # assignments does not know which members got one from an earlier life.
+        synced_ms = self._synced.get((group, member_id, image.generation), {}).get(life, -1)
+        knows_it = synced_ms >= loaded_ms or self._stable_ms.get(group, now_ms) <= loaded_ms
+        stays = member.instance_id is not None and synced and knows_it and image.state is GroupState.STABLE
         in_time = stays or now_ms - since_ms < member.rebalance_timeout_ms
         if not in_time or now_ms - active_ms >= member.session_timeout_ms or (group, member_id) in self._left:
             return None
@@ -277,9 +281,9 @@ class GroupBooks:
         for known in [known for known in self._active_ms if known[:2] == (life, group)]:
             del self._active_ms[known]
 
-    def synced(self, group: str, member_id: str, generation: int) -> None:
+    def synced(self, life: int, group: str, member_id: str, generation: int, now_ms: int) -> None:
         """A coordinator decided to send a member its assignment."""
-        self._synced.add((group, member_id, generation))
+        self._synced.setdefault((group, member_id, generation), {})[life] = now_ms
 
     def has_synced(self, group: str, member_id: str, generation: int) -> bool:
         """Return whether a coordinator has decided to send a member its assignment."""

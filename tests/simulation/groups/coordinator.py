@@ -380,7 +380,7 @@ class Coordinator:
             member_id = str(result[3]) if call.method == "join_group" else call.member_id
             self._keeps_alive(call, member_id)
             if call.method == "sync_group":
-                self.simulation.books.synced(call.group, member_id, call.args[1])
+                self.simulation.books.synced(self._number, call.group, member_id, call.args[1], self.world.now_ms)
 
     def _keeps_alive(self, call: Call, member_id: str) -> None:
         self.simulation.books.active(self._number, call.group, member_id, self.world.now_ms)

@@ -57,7 +57,7 @@ class Coordinator:
         self.write(GroupState.STABLE, replayed=True)
         for member in "ab":
             self.books.active(LIFE, "g", member, NOW_MS)
-            self.books.synced("g", member, 3)
+            self.books.synced(LIFE, "g", member, 3, NOW_MS)
 
     def write(self, state: GroupState, generation: int = 3, *, protocol: str = "range", replayed: bool = False) -> None:
         given = state is GroupState.STABLE

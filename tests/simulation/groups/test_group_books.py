@@ -95,7 +95,7 @@ def history() -> History:
     found.generation(1, member("a", 0), member("b", 1))
     for each in ("a", "b"):
         found.books.active(LIFE, "g", each, found.now_ms)
-        found.books.synced("g", each, 1)
+        found.books.synced(LIFE, "g", each, 1, found.now_ms)
     return found
 
 

@@ -16,6 +16,7 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from raylog.storage.batch.header import iter_headers
 from tests.simulation.whole.books import At
+from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.plan import LOOSE, LOOSE_FLUSH_MS, TOPICS
 from tests.simulation.world import Violation
 
@@ -43,8 +44,8 @@ class Observer:
         """Broker and incarnation of the leader of a leader epoch, by topic id, partition and epoch."""
         self._epochs: dict[tuple[str, int], dict[int, int]] = {}
         """The leader epoch of committed records, by their offset: the last ones below the known ends."""
-        self._unsynced: dict[str, tuple[int, float]] = {}
-        """Durable end and time since when it has not moved, of replicas with records to sync, by actor."""
+        self._unsynced: dict[str, tuple[int, float, SimProcess]] = {}
+        """Durable end, time since when it has not moved, and process, of replicas with records to sync, by actor."""
         self._metadata: dict[tuple[str, int, int], tuple[object, ...]] = {}
         """The state of a partition as brokers have it, by topic id, partition and partition epoch."""
         world.books.on_committed, world.books.on_written = self.committed, self.written
@@ -156,8 +157,8 @@ class Observer:
         if not is_late or actor.process is None or actor.process.is_paused:
             self._unsynced.pop(actor.name, None)
             return
-        synced, since_s = self._unsynced.setdefault(actor.name, (log.synced_end_offset, now_s))
-        if synced != log.synced_end_offset:
+        synced, since_s, life = self._unsynced.setdefault(actor.name, (log.synced_end_offset, now_s, actor.process))
+        if synced != log.synced_end_offset or life is not actor.process:
             del self._unsynced[actor.name]
         elif now_s - since_s > LOOSE_FLUSH_MS / 1000 + SYNC_SLACK_S:
             raise Violation(

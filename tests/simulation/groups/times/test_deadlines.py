@@ -175,7 +175,7 @@ def test_a_silent_member_ends_with_its_session(life: Life) -> None:
 def test_a_member_that_does_not_sync_is_removed(life: Life) -> None:
     life.at(100)
     life.begin("a", "b")
-    life.books.synced("g", "a", 4)
+    life.books.synced(1, "g", "a", 4, 100)
     life.tick(100 + ROUND_MS)
     life.beat("a")
     with pytest.raises(Violation, match="b is a member, and has not synced"):

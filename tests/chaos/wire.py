@@ -77,7 +77,7 @@ class Wire:
                 if fd == self._control.fileno():
                     if not self._obey():
                         return
-                else:
+                elif fd in self._addresses:  # an order of the same poll may have closed it
                     self._take(fd)
             now_s = time.monotonic()
             while self._flying and self._flying[0][0] <= now_s:

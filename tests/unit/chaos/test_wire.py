@@ -2,13 +2,14 @@
 
 import os
 import random
+import socket
 
 import pytest
 
 from tests.chaos.arena import LeftOut, incomplete
 from tests.chaos.injuries import namespace
 from tests.chaos.injuries.cuts import both
-from tests.chaos.wire import QUEUE_BYTES, Link
+from tests.chaos.wire import QUEUE_BYTES, Link, Wire
 
 
 def arrivals(link: Link, packets: int, size: int = 1000, every_s: float = 0.001) -> list[float | None]:
@@ -38,6 +39,21 @@ def test_a_narrow_link_keeps_its_rate_and_drops_what_it_cannot_keep() -> None:
     assert None in times
     assert len(arrived) * 1000 / arrived[-1] == pytest.approx(100_000, rel=0.01)
     assert max(time - number * 0.001 for number, time in enumerate(times) if time is not None) <= QUEUE_BYTES / 100_000
+
+
+def test_a_device_replaced_with_a_packet_waiting_does_not_end_the_wire() -> None:
+    parent, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    node, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    order = [b'{"address": "10.0.0.1"}']
+    with parent, control, node, device:
+        wire = Wire(control)
+        socket.send_fds(parent, order, [device.fileno()])
+        assert wire._obey()
+        socket.send_fds(parent, order, [device.fileno()])
+        node.send(b"a packet")  # both are met by one poll, the order first
+        parent.shutdown(socket.SHUT_WR)
+        wire.run()
+        wire._unplug(wire._devices[socket.inet_aton("10.0.0.1")])
 
 
 def test_both_directions_are_named() -> None:

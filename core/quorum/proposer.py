@@ -73,6 +73,8 @@ class _Voter:
     """Empty = no answer in this epoch."""
     is_silent: bool = False
     """The last request was not answered."""
+    refuses_since_ms: int | None = None
+    """Since when all its answers to appends show a promise of a higher epoch."""
 
     def answered(self, identity: str, held: int) -> None:
         """Note an answer. For another copy under the same number, the end on disk is unknown."""
@@ -379,6 +381,7 @@ class Proposer:
             voter.due_ms = decision.now_ms + self._settings.heartbeat_ms
             self._refused(event.voter, event.promised, decision)
             return
+        voter.refuses_since_ms = None
         if event.matched is None:
             at, voter.start = voter.start, self.history.common_end(event.history)
             if voter.start != at or min(voter.held, voter.start) < self.history.start:
@@ -393,10 +396,20 @@ class Proposer:
             self._send(event.voter, voter, decision)
 
     def _refused(self, number: int, promised: int, decision: ProposerDecision) -> None:
-        """End when a voter has promised a higher epoch; a broker that does not vote cannot unseat a leader."""
-        if self.members.get(number) == self._voters[number].identity:
-            self.phase = "ended"
-            decision.now.append(Fenced(epoch=promised, by=number))
+        """End when a voter has promised a higher epoch; another broker cannot unseat a leader.
+
+        One that is to vote can after ``hopeless_ms``: it takes no record of this epoch, so it would never vote.
+        """
+        voter = self._voters[number]
+        if self.members.get(number) != voter.identity:
+            if self._wanted is None or number not in self._wanted:
+                return
+            if voter.refuses_since_ms is None:
+                voter.refuses_since_ms = decision.now_ms
+            if decision.now_ms - voter.refuses_since_ms < self._settings.hopeless_ms:
+                return
+        self.phase = "ended"
+        decision.now.append(Fenced(epoch=promised, by=number))
 
     def _commit(self, decision: ProposerDecision) -> None:
         ends = sorted(

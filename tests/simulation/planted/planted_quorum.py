@@ -233,8 +233,8 @@ _LEADERS = bugs(
         20,
         Proposer,
         "_refused",
-        "self.members.get(number) == self._voters[number].identity",
-        "True",
+        "self.members.get(number) != voter.identity",
+        "False",
     ),
     (
         "the voters change before the epoch's first record is committed",

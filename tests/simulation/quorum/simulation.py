@@ -267,9 +267,12 @@ class World:
                 raise Broken(f"{controller.name} removes voter {number} before {sorted(absent)} vote")
 
     def is_fenced_by_a_voter(self, controller: SimController, reason: str) -> None:
-        """A broker that does not vote cannot unseat a controller."""
+        """A broker that does not vote cannot unseat a controller, unless it is to vote and refuses for long."""
         by = int(reason.split()[1])
-        if controller.members().get(by) != controller.proposer._voters[by].identity:
+        voter, wanted = controller.proposer._voters[by], controller.proposer._wanted or frozenset()
+        since_ms = voter.refuses_since_ms
+        is_long = since_ms is not None and self.now_ms - since_ms >= controller.proposer._settings.hopeless_ms
+        if controller.members().get(by) != voter.identity and not (by in wanted and is_long):
             raise Broken(f"{controller.name} ends because of broker {by}, which does not vote")
 
     # ------------------------------------------------------------ faults

@@ -78,12 +78,13 @@ class Play:
         promised: int | None = None,
         history: LogHistory | None = None,
         identity: str | None = None,
+        now_ms: int = 1,
     ) -> None:
         sent = self.sent.pop(voter)
         assert isinstance(sent, (ev.SendAppend, ev.SendSnapshot))
         self.feed(
             ev.AppendAnswered(
-                now_ms=1,
+                now_ms=now_ms,
                 voter=voter,
                 request=sent.request,
                 promised=promised or sent.epoch,
@@ -294,6 +295,18 @@ def test_a_removed_voter_neither_counts_nor_unseats_the_leader() -> None:
     play.answer(4, None, promised=99)
     assert not any(isinstance(effect, ev.Fenced) for effect in play.others)
     assert play.proposer.phase == "leading"
+
+
+def test_a_broker_to_vote_that_refuses_for_long_unseats_the_leader() -> None:
+    play = settled()
+    play.feed(ev.VotersWanted(now_ms=2, voters=frozenset({1, 2, 4})))
+    for now_ms in (3, 1_000, 2_999):
+        play.feed(ev.Tick(now_ms=now_ms))
+        play.answer(4, None, promised=99, now_ms=now_ms)
+        assert play.proposer.phase == "leading"
+    play.feed(ev.Tick(now_ms=3_500))
+    play.answer(4, None, promised=99, now_ms=3_500)
+    assert play.others[-1] == ev.Fenced(epoch=99, by=4)
 
 
 def test_no_voter_changes_before_a_record_of_this_epoch_is_committed() -> None:

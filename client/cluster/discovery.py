@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.ray_session import running_ray_address
 from raylog.core.errors import InvalidConfig, NoClusterFound
 from raylog.rpc import ReadToken
@@ -21,6 +23,10 @@ ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
 CONTROLLER_NAME = "controller"
 RAY_NAMESPACE = "raylog"
+RETRY_S = 0.2
+"""Between two queries of a controller that is being restarted."""
+LAST_TRY_S = 0.1
+"""What the last query gets at least."""
 
 Endpoint: TypeAlias = tuple[str, int]
 
@@ -88,12 +94,16 @@ async def find_cluster(
 
 
 async def _through_ray(timeout_s: float) -> ClusterAddress:
-    # Ray's calls block, and they must not stop the loop; the thread ends at the deadline it is given.
-    info = await asyncio.to_thread(_query_controller, timeout_s)
-    endpoints = tuple((str(host), int(port)) for _, host, port in info["brokers"])
-    if not endpoints:
-        raise NoClusterFound("The Raylog cluster has no live broker; `raylog status` shows what it waits for.")
-    return ClusterAddress(parse_secret(info["secret"]), endpoints, through_ray=True)
+    deadline = Deadline(timeout_s)
+    while True:
+        # Ray's calls block, and they must not stop the loop; the thread ends at the deadline it is given.
+        info = await asyncio.to_thread(_query_controller, deadline.left_s)
+        endpoints = tuple((str(host), int(port)) for _, host, port in info["brokers"])
+        if endpoints:
+            return ClusterAddress(parse_secret(info["secret"]), endpoints, through_ray=True)
+        if deadline.is_over:
+            raise NoClusterFound("The Raylog cluster has no live broker; `raylog status` shows what it waits for.")
+        await asyncio.sleep(RETRY_S)  # brokers that restart register again
 
 
 def _query_controller(timeout_s: float) -> dict[str, Any]:
@@ -109,13 +119,21 @@ def _query_controller(timeout_s: float) -> dict[str, Any]:
             ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError:
             raise NoClusterFound() from None
-    try:
-        controller: Any = ray.get_actor(CONTROLLER_NAME, namespace=RAY_NAMESPACE)
-        info: Any = ray.get(controller.connection_info.remote(), timeout=timeout_s)
-    except ValueError:
-        raise NoClusterFound() from None
-    except ray.exceptions.GetTimeoutError:
-        raise NoClusterFound(f"The Raylog controller did not answer within {timeout_s:.0f} seconds.") from None
-    except ray.exceptions.RayError as error:
-        raise NoClusterFound(f"The Raylog controller could not be queried: {error}") from error
-    return dict(info)
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        left_s = max(LAST_TRY_S, deadline_s - time.monotonic())
+        try:
+            controller: Any = ray.get_actor(CONTROLLER_NAME, namespace=RAY_NAMESPACE)
+            info: Any = ray.get(controller.connection_info.remote(), timeout=left_s)
+        except ValueError:
+            raise NoClusterFound() from None
+        except ray.exceptions.GetTimeoutError:
+            raise NoClusterFound(f"The Raylog controller did not answer within {timeout_s:.0f} seconds.") from None
+        except ray.exceptions.ActorUnavailableError as error:  # Ray is restarting it
+            if time.monotonic() + RETRY_S >= deadline_s:
+                raise NoClusterFound(f"The Raylog controller is being restarted: {error}") from error
+            time.sleep(RETRY_S)
+        except ray.exceptions.RayError as error:
+            raise NoClusterFound(f"The Raylog controller could not be queried: {error}") from error
+        else:
+            return dict(info)

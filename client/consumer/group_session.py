@@ -335,6 +335,11 @@ class GroupSession:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1)
+        work = self._work
+        if work is not None and work.done() and not work.cancelled():
+            error = work.exception()  # the last turn is over: nothing else takes it
+            if error is not None and not isinstance(error, RaylogError):
+                logger.error("The last request of group %s failed.", self.membership.group, exc_info=error)
 
     @property
     def _request_s(self) -> float:

@@ -1,11 +1,14 @@
 """Finding the cluster by address and environment. (Through Ray: tests/cluster.)"""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from raylog.client.cluster import discovery
 from raylog.client.cluster.discovery import find_cluster, parse_bootstrap, parse_secret
-from raylog.core.errors import InvalidConfig
+from raylog.core.errors import InvalidConfig, NoClusterFound
 
 
 def test_addresses_are_read() -> None:
@@ -49,3 +52,44 @@ def test_an_address_without_secret_says_what_is_missing() -> None:
 def test_the_secret_is_never_shown() -> None:
     found = asyncio.run(find_cluster("b:2", b"hush hush hush hush", timeout_s=1, environ={}))
     assert "hush" not in repr(found)
+
+
+def restarting(monkeypatch: pytest.MonkeyPatch, failures: int, without_brokers: int = 0) -> None:
+    """A controller in Ray that cannot be reached for so many queries, and then knows no broker for so many."""
+    ray = pytest.importorskip("ray")
+    left = [ray.exceptions.ActorUnavailableError("it is being restarted", b"\0" * 16) for _ in range(failures)]
+    rows: list[list[list[object]]] = [[[1, "a", 1]], *([] for _ in range(without_brokers))]
+
+    def answer(_: object, *, timeout: float) -> dict[str, Any]:
+        assert timeout > 0
+        if left:
+            raise left.pop()
+        return {"secret": "00ff" * 8, "brokers": rows.pop() if len(rows) > 1 else rows[0]}
+
+    controller = SimpleNamespace(connection_info=SimpleNamespace(remote=lambda: None))
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_actor", lambda *_, **__: controller)
+    monkeypatch.setattr(ray, "get", answer)
+    monkeypatch.setattr(discovery, "RETRY_S", 0.01)
+
+
+def test_a_client_that_starts_while_the_controller_restarts_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarting(monkeypatch, 3)
+    assert asyncio.run(find_cluster(None, None, timeout_s=10, environ={})).endpoints == (("a", 1),)
+
+
+def test_a_controller_that_stays_away_is_named_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarting(monkeypatch, 1000)
+    with pytest.raises(NoClusterFound, match="being restarted"):
+        asyncio.run(find_cluster(None, None, timeout_s=0.1, environ={}))
+
+
+def test_a_client_that_starts_while_all_brokers_restart_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarting(monkeypatch, 1, without_brokers=3)
+    assert asyncio.run(find_cluster(None, None, timeout_s=10, environ={})).endpoints == (("a", 1),)
+
+
+def test_a_cluster_without_brokers_is_named_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarting(monkeypatch, 0, without_brokers=1000)
+    with pytest.raises(NoClusterFound, match="no live broker"):
+        asyncio.run(find_cluster(None, None, timeout_s=0.1, environ={}))

@@ -1,14 +1,17 @@
 """A group continues through deleted topics, late commits, replaced members and members of another kind."""
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
 import msgspec
 import pytest
 
+from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
 from raylog.core.errors import (
+    ClientClosed,
     CommitFailed,
     FencedInstanceId,
     InconsistentGroupProtocol,
@@ -267,3 +270,26 @@ def test_an_unexpected_error_while_joining_is_raised_by_each_poll(
         monkeypatch.undo()
         fill(cluster, "stays", 0, numbers(0, 3))
         assert len(read(consumer, 3)) == 3
+
+
+async def test_a_join_that_the_close_has_ended_is_no_unhandled_error(
+    cluster: ToyCluster, coordinator: ToyCoordinator
+) -> None:
+    cluster.create_topic("flights")
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+
+    async def join() -> None:
+        raise ClientClosed("The client is closed.")
+
+    async with AsyncConsumer("flights", group_id="board", **cluster.options) as consumer:
+        group = consumer._engine.group
+        assert group is not None
+    group._start(join())
+    assert group._work is not None
+    await asyncio.wait([group._work])
+    await group.close()
+    group._work = None
+    await asyncio.sleep(0)  # the loop lets go of its callback
+    gc.collect()
+    assert unhandled == []

@@ -424,6 +424,9 @@ class PartitionState:
         return front if isinstance(front, FetchedBatch) else None
 
     def _enter_epoch(self, epoch: int, start: int) -> None:
+        if epoch < 0 or 0 <= self.compared_epoch < epoch:  # no checksum covers it: newer than its leader, it is damaged
+            self.epochs = EpochHistory()
+            return
         entries = self.epochs.entries
         self.epochs = EpochHistory(entries[-MAX_EPOCHS + 1 :])  # a new one: another thread may be reading the old one
         self.epochs.assign(epoch, start)

@@ -14,6 +14,7 @@ from raylog.client.reading.decode import BatchOpener
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Connection, Reply
+from raylog.storage.batch.header import stamp
 from raylog.storage.batch.records import encode_batch
 from tests.unit.client.consumer_support import fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
@@ -231,3 +232,14 @@ def test_without_anything_read_there_is_nothing_to_compare() -> None:
     state = read_up_to(0, -1)
     state.add(state.session, memoryview(encode_batch(None, [b"v"], [1])))
     assert must_compare(state, 7)
+
+
+@pytest.mark.parametrize("damaged", [-1, 8, 2**24])
+def test_an_epoch_that_its_leader_cannot_have_written_is_unknown(damaged: int) -> None:
+    state = read_up_to(10, 3)
+    state.compared_epoch = 7
+    batch = bytearray(encode_batch(None, [b"v"], [1]))
+    stamp(batch, 0, 10, damaged)
+    state.add(state.session, memoryview(bytes(batch)))
+    assert [record.offset for record in state.take(1)] == [10]
+    assert state.epochs.latest == -1, "a consumer would wait for a leader of that epoch"

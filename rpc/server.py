@@ -113,6 +113,7 @@ class RpcServer:
         self._is_closing = True
         if self._sweep is not None:
             self._sweep.cancel()
+        await self._stop_accepting(self._server)
         self._server.close()
         closing = [*self.connections, *self._strangers]
         for connection in closing:
@@ -124,6 +125,17 @@ class RpcServer:
             for wait in late:
                 wait.cancel()
         await self._server.wait_closed()
+
+    async def _stop_accepting(self, server: asyncio.Server) -> None:
+        """Accept no more, and let each accepted connection get its transport.
+
+        asyncio accepts in one step of the loop and makes the transport in the next. A server that is closed between the
+        two refuses the transport, and nothing closes the socket.
+        """
+        loop = asyncio.get_running_loop()
+        for listener in server.sockets:
+            loop.remove_reader(listener.fileno())
+        await asyncio.sleep(0)
 
     def _new_connection(self) -> asyncio.BaseProtocol:
         if self._is_closing:

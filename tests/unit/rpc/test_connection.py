@@ -1,10 +1,13 @@
 """Calls, notifications and payloads over real sockets, in both directions."""
 
 import asyncio
+import gc
 import hashlib
 import itertools
 import logging
 import random
+import socket
+import warnings
 
 import pytest
 
@@ -268,6 +271,27 @@ async def test_when_the_server_goes_waiting_calls_fail_and_callbacks_run() -> No
         assert connection.close_reason
         await connection.drain()
         assert not place.server.connections
+
+
+async def test_a_server_that_closes_while_it_accepts_closes_the_connection() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        for steps in range(4):  # of the loop, between the connection's arrival and the close
+            async with serving() as place:
+                with socket.create_connection((place.host, place.port), timeout=5) as peer:
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
+                    await place.server.close()
+                    await asyncio.to_thread(received, peer)
+            gc.collect()  # an open socket warns when it is collected
+
+
+def received(peer: socket.socket) -> bytes:
+    """All bytes until the other end closes; a reset is an end as well."""
+    try:
+        return b"".join(iter(lambda: peer.recv(4096), b""))
+    except ConnectionResetError:
+        return b""
 
 
 async def test_an_end_without_handler_refuses_requests() -> None:

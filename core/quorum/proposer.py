@@ -77,9 +77,9 @@ class _Voter:
     """Since when all its answers to appends show a promise of a higher epoch."""
 
     def answered(self, identity: str, held: int) -> None:
-        """Note an answer. For another copy under the same number, the end on disk is unknown."""
+        """Note an answer. Another copy under the same number has another end on disk, and has refused nothing."""
         if self.identity != identity:
-            self.identity, self.matched = identity, -1
+            self.identity, self.matched, self.refuses_since_ms = identity, -1, None
         self.held, self.is_silent = held, False
 
 
@@ -162,6 +162,8 @@ class Proposer:
                     self._voters[number] = _Voter(due_ms=decision.now_ms)
             case VotersWanted():
                 self._wanted = event.voters
+                for number in set(self._voters) - event.voters:
+                    self._voters[number].refuses_since_ms = None
                 for number in event.voters - set(self._voters):
                     self._voters[number] = _Voter(due_ms=decision.now_ms)
                 self._change(decision)

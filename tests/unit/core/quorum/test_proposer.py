@@ -1,6 +1,7 @@
 """Electing, adopting, leading: a proposer's reactions to the voters' answers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -307,6 +308,21 @@ def test_a_broker_to_vote_that_refuses_for_long_unseats_the_leader() -> None:
     play.feed(ev.Tick(now_ms=3_500))
     play.answer(4, None, promised=99, now_ms=3_500)
     assert play.others[-1] == ev.Fenced(epoch=99, by=4)
+
+
+@pytest.mark.parametrize("change", ["another copy", "not wanted for a while"])
+def test_what_another_copy_refused_or_one_not_wanted_does_not_count(change: str) -> None:
+    play = settled()
+    wanted = ev.VotersWanted(now_ms=2, voters=frozenset({1, 2, 4}))
+    play.feed(wanted)
+    play.feed(ev.Tick(now_ms=3))
+    play.answer(4, None, promised=99, now_ms=3)
+    if change == "not wanted for a while":
+        play.feed(ev.VotersWanted(now_ms=1_000, voters=frozenset({1, 2})))
+        play.feed(replace(wanted, now_ms=1_001))
+    play.feed(ev.Tick(now_ms=3_500))
+    play.answer(4, None, promised=99, now_ms=3_500, identity="y4" if change == "another copy" else "x4")
+    assert play.proposer.phase == "leading"
 
 
 def test_no_voter_changes_before_a_record_of_this_epoch_is_committed() -> None:

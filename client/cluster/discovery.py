@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,9 +23,7 @@ ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
 CONTROLLER_NAME = "controller"
 RAY_NAMESPACE = "raylog"
 RETRY_S = 0.2
-"""Between two queries of a controller that is being restarted."""
-LAST_TRY_S = 0.1
-"""What the last query gets at least."""
+"""Between two queries of a controller that is being restarted, or knows no broker yet."""
 
 Endpoint: TypeAlias = tuple[str, int]
 
@@ -94,19 +91,23 @@ async def find_cluster(
 
 
 async def _through_ray(timeout_s: float) -> ClusterAddress:
+    """Query the controller until it answers with a broker: after a restart, controller and brokers return by turns."""
     deadline = Deadline(timeout_s)
     while True:
         # Ray's calls block, and they must not stop the loop; the thread ends at the deadline it is given.
         info = await asyncio.to_thread(_query_controller, deadline.left_s)
-        endpoints = tuple((str(host), int(port)) for _, host, port in info["brokers"])
-        if endpoints:
+        endpoints = () if info is None else tuple((str(host), int(port)) for _, host, port in info["brokers"])
+        if info is not None and endpoints:
             return ClusterAddress(parse_secret(info["secret"]), endpoints, through_ray=True)
         if deadline.is_over:
+            if info is None:
+                raise NoClusterFound("The Raylog controller is being restarted, and was not reached in time.")
             raise NoClusterFound("The Raylog cluster has no live broker; `raylog status` shows what it waits for.")
-        await asyncio.sleep(RETRY_S)  # brokers that restart register again
+        await asyncio.sleep(RETRY_S)
 
 
-def _query_controller(timeout_s: float) -> dict[str, Any]:
+def _query_controller(timeout_s: float) -> dict[str, Any] | None:
+    """Return the controller's answer; None while Ray restarts it. Raises NoClusterFound."""
     try:
         import ray
     except ImportError:
@@ -119,21 +120,14 @@ def _query_controller(timeout_s: float) -> dict[str, Any]:
             ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError:
             raise NoClusterFound() from None
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        left_s = max(LAST_TRY_S, deadline_s - time.monotonic())
-        try:
-            controller: Any = ray.get_actor(CONTROLLER_NAME, namespace=RAY_NAMESPACE)
-            info: Any = ray.get(controller.connection_info.remote(), timeout=left_s)
-        except ValueError:
-            raise NoClusterFound() from None
-        except ray.exceptions.GetTimeoutError:
-            raise NoClusterFound(f"The Raylog controller did not answer within {timeout_s:.0f} seconds.") from None
-        except ray.exceptions.ActorUnavailableError as error:  # Ray is restarting it
-            if time.monotonic() + RETRY_S >= deadline_s:
-                raise NoClusterFound(f"The Raylog controller is being restarted: {error}") from error
-            time.sleep(RETRY_S)
-        except ray.exceptions.RayError as error:
-            raise NoClusterFound(f"The Raylog controller could not be queried: {error}") from error
-        else:
-            return dict(info)
+    try:
+        controller: Any = ray.get_actor(CONTROLLER_NAME, namespace=RAY_NAMESPACE)
+        return dict(ray.get(controller.connection_info.remote(), timeout=timeout_s))
+    except ValueError:
+        raise NoClusterFound() from None
+    except ray.exceptions.GetTimeoutError:
+        raise NoClusterFound(f"The Raylog controller did not answer within {timeout_s:.0f} seconds.") from None
+    except ray.exceptions.ActorUnavailableError:
+        return None
+    except ray.exceptions.RayError as error:
+        raise NoClusterFound(f"The Raylog controller could not be queried: {error}") from error

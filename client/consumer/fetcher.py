@@ -29,6 +29,7 @@ from raylog.core.errors import (
     RequestTimedOut,
 )
 from raylog.core.ids import TopicPartition
+from raylog.rpc.host.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,9 @@ NEAR_AHEAD_BYTES = 16 << 20
 """File places are requested again when this much is left of them: early enough, and located data costs no memory."""
 EMPTY_ANSWER_PAUSE_S = 0.01
 """Pause after an empty answer to a fetch without a wait: the minimum interval between fetches of a partition."""
+
+FAILURES_TO_WARN = 8
+"""Failed attempts of a partition in a row, some seconds, before a position newer than its leader is logged."""
 
 
 class Fetcher:
@@ -60,6 +64,7 @@ class Fetcher:
         self._on_error = on_error
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._wakes: dict[TopicPartition, asyncio.Event] = {}
+        self._warning = OccasionalWarning(logger)
 
     def follow_assignment(self) -> None:
         """Start newly assigned partitions, and stop revoked ones."""
@@ -173,6 +178,13 @@ class Fetcher:
             return
         assert leader.endpoint is not None  # `leader` raises without one
         if leader.leader_epoch < state.epochs.latest:  # a leader that was replaced may lack what was read
+            if backoff.failures >= FAILURES_TO_WARN:
+                self._warning.warn(
+                    "%s is not read: its position %d is behind a record of leader epoch %d, and its leader has epoch "
+                    "%d. Either a newer leader is not reached, or the position was committed with a wrong "
+                    "leader_epoch; seek() sets another one.",
+                    state.partition, state.fetch_offset, state.epochs.latest, leader.leader_epoch,
+                )  # fmt: skip
             raise LeaderNotAvailable(
                 f"The newest known leader of {state.partition} has epoch {leader.leader_epoch}, and records of epoch "
                 f"{state.epochs.latest} were read."

@@ -1,5 +1,6 @@
 """A leader that was paused, and replaced meanwhile, answers before it notices: its word moves no position."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -81,6 +82,21 @@ def test_an_older_leader_than_the_position_is_not_requested(cluster: ToyCluster)
         commit(cluster, OffsetAndMetadata(5, "", 1))
         found = read(consumer, 15)
     assert offsets(found) == list(range(5, 20)), "5 to 9 are in both logs, but the old leader may have had others"
+
+
+def test_a_position_newer_than_its_leader_is_named_in_the_log(
+    cluster: ToyCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit(cluster, OffsetAndMetadata(5, "", 99))
+    quick = {**options(cluster), "retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
+    with Consumer(**quick) as consumer:  # type: ignore[arg-type]
+        consumer.assign([FLIGHTS])
+        deadline_s = time.monotonic() + 10
+        while "position 5 is behind a record of leader epoch 99" not in caplog.text:
+            assert time.monotonic() < deadline_s
+            assert not consumer.poll(0.05)
+        consumer.seek(FLIGHTS, 5)
+        assert offsets(read(consumer, 5)) == list(range(5, 10))
 
 
 def test_an_offset_beyond_the_end_is_still_an_error(cluster: ToyCluster) -> None:

@@ -152,7 +152,7 @@ class CoordinatorEnd(Member):
 
 
 class ReplicaEnd(Member):
-    """A replica, whose log has an identity; as leader, it proposes every running replica for the ISR."""
+    """A replica, whose log has an identity; as leader, it proposes the running replicas that keep up for the ISR."""
 
     def __init__(self, world: MetadataWorld, topic_id: str, partition: TopicPartition, broker: int) -> None:
         self.topic_id, self.partition, self.broker = topic_id, partition, BrokerId(broker)
@@ -204,7 +204,9 @@ class ReplicaEnd(Member):
         if state is None or state.leader != self.broker or not self.is_registered:
             return
         isr = tuple(
-            (place.broker, place.incarnation) for place in state.places if place.port or place.broker == self.broker
+            (place.broker, place.incarnation)
+            for place in state.places
+            if place.broker == self.broker or (place.port and not self._lags())
         )
         if {broker for broker, _ in isr} == set(state.isr):
             return
@@ -224,6 +226,10 @@ class ReplicaEnd(Member):
             ),
             lambda code, result: self._changed(result[0]) if code == 0 else None,
         )
+
+    def _lags(self) -> bool:
+        """Whether a follower that runs is found behind: its leader drops it, and takes it back later."""
+        return not self.world.is_healed and self.world.random.random() < 0.1
 
     def _changed(self, wire: Any) -> None:
         """Take the state in the answer to an ISR change, unless a later one has arrived before it."""

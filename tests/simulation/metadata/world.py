@@ -48,6 +48,8 @@ class MetadataWorld(World):
         """Partitions with a requested unclean election."""
         self.forced: set[int] = set()
         """Brokers that were once stopped by force."""
+        self.is_healed = False
+        """No more faults: every running replica keeps up."""
         self._topic_ids = 0
         self._coordinators: dict[tuple[str, int], CoordinatorEnd] = {}
         self.brokers = {number: BrokerEnd(self, number) for number in self.numbers}
@@ -136,7 +138,10 @@ class MetadataWorld(World):
         if after.leader not in (*before.isr, *before.elr):
             raise Broken(f"a leader that does not hold what is committed: {before} and then {after}")
         replica = self.replicas.get((after.topic_id, after.partition, int(after.leader)))
-        if replica is not None and replica.incomplete and after.leader not in before.isr:
+        place = after.place(after.leader)
+        if replica is None or place is None or place.incarnation != replica.life:
+            return  # a life that has not registered: the controller elected the one before
+        if replica.incomplete and after.leader not in before.isr:
             raise Broken(f"a leader that has lost what was not synced: {before} and then {after}")
 
 
@@ -179,6 +184,7 @@ def _fault(world: MetadataWorld, draw: random.Random) -> None:
 
 
 def _heal(world: MetadataWorld) -> None:
+    world.is_healed = True
     if not heal(world):
         return
     before = world.decided

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raylog.actors.controller.runner import _Committed
-from raylog.core.controller import leadership, liveness
+from raylog.core.controller import isr_changes, leadership, liveness
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.shutdown import Shutdown
@@ -77,8 +77,8 @@ METADATA_BUGS = bugs(
     ),
     (
         "a replica that its leader drops is not eligible",
-        30,
-        leadership,
+        10,
+        isr_changes,
         "with_isr",
         "elr = () if drops_eligible else eligible(state, isr, min_isr, lost)",
         "elr = ()",

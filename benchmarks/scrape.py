@@ -2,7 +2,8 @@
 
 The replicas are endpoints in one other process with the answers of replicas; counted is the CPU time of the collecting
 thread, from the request to the bytes of the page, and that of the endpoints, all together.
-`python -m benchmarks.scrape` prints it; `tests/cluster/metrics/test_scrape_cost.py` holds it to a bound.
+`python -m benchmarks.scrape` prints it; `tests/cluster/metrics/test_scrape_cost.py` holds the number of calls in it to
+a bound, which no other load on the machine changes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import PartitionChanged, ReplicaPlaced, TopicCreated
 from raylog.core.metrics.exposition import render
 from raylog.rpc import Request, RpcServer, connect
+from tests.cluster.counts import ThreadCounter
 from tests.cluster.local_cluster import SECRET
 
 REPLICAS = 200
@@ -33,10 +35,11 @@ BROKER = BrokerId(1)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU milliseconds of one scrape, and the page's size."""
+    """CPU milliseconds of one scrape, the calls in the collecting thread (0 = not counted), and the page's size."""
 
     collector_ms: float
     replicas_ms: float
+    calls: int
     page_bytes: int
     lines: int
 
@@ -135,21 +138,21 @@ def image_of(places: list[tuple[str, int]]) -> MetadataImage:
     return image
 
 
-def measure(replicas: int = REPLICAS, scrapes: int = 5) -> list[Cost]:
-    """Scrape several times; the first one connects, and is excluded."""
+def measure(replicas: int = REPLICAS, scrapes: int = 5, *, counts_calls: bool = False) -> list[Cost]:
+    """Scrape several times; the first one connects, and is excluded. Counting calls makes the times longer."""
     command = [sys.executable, "-m", "benchmarks.scrape", "--serve", str(replicas)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         try:
             places = [(str(host), int(port)) for host, port in json.loads(process.stdout.readline())]
-            return asyncio.run(_scrape(places, scrapes))[1:]
+            return asyncio.run(_scrape(places, scrapes, counts_calls=counts_calls))[1:]
         finally:
             process.stdin.close()
             process.wait(30)
 
 
-async def _scrape(places: list[tuple[str, int]], scrapes: int) -> list[Cost]:
+async def _scrape(places: list[tuple[str, int]], scrapes: int, *, counts_calls: bool) -> list[Cost]:
     image = image_of(places)
     metrics = BrokerMetrics(
         BrokerLooks(
@@ -161,19 +164,23 @@ async def _scrape(places: list[tuple[str, int]], scrapes: int) -> list[Cost]:
             is_registered=lambda: True,
         )
     )
-    costs = []
+    costs, counter = [], ThreadCounter()
     others = await connect(*places[0], secret=SECRET, timeout_s=5)
     try:
         for _ in range(scrapes + 1):
             await asyncio.sleep(1.05)  # a scrape's result is cached for a second
             (before,) = (await others.call("cpu", [], timeout_s=5)).args
+            if counts_calls:
+                counter.on()
             began = time.thread_time()
             report = await metrics.report()
             page = render(report.families).encode()
             took = time.thread_time() - began
+            calls = counter.off()
             assert not report.reasons, report.reasons
             (after,) = (await others.call("cpu", [], timeout_s=5)).args
-            costs.append(Cost(took * 1000, (after - before) * 1000, len(page), page.count(b"\n")))
+            counted = calls["python_calls"] + calls["c_calls"]
+            costs.append(Cost(took * 1000, (after - before) * 1000, counted, len(page), page.count(b"\n")))
     finally:
         metrics.close()
         others.close()

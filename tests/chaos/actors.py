@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import raylog
 from raylog.actors.naming import CONTROLLER
-from raylog.core.errors import RaylogError
+from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
 from tests.chaos.injuries.crowd import CROWD, Crowd
@@ -189,13 +189,13 @@ class RayActors:
         Its replicas are new processes, or spares if available; the fault is over when all three steps have succeeded.
         """
         name = f"side-{rng.getrandbits(32):08x}"
+        factor = min(3, self._brokers)
         done = threading.Event()
 
         def live() -> None:
             try:
                 with raylog.Admin(**self.clients()) as admin:
-                    factor = min(3, self._brokers)
-                    admin.create_topic(name, SIDE_PARTITIONS, factor, timeout_s=SIDE_WITHIN_S)
+                    _create_topic(admin, name, factor)
                     with raylog.Producer(**self.clients()) as producer:
                         sent = [
                             producer.send(name, value=b"here", partition=partition)
@@ -291,6 +291,22 @@ def _replaced(*targets: tuple[str, int]) -> Callable[[], bool]:
         return not waiting
 
     return back
+
+
+def _create_topic(admin: raylog.Admin, name: str, factor: int) -> None:
+    """Create a side topic, as soon as enough brokers are online for its replicas."""
+
+    def created() -> bool:
+        try:
+            admin.create_topic(name, SIDE_PARTITIONS, factor, timeout_s=SIDE_WITHIN_S)
+        except InvalidReplicationFactor:
+            return False  # another fault has killed a broker
+        except TopicAlreadyExists:
+            pass  # by a request whose answer was lost
+        return True
+
+    if not sight.wait_until(created, SIDE_WITHIN_S):
+        raise TimeoutError(f"{name} was not created within {SIDE_WITHIN_S:.0f} s")
 
 
 ACTOR_FAULTS: Final[dict[str, Callable[[RayActors, random.Random], Injected]]] = {

@@ -18,6 +18,7 @@ from raylog.storage.batch.header import iter_headers
 from tests.simulation.whole.books import At
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.plan import LOOSE, LOOSE_FLUSH_MS, TOPICS
+from tests.simulation.whole.promises import Promises
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Observer:
         """The state of a partition as brokers have it, by topic id, partition and partition epoch."""
         world.books.on_committed, world.books.on_written = self.committed, self.written
         self._watch_images()
+        self._promises = Promises(world.fail)
 
     # ------------------------------------------------------------ what clients know
 

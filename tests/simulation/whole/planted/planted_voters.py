@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.metadata.voter import Files
@@ -33,6 +34,11 @@ def _no_producers(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self: original(self)._replace(producers=ProducerState())
 
 
+def _no_epoch(original: Callable[..., None]) -> Callable[..., None]:
+    """The file says which copy it is, and not what it has promised."""
+    return lambda self, promise: original(self, replace(promise, epoch=0, candidate=""))
+
+
 def _never(_: object) -> Callable[..., None]:
     return lambda *_: None
 
@@ -56,7 +62,7 @@ VOTER_BUGS: Final = (
         ("W10", "W11", "W9"),
         profile=VOTERS,
     ),
-    Bug("a voter forgets its promise", Files, "save_promise", _never, ("W8", "W9", "W10", "W11", "W12"), 12, VOTERS),
+    Bug("a voter forgets its promise", Files, "save_promise", _no_epoch, ("W18",), profile=VOTERS),
     Bug("recovery forgets producers", Recovery, "run", _no_producers, ("W14",), profile=VOTERS),
     Bug("late records are never given up", Delivery, "expire", _never, ("W1",), profile=VOTERS),
     Bug("a leaver is not eligible", leadership, "eligible", _leavers_are_forgotten, ("W16",), profile=LAST_MAN),

@@ -113,8 +113,10 @@ class RpcServer:
         self._is_closing = True
         if self._sweep is not None:
             self._sweep.cancel()
-        await self._stop_accepting(self._server)
-        self._server.close()
+        try:
+            await self._stop_accepting(self._server)
+        finally:  # also when this task is cancelled: the port must not stay bound
+            self._server.close()
         closing = [*self.connections, *self._strangers]
         for connection in closing:
             connection.close("the server is closing")

@@ -61,7 +61,11 @@ def test_without_retries_the_first_refusal_is_final(cluster: ToyCluster) -> None
 def test_a_late_record_fails_with_the_reason_and_leaves_no_gap(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     with Producer(
-        **cluster.options, delivery_timeout_ms=150, request_timeout_ms=100, retry_backoff_ms=5, retry_backoff_max_ms=10
+        **cluster.options,
+        delivery_timeout_ms=1_000,
+        request_timeout_ms=100,
+        retry_backoff_ms=5,
+        retry_backoff_max_ms=10,
     ) as producer:
         producer.send("t", b"before").result(10)
         cluster.set_faults("t", 0, [NOT_ENOUGH] * 1000)
@@ -76,7 +80,7 @@ def test_a_late_record_fails_with_the_reason_and_leaves_no_gap(cluster: ToyClust
 
 def test_a_late_record_that_was_stored_after_all_needs_no_new_epoch(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
-    with Producer(**cluster.options, delivery_timeout_ms=150, request_timeout_ms=5_000) as producer:
+    with Producer(**cluster.options, delivery_timeout_ms=1_000, request_timeout_ms=5_000) as producer:
         producer.send("t", b"before").result(10)
         cluster.set_faults("t", 0, ["lose_reply"])
         assert isinstance(producer.send("t", b"late").exception(10), DeliveryTimedOut)

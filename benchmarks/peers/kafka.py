@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.optional import module
-from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
+from benchmarks.peers.processes import STOP_TIMEOUT_S, ServerProcess, Unavailable, free_ports, listens
 
 POM = Path(__file__).with_name("kafka-pom.xml")
 CLUSTER_ID = "cmF5bG9nLWJlbmNobWFyaw"
@@ -58,13 +58,19 @@ def version() -> str:
     return POM.read_text(encoding="utf-8").split("<kafka.version>")[1].split("<")[0]
 
 
+def topic_config(replication: int, *, fsync: bool) -> dict[str, str]:
+    """A topic's settings, with acknowledgements from the page cache, or from the disk."""
+    return {"flush.messages": "1" if fsync else NEVER, "min.insync.replicas": str(replication // 2 + 1)}
+
+
 class Kafka:
     """A Kafka cluster on this machine."""
 
     name = "kafka"
 
-    def __init__(self, root: Path, cache: Path, brokers: int) -> None:
+    def __init__(self, root: Path, cache: Path, brokers: int, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self._root = root / "kafka"
+        self._start_timeout_s = start_timeout_s
         self._cache = cache
         self._count = brokers
         self._ports = free_ports(2 * brokers)
@@ -91,11 +97,11 @@ class Kafka:
 
     def _wait(self) -> None:
         for number, broker in enumerate(self._brokers):
-            broker.wait_until(lambda number=number: listens(self._ports[2 * number]), START_TIMEOUT_S)  # type: ignore[misc]
-        deadline_s = time.monotonic() + START_TIMEOUT_S
+            broker.wait_until(lambda number=number: listens(self._ports[2 * number]), self._start_timeout_s)  # type: ignore[misc]
+        deadline_s = time.monotonic() + self._start_timeout_s
         while self._brokers_online() < self._count:
             if time.monotonic() > deadline_s:
-                raise Unavailable(f"not all brokers registered within {START_TIMEOUT_S:.0f} s")
+                raise Unavailable(f"not all brokers registered within {self._start_timeout_s:.0f} s")
             time.sleep(0.1)
 
     def _brokers_online(self) -> int:
@@ -151,9 +157,11 @@ class Kafka:
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
         """Create a topic; with `fsync` acknowledged records are on disk (flush.messages=1)."""
-        config = {"flush.messages": "1" if fsync else NEVER, "min.insync.replicas": str(replication // 2 + 1)}
         topic = module("confluent_kafka.admin").NewTopic(
-            name, num_partitions=partitions, replication_factor=replication, config=config
+            name,
+            num_partitions=partitions,
+            replication_factor=replication,
+            config=topic_config(replication, fsync=fsync),
         )
         with self._kafka_errors():
             self._admin().create_topics([topic])[name].result(30)
@@ -212,10 +220,23 @@ class Kafka:
 
     def stop(self) -> None:
         """Stop the brokers; data stays until the run's folder is removed."""
+        with contextlib.suppress(Unavailable):
+            self.stop_within(STOP_TIMEOUT_S)
+
+    def stop_within(self, timeout_s: float) -> None:
+        """As `stop`, with its own timeout; raises Unavailable when a broker had to be killed."""
+        self._admin_client = None  # it would try to connect until the next start
         for broker in self._brokers:
             broker.terminate()
+        deadline_s = time.monotonic() + timeout_s
+        killed: list[str] = []
         for broker in self._brokers:
-            broker.stop()
+            try:
+                broker.stop_within(max(0.0, deadline_s - time.monotonic()))
+            except Unavailable as error:
+                killed.append(str(error))
+        if killed:
+            raise Unavailable("; ".join(killed))
 
     def describe(self) -> dict[str, str]:
         """Version and settings, for the record."""

@@ -18,6 +18,7 @@ import psutil
 POLL_S = 0.02
 STOP_TIMEOUT_S = 30.0
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 LOG_FILES = ("log", "blk", "aof")
 """Suffixes of record files: those of Raylog, Kafka and the prototype, of NATS, and of Redis."""
 
@@ -25,6 +26,11 @@ LOG_FILES = ("log", "blk", "aof")
 def die_with_parent() -> None:
     """Make the kernel end this process when the harness exits for any reason. Runs in the new process."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Make descendants whose parent has ended children of this process, so that `kill_children` finds them, too."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 class Unavailable(Exception):
@@ -107,14 +113,19 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Request its end, and kill it after a timeout. Does nothing when it does not run."""
+        with contextlib.suppress(Unavailable):
+            self.stop_within(STOP_TIMEOUT_S)
+
+    def stop_within(self, timeout_s: float) -> None:
+        """As `stop`, with its own timeout; raises Unavailable when the process had to be killed."""
         if self._process is None:
             return
         self.terminate()
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(STOP_TIMEOUT_S)
+            self.kill()
+            raise Unavailable(f"{self.name} did not end within {timeout_s:.0f} s and was killed") from None
         self._process = None
 
 

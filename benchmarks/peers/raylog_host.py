@@ -1,7 +1,9 @@
-"""The process that holds a Raylog cluster and its Ray: `python -m benchmarks.peers.raylog_host FOLDER BROKERS SPARES`.
+"""The process that holds a Raylog cluster and its Ray.
 
-Each broker keeps SPARES processes ready to become replicas. The host reads one command a line (`describe`, `spares`,
-`kill TOPIC`, `stop`) and answers each with one line of JSON.
+`python -m benchmarks.peers.raylog_host FOLDER BROKERS SPARES SECONDS`: each broker keeps SPARES processes ready to
+become replicas; the cluster may take SECONDS to start, and to stop. The host reports the cluster's address, then reads
+one command a line (`describe`, `spares`, `status`, `kill TOPIC`, `stop`) and answers each but the last with one line of
+JSON. It ends with status 0 when the cluster has stopped cleanly.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -26,14 +29,21 @@ CALL_TIMEOUT_S = 30.0
 SPARE_FOR_RAY: dict[str, Any] = {"address": "local"}
 
 
-def describe(cluster: Cluster) -> dict[str, Any]:
-    """Bootstrap address and processes of the cluster: those of Ray count as the server's, too."""
+def address(cluster: Cluster) -> dict[str, Any]:
+    """Connection settings of the cluster's clients, and of Ray's."""
     import ray
 
     return {
         "bootstrap": cluster.bootstrap(),
         "secret": cluster.secret(),
         "ray": ray.get_runtime_context().gcs_address,
+    }
+
+
+def describe(cluster: Cluster) -> dict[str, Any]:
+    """Address and processes of the cluster: those of Ray count as the server's, too."""
+    return {
+        **address(cluster),
         "pids": [child.pid for child in psutil.Process().children(recursive=True)],
         "replicas": _replicas(cluster),
     }
@@ -64,6 +74,13 @@ def _replicas(cluster: Cluster) -> list[dict[str, Any]]:
         return []
 
 
+def status(cluster: Cluster) -> dict[str, Any]:
+    """Seconds that the cluster's status takes, and the number of partitions in it."""
+    began_s = time.monotonic()
+    topics = cluster.status()["topics"]
+    return {"seconds": time.monotonic() - began_s, "partitions": sum(map(len, topics.values()))}
+
+
 def kill(cluster: Cluster, topic: str) -> dict[str, Any]:
     """Kill the leader process of a topic's partition 0."""
     for replica in cluster.replicas():
@@ -77,14 +94,19 @@ def main() -> None:
     """Start, answer, stop."""
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
-    folder, brokers, ready = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    with raylog.start(folder, brokers=brokers, config={"replica.spares": ready}, **SPARE_FOR_RAY) as cluster:
-        answers.write(json.dumps(describe(cluster)) + "\n")
+    folder, brokers, ready, timeout_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    cluster = raylog.start(
+        folder, brokers=brokers, config={"replica.spares": ready}, timeout_s=timeout_s, **SPARE_FOR_RAY
+    )
+    try:
+        answers.write(json.dumps(address(cluster)) + "\n")
         for line in sys.stdin:
             command, *rest = line.split()
             if command == "stop":
                 break
             answers.write(json.dumps(answer(cluster, command, rest)) + "\n")
+    finally:
+        cluster.stop(timeout_s)
 
 
 def answer(cluster: Cluster, command: str, rest: list[str]) -> dict[str, Any]:
@@ -94,6 +116,8 @@ def answer(cluster: Cluster, command: str, rest: list[str]) -> dict[str, Any]:
     try:
         if command == "kill":
             return kill(cluster, rest[0])
+        if command == "status":
+            return status(cluster)
         return spares() if command == "spares" else describe(cluster)
     except (RaylogError, ray.exceptions.RayError, ValueError, OSError, psutil.Error) as error:
         # ValueError: an actor that has ended since it was listed. OSError: a process, likewise.

@@ -32,29 +32,35 @@ def _wait_until(condition: Callable[[], bool], complaint: str) -> None:
         time.sleep(0.1)
 
 
+def topic_config(replication: int, *, fsync: bool) -> dict[str, int]:
+    """A topic's settings, with acknowledgements from the page cache, or from the disk."""
+    return {"flush.messages": 1 if fsync else NEVER, "min.insync.replicas": replication // 2 + 1}
+
+
 class Raylog:
     """A Raylog cluster."""
 
-    def __init__(self, root: Path, brokers: int, *, spares: int = 0) -> None:
-        """`spares`: processes that each broker keeps ready to become replicas."""
+    def __init__(self, root: Path, brokers: int, *, spares: int = 0, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """`spares`: processes that each broker keeps ready to become replicas; `timeout_s`: to start, stop, answer."""
         self.name = f"raylog with {spares} spares" if spares else "raylog"
         self._parent = root
         self._root = root / self.name.replace(" ", "-")
         self._brokers = brokers
         self._spares = spares
+        self._timeout_s = timeout_s
         self._host: subprocess.Popen[str] | None = None
         self._found: dict[str, Any] = {}
 
     def with_spares(self, spares: int) -> Raylog:
         """Another cluster of as many brokers, on its own Ray, not started."""
-        return Raylog(self._parent, self._brokers, spares=spares)
+        return Raylog(self._parent, self._brokers, spares=spares, timeout_s=self._timeout_s)
 
     def start(self) -> None:
         """Start Ray and the cluster."""
         self._root.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, "-m", "benchmarks.peers.raylog_host",
-            str(self._root / "data"), str(self._brokers), str(self._spares)
+            str(self._root / "data"), str(self._brokers), str(self._spares), str(self._timeout_s),
         ]  # fmt: skip
         with (self._root / "host.out").open("ab") as errors:
             self._host = subprocess.Popen(
@@ -76,7 +82,7 @@ class Raylog:
         """One line of the host, which is killed after a timeout, so that reading returns."""
         if self._host is None or self._host.stdout is None:
             raise Unavailable("Raylog does not run")
-        guard = threading.Timer(ANSWER_TIMEOUT_S, self._host.kill)
+        guard = threading.Timer(self._timeout_s, self._host.kill)
         guard.start()
         try:
             line = self._host.stdout.readline()
@@ -92,6 +98,16 @@ class Raylog:
     def _last_words(self) -> str:
         lines = (self._root / "host.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
         return " / ".join(lines)
+
+    def host_pid(self) -> int:
+        """The process that holds the cluster, the parent of all others. Raises Unavailable when it does not run."""
+        if self._host is None:
+            raise Unavailable("Raylog does not run")
+        return self._host.pid
+
+    def status(self) -> dict[str, Any]:
+        """The seconds that `Cluster.status` takes, and the partitions in it."""
+        return self._request("status")
 
     def runs(self) -> bool:
         """Whether the process that holds the cluster runs."""
@@ -110,7 +126,7 @@ class Raylog:
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
         """Create a topic."""
-        config = {"flush.messages": 1 if fsync else NEVER, "min.insync.replicas": replication // 2 + 1}
+        config = topic_config(replication, fsync=fsync)
         with self._admin() as admin:
             admin.create_topic(name, partitions=partitions, replication_factor=replication, config=config, timeout_s=60)
 
@@ -160,6 +176,11 @@ class Raylog:
 
     def stop(self) -> None:
         """Stop the cluster and Ray."""
+        with contextlib.suppress(Unavailable):
+            self.stop_within(self._timeout_s)
+
+    def stop_within(self, timeout_s: float) -> None:
+        """As `stop`, with its own timeout; raises Unavailable when the cluster did not stop cleanly."""
         if self._host is None:
             return
         host, self._host = self._host, None
@@ -168,12 +189,14 @@ class Raylog:
                 host.stdin.write("stop\n")
                 host.stdin.close()
         try:
-            host.wait(ANSWER_TIMEOUT_S)
+            host.wait(timeout_s)
         except subprocess.TimeoutExpired:
             host.kill()
             host.wait(ANSWER_TIMEOUT_S)
         if host.stdout is not None:
             host.stdout.close()
+        if host.returncode:
+            raise Unavailable(f"Raylog did not stop cleanly within {timeout_s:.0f} s: {self._last_words()}")
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""

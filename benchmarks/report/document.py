@@ -140,6 +140,9 @@ python -m benchmarks.report.document benchmarks/results/STAMP/results.json
 The second command needs about twelve minutes and 45 GB of temporary disk space. Given several files, the last command
 takes each scenario from the last file that has it, and names such scenarios above.
 
+`python -m benchmarks.rest --partitions 100,1000,10000` measures partitions at rest, beside one Kafka: creating them,
+memory and CPU, listing them, a first record, a clean stop and the start after it; its table is not on this page.
+
 `mvn` downloads Kafka's jars by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) with its own settings and
 mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's packages. A missing server or client
 is left out, with the reason.

@@ -1,0 +1,79 @@
+"""What a peer has to offer to be measured at rest. Each method may raise `Unavailable`, or one of `LEFT_OUT`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from benchmarks.peers.processes import Unavailable
+from benchmarks.rest.deadline import Deadline
+
+Request = Callable[[Deadline], float]
+"""Requests something of all partitions; returns its seconds. Unavailable when the answer does not have all of them."""
+
+
+class Writer(Protocol):
+    """A producer with acks=all and no linger time, connected, with the topic's metadata."""
+
+    def send(self, partition: int, value: bytes, timeout_s: float) -> None:
+        """Send a record and wait until it is acknowledged."""
+
+    def send_later(self, partition: int, value: bytes, done: Callable[[str], None]) -> None:
+        """Send a record; `done` is called with "" when it is acknowledged, or with the reason why it is not."""
+
+    def wait_until(self, moment_s: float) -> None:
+        """Wait until this time of the monotonic clock, and have acknowledgements reported meanwhile."""
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until the outcome of every record is known."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class AtRest(Protocol):
+    """A server on a directory of its own."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the table."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what was done for this peer alone."""
+
+    def start(self, deadline: Deadline) -> None:
+        """Start it, or start it again on its data, and wait until it serves."""
+
+    def stop(self, deadline: Deadline) -> None:
+        """Stop it cleanly; Unavailable when that was not possible."""
+
+    def end(self) -> None:
+        """End it in any way; does nothing when it does not run."""
+
+    def not_servers(self) -> set[int]:
+        """Processes below this one that are no part of the server."""
+
+    def create(self, topic: str, partitions: int, replication: int, deadline: Deadline) -> None:
+        """Create the topic, and wait until a description shows every partition with a leader."""
+
+    def serve(self, topic: str, partitions: int, deadline: Deadline) -> bool:
+        """Wait until every leader answers; False where the leader in a description answers already."""
+
+    def requests(self, topic: str, partitions: int) -> Mapping[str, Request]:
+        """The requests for all partitions, by the names in `table.REQUESTS`. The connection is not measured."""
+
+    def writer(self, topic: str) -> Writer:
+        """A new producer."""
+
+    def first_value(self, topic: str, deadline: Deadline) -> bytes:
+        """The value of the first record of partition 0, by a new consumer."""
+
+    def describe(self) -> dict[str, str]:
+        """Version and settings."""
+
+
+def expect(found: int, partitions: int, what: str) -> None:
+    """Raise Unavailable when an answer does not have as many partitions as there are."""
+    if found != partitions:
+        raise Unavailable(f"{what} has {found:,} of {partitions:,} partitions")

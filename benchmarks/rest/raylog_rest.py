@@ -1,0 +1,161 @@
+"""Raylog at rest: a cluster on a Ray of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clients.raylog_client import Measured
+from benchmarks.job import Job
+from benchmarks.peers.processes import Unavailable
+from benchmarks.peers.raylog_peer import Raylog, topic_config
+from benchmarks.rest.deadline import Deadline
+from benchmarks.rest.peer import Request, expect
+from benchmarks.rest.table import DESCRIBE, LIST, STATUS
+from raylog.client.admin.admin import Admin
+from raylog.client.admin.descriptions import TopicDescription
+
+POLL_S = 0.02
+READ_S = 1.0
+CLOSE_S = 1.0
+"""For records that were not acknowledged in their time."""
+
+
+class RaylogWriter:
+    """A Producer."""
+
+    def __init__(self, client: Measured) -> None:
+        self._topic = client.job.topic
+        client.open_producer()
+        self._producer = client.producer
+
+    def send(self, partition: int, value: bytes, timeout_s: float) -> None:
+        """Wait for the future."""
+        self._producer.send(self._topic, value, partition=partition).result(timeout_s)
+
+    def send_later(self, partition: int, value: bytes, done: Callable[[str], None]) -> None:
+        """`done` is called in the client's thread."""
+
+        def settled(future: Any) -> None:
+            error = future.exception(0)
+            done("" if error is None else str(error))
+
+        self._producer.send(self._topic, value, partition=partition).add_done_callback(settled)
+
+    def wait_until(self, moment_s: float) -> None:
+        """Only wait: the client's thread reports acknowledgements."""
+        time.sleep(max(0.0, moment_s - time.monotonic()))
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait for all futures."""
+        self._producer.flush(timeout_s)
+
+    def close(self) -> None:
+        """Close it."""
+        self._producer.close(CLOSE_S)
+
+
+class RaylogAtRest:
+    """One to three brokers, with the settings of the other benchmarks."""
+
+    name = "raylog"
+
+    def __init__(self, root: Path, brokers: int, timeout_s: float) -> None:
+        self._peer = Raylog(root, brokers, timeout_s=timeout_s)
+
+    @property
+    def notes(self) -> list[str]:
+        """Which processes count, and which do not."""
+        return [
+            "Raylog's memory and CPU are those of its actors and of the process that they are forked from; Ray's own "
+            "processes (GCS, raylet, agents, monitors, idle workers) are apart. The process that called "
+            "`raylog.start()` is in neither. Stop and start include those of Ray."
+        ]
+
+    def start(self, deadline: Deadline) -> None:
+        """Start Ray and the cluster."""
+        self._peer.start()
+
+    def stop(self, deadline: Deadline) -> None:
+        """Stop the cluster and Ray."""
+        self._peer.stop_within(deadline.left_s)
+
+    def end(self) -> None:
+        """The same, without an error."""
+        self._peer.stop()
+
+    def not_servers(self) -> set[int]:
+        """The process that holds the cluster: with `raylog start` there is none."""
+        return {self._peer.host_pid()}
+
+    def create(self, topic: str, partitions: int, replication: int, deadline: Deadline) -> None:
+        """`Admin.create_topic` returns when every broker knows the leaders."""
+        config = topic_config(replication, fsync=False)
+        with self._admin() as admin:
+            admin.create_topic(topic, partitions, replication, config=config, timeout_s=deadline.left_s)
+            while not _is_led(admin.describe_topic(topic, timeout_s=deadline.left_s), partitions):
+                deadline.check(f"not every partition of {topic} had a leader")
+                time.sleep(POLL_S)
+
+    def serve(self, topic: str, partitions: int, deadline: Deadline) -> bool:
+        """A leader that the brokers know takes requests."""
+        return False
+
+    def requests(self, topic: str, partitions: int) -> Mapping[str, Request]:
+        """`Cluster.status`, which `raylog status` shows, and the Admin's."""
+
+        def status(_: Deadline) -> float:
+            found = self._peer.status()
+            expect(int(found["partitions"]), partitions, "the status")
+            return float(found["seconds"])
+
+        def list_topics(deadline: Deadline) -> float:
+            with self._admin() as admin:
+                began_s = time.monotonic()
+                names = admin.list_topics(timeout_s=deadline.left_s)
+                took_s = time.monotonic() - began_s
+            if topic not in names:
+                raise Unavailable(f"the list of topics does not have {topic}")
+            return took_s
+
+        def describe_topics(deadline: Deadline) -> float:
+            with self._admin() as admin:
+                began_s = time.monotonic()
+                described = admin.describe_topics(timeout_s=deadline.left_s)
+                took_s = time.monotonic() - began_s
+            expect(len(described[topic].partitions), partitions, "the description")
+            return took_s
+
+        return {STATUS: status, LIST: list_topics, DESCRIBE: describe_topics}
+
+    def writer(self, topic: str) -> RaylogWriter:
+        """A Producer with the settings of the other benchmarks."""
+        return RaylogWriter(self._client(topic))
+
+    def first_value(self, topic: str, deadline: Deadline) -> bytes:
+        """Poll a Consumer."""
+        client = self._client(topic)
+        try:
+            client.open_consumer()
+            while not (values := client.values(min(READ_S, deadline.left_s))):
+                deadline.check(f"no record of {topic} could be read")
+            return values[0]
+        finally:
+            client.close()
+
+    def describe(self) -> dict[str, str]:
+        """Version and settings."""
+        return self._peer.describe()
+
+    def _client(self, topic: str) -> Measured:
+        return Measured(Job(load="", client="raylog", topic=topic, address=self._peer.address(), linger_ms=0))
+
+    def _admin(self) -> Admin:
+        address = self._peer.address()
+        return Admin(bootstrap=address["bootstrap"], secret=address["secret"])
+
+
+def _is_led(described: TopicDescription, partitions: int) -> bool:
+    return len(described.partitions) == partitions and all(item.leader >= 0 for item in described.partitions)

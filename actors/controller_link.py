@@ -46,11 +46,12 @@ class ControllerLink:
         heartbeat_s: float,
         on_superseded: Callable[[str], None],
         report: Callable[[], SessionHeartbeatRequest] = SessionHeartbeatRequest,
+        on_change: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """``register`` runs first on every new connection; ``handler`` gets the requests that the controller sends.
 
         ``on_superseded`` is called when the controller has registered a newer incarnation of this process; ``report``
-        returns the content of each heartbeat.
+        returns the content of each heartbeat. ``on_change`` gets whether there is a registered connection from now on.
         """
         self._find = find
         self._name = name
@@ -61,6 +62,7 @@ class ControllerLink:
         """Seconds between two heartbeats; may be changed at any time."""
         self._on_superseded = on_superseded
         self._report = report
+        self._on_change = on_change
         self.place: tuple[str, int] | None = None
         """Address of the controller of the last registration."""
         self._connection: Connection | None = None
@@ -138,9 +140,12 @@ class ControllerLink:
                 self._handler(request)
             self._connection, self.place = connection, (host, port)
             self._connected.set()
+            self._on_change(True)
             await self._beat_until(connection, closed)
         finally:
-            self._connected.clear()
+            if self._connected.is_set():
+                self._connected.clear()
+                self._on_change(False)
             self._connection = None
             connection.close("link ended")
 

@@ -17,6 +17,8 @@ RESOURCE: Final = "raylog"
 """Custom Ray resource: every node that offers it gets one broker."""
 SPARE: Final = "spare"
 """Role of a process that has no replica yet."""
+REPLICA_PREFIX: Final = "replica:"
+"""Begins the names of replicas."""
 SPARE_PREFIX: Final = "replica:spare:"
 """Begins the names of spare replicas; no topic's replica has such a name, because a partition's number is missing."""
 

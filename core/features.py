@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 LEVELS: Final[Mapping[int, str]] = {
-    1: "0.2.0: the first; everything that there is",
+    1: "0.2.0: the first; everything else",
+    2: "0.2.0: partitions sleep: metadata records `PartitionAsleep` and `PartitionsBornAsleep`",
 }
 """Every level that was ever given out, and what came with it."""
 FIRST_LEVEL: Final = 1

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from raylog.core.ids import (
+    NO_EPOCH,
     NO_INCARNATION,
     NO_LEADER,
     BrokerId,
     Incarnation,
     LeaderEpoch,
+    Offset,
     PartitionEpoch,
     TopicPartition,
 )
 
 NO_ELECTION_YET = LeaderEpoch(0)
 NO_CHANGE_YET = PartitionEpoch(0)
-_LATER: tuple[object, ...] = ((), NO_ELECTION_YET, (), ())
+_LATER: tuple[object, ...] = ((), NO_ELECTION_YET, (), (), ())
 """Defaults of the wire form's fields behind the places, which earlier versions do not send."""
 
 
@@ -47,6 +50,44 @@ class ReplicaPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SleepPoint:
+    """The log of a partition that sleeps, as all its in-sync replicas have it on disk (ADR 0042).
+
+    Invariant: ``log_start_offset <= end_offset``, and ``end_offset`` is the high watermark.
+    """
+
+    log_start_offset: Offset
+    end_offset: Offset
+    last_epoch: LeaderEpoch
+    """Leader epoch of the last record; -1 = the log is empty."""
+    oldest_ms: int
+    """Newest timestamp in the oldest segment, in milliseconds since 1970: retention counts from it; -1 = no record."""
+    size_bytes: int
+
+    def to_row(self) -> tuple[int, ...]:
+        """Return the wire form, whole numbers in the order of the fields."""
+        return self.log_start_offset, self.end_offset, self.last_epoch, self.oldest_ms, self.size_bytes
+
+    @classmethod
+    def from_row(cls, row: Sequence[object]) -> SleepPoint:
+        """Read the wire form; what a later release adds is ignored."""
+        start, end, last_epoch, oldest_ms, size_bytes, *_ = map(_int, row)
+        return cls(
+            log_start_offset=Offset(start),
+            end_offset=Offset(end),
+            last_epoch=LeaderEpoch(last_epoch),
+            oldest_ms=oldest_ms,
+            size_bytes=size_bytes,
+        )
+
+
+NEVER_WRITTEN: Final = SleepPoint(
+    log_start_offset=Offset(0), end_offset=Offset(0), last_epoch=NO_EPOCH, oldest_ms=-1, size_bytes=0
+)
+"""Where a partition sleeps that is born asleep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """Leader, ISR and replica set of one partition at one partition epoch.
 
@@ -55,7 +96,9 @@ class PartitionState:
     ``elr``: replicas outside the ISR that hold everything committed (eligible leader replicas, KIP-966).
     ``unclean_leader_epoch``: the last leader epoch that began outside ISR and ELR, so that committed records may be
     missing from it on; 0 = never. ``adding`` and ``removing``: the replicas that a reassignment under way brings in and
-    takes out; both are part of ``replicas`` until it is complete.
+    takes out; both are part of ``replicas`` until it is complete. ``asleep``: no replica has a process; the leader's
+    broker answers for the partition, and every ISR member's log ends at its ``end_offset``. None = it is awake. A
+    partition that sleeps always has a leader, though its broker may be offline.
     """
 
     topic_id: str
@@ -70,6 +113,7 @@ class PartitionState:
     unclean_leader_epoch: LeaderEpoch = NO_ELECTION_YET
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    asleep: SleepPoint | None = None
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
@@ -109,13 +153,15 @@ class PartitionState:
             self.unclean_leader_epoch,
             list(self.adding),
             list(self.removing),
+            [] if self.asleep is None else list(self.asleep.to_row()),
         ]
 
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> PartitionState:
         """Read the msgpack form: what follows the places may be missing, and what a later release adds is ignored."""
         topic_id, topic, partition, replicas, isr, leader, leader_epoch, partition_epoch, places, *later = row
-        elr, unclean_leader_epoch, adding, removing = (*later[:4], *_LATER[len(later) :])
+        elr, unclean_leader_epoch, adding, removing, asleep = (*later[:5], *_LATER[len(later) :])
+        point = _list(asleep)
         return cls(
             topic_id=str(topic_id),
             partition=TopicPartition(str(topic), _int(partition)),
@@ -129,6 +175,7 @@ class PartitionState:
             unclean_leader_epoch=LeaderEpoch(_int(unclean_leader_epoch)),
             adding=_brokers(adding),
             removing=_brokers(removing),
+            asleep=SleepPoint.from_row(point) if point else None,
         )
 
 

@@ -160,6 +160,22 @@ class RaiseFeatureLevelReply(Message, frozen=True):
     previous_level: Int64
 
 
+class WakePartitionsRequest(Message, frozen=True):
+    """Wake partitions that sleep; those that are awake stay so.
+
+    ``partitions``: numbers; None = all partitions of the topic.
+    """
+
+    topic: str
+    partitions: Sequence[Int64] | None = None
+
+
+class WakePartitionsReply(Message, frozen=True):
+    """``slept``: how many of them slept."""
+
+    slept: Int64
+
+
 class DescribeClusterRequest(Message, frozen=True):
     """Describe the cluster as its controller sees it."""
 
@@ -253,6 +269,10 @@ DESCRIBE_CLUSTER: Final = Method(
     "describe_cluster", DescribeClusterRequest, DescribeClusterReply, CLIENT, forwarded=True
 )
 
+WAKE_PARTITIONS: Final = Method(
+    "wake_partitions", WakePartitionsRequest, WakePartitionsReply, CLIENT, forwarded=True, since=2
+)
+
 FORWARDED: Final[tuple[AnyMethod, ...]] = (
     CREATE_TOPIC,
     DELETE_TOPIC,
@@ -264,5 +284,6 @@ FORWARDED: Final[tuple[AnyMethod, ...]] = (
     STOP_BROKER,
     RESUME_BROKER,
     RAISE_FEATURE_LEVEL,
+    WAKE_PARTITIONS,
     DESCRIBE_CLUSTER,
 )

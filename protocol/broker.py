@@ -1,4 +1,7 @@
-"""Methods of a broker: metadata, producer ids, coordinators and metrics; its voter's methods; those it forwards."""
+"""Methods of a broker: metadata, producer ids, coordinators and metrics; its voter's methods; those it forwards.
+
+It also answers as the leader of the partitions that sleep on it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, Final
 from raylog.protocol.admin import FORWARDED
 from raylog.protocol.message import Description, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, READER, Endpoint, Method, TokenScope
+from raylog.protocol.replica import LEADER_METHODS
 from raylog.protocol.voter import VOTER_METHODS
 
 
@@ -55,6 +59,8 @@ class MetadataPartition(Message, frozen=True):
     """Replicas outside the ISR that have every committed record."""
     unclean_leader_epoch: Int64 = 0
     """The last epoch that began with a replica that may have lacked committed records; 0 = none."""
+    is_asleep: bool = False
+    """No replica of it has a process: the leader's endpoint is that of its broker."""
 
 
 class MetadataTopic(Message, frozen=True):
@@ -124,5 +130,6 @@ FIND_COORDINATOR: Final = Method("find_coordinator", FindCoordinatorRequest, Fin
 BROKER_METRICS: Final = Method("broker_metrics", BrokerMetricsRequest, BrokerMetricsReply, CLUSTER)
 
 BROKER: Final = Endpoint.of(
-    "broker", (METADATA, INIT_PRODUCER_ID, FIND_COORDINATOR, *FORWARDED, BROKER_METRICS, *VOTER_METHODS)
+    "broker",
+    (METADATA, INIT_PRODUCER_ID, FIND_COORDINATOR, *FORWARDED, *LEADER_METHODS, BROKER_METRICS, *VOTER_METHODS),
 )

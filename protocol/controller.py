@@ -27,6 +27,8 @@ class RegisterBrokerRequest(Message, frozen=True):
     cluster_id: str
     lowest_level: Int64 = FIRST_LEVEL
     highest_level: Int64 = FIRST_LEVEL
+    awake_max: Int64 = -1
+    """How many replicas its machine bears awake; -1 = not known."""
 
 
 class RegisterBrokerReply(Message, frozen=True):
@@ -140,6 +142,22 @@ class ResignLeaderRequest(Message, frozen=True):
     leader_epoch: Int64
 
 
+class SleepPartitionRequest(Message, frozen=True):
+    """Put a partition to sleep, as its leader, if the partition still is as the leader knows it.
+
+    ``point``: the log that all its replicas have on disk, as ``core/partition.py`` writes a sleep point.
+    """
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    broker: Int64
+    incarnation: Int64
+    leader_epoch: Int64
+    partition_epoch: Int64
+    point: Sequence[Int64]
+
+
 class AllocateProducerIdsRequest(Message, frozen=True):
     """Get a block of producer ids to give out.
 
@@ -174,6 +192,7 @@ REGISTER_COORDINATOR: Final = Method(
 )
 SESSION_HEARTBEAT: Final = Method("heartbeat", SessionHeartbeatRequest, Empty, CLUSTER)
 ALTER_PARTITION: Final = Method("alter_partition", AlterPartitionRequest, AlterPartitionReply, CLUSTER)
+SLEEP_PARTITION: Final = Method("sleep_partition", SleepPartitionRequest, AlterPartitionReply, CLUSTER, since=2)
 RESIGN_LEADER: Final = Method("resign_leader", ResignLeaderRequest, Empty, CLUSTER)
 ALLOCATE_PRODUCER_IDS: Final = Method(
     "allocate_producer_ids", AllocateProducerIdsRequest, AllocateProducerIdsReply, CLUSTER
@@ -189,6 +208,7 @@ CONTROLLER: Final = Endpoint.of(
         REGISTER_COORDINATOR,
         SESSION_HEARTBEAT,
         ALTER_PARTITION,
+        SLEEP_PARTITION,
         RESIGN_LEADER,
         ALLOCATE_PRODUCER_IDS,
         ENSURE_COORDINATOR,

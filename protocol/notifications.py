@@ -39,9 +39,17 @@ class StopReplica(Message, frozen=True):
     reason: str
 
 
+class FallAsleep(Message, frozen=True):
+    """Propose soon that the partition sleeps, if this replica leads and nothing was used for ``idle_ms``."""
+
+    idle_ms: Int64 = 0
+
+
 METADATA_UPDATE: Final = Method("metadata_update", MetadataUpdate, Empty, CLUSTER, notification=True)
 PARTITION_STATE: Final = Method("partition_state", PartitionStateUpdate, Empty, CLUSTER, notification=True)
 STOP_REPLICA: Final = Method("stop_replica", StopReplica, Empty, CLUSTER, notification=True)
 
+FALL_ASLEEP: Final = Method("fall_asleep", FallAsleep, Empty, CLUSTER, notification=True, since=2)
+
 BROKER_SESSION: Final = Endpoint.of("broker's session", (METADATA_UPDATE,))
-REPLICA_SESSION: Final = Endpoint.of("replica's session", (PARTITION_STATE, STOP_REPLICA))
+REPLICA_SESSION: Final = Endpoint.of("replica's session", (PARTITION_STATE, STOP_REPLICA, FALL_ASLEEP))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.protocol.message import Description, Int64, Message
-from raylog.protocol.method import CLIENT, CLUSTER, READER, Endpoint, Method, TokenScope
+from raylog.protocol.method import CLIENT, CLUSTER, READER, AnyMethod, Endpoint, Method, TokenScope
 
 
 class ProduceRequest(Message, frozen=True):
@@ -248,6 +248,16 @@ DELETE_RECORDS: Final = Method(
 )
 REPLICA_STATUS: Final = Method("replica_status", ReplicaStatusRequest, ReplicaStatusReply, CLIENT)
 REPLICA_METRICS: Final = Method("replica_metrics", ReplicaMetricsRequest, ReplicaMetricsReply, CLUSTER)
+
+LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
+    PRODUCE,
+    FETCH,
+    FETCH_NEAR,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    DELETE_RECORDS,
+)
+"""What clients request of a leader; for a partition that sleeps its broker answers."""
 
 REPLICA: Final = Endpoint.of(
     "replica",

@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
+from raylog.actors.broker.capacity import awake_max
+from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaFactory, ReplicaSupervisor
 from raylog.actors.broker.voters_note import VotersNote
 from raylog.actors.controller.answers import coordinator_index, metadata_answer
@@ -36,6 +38,7 @@ from raylog.core.features import SUPPORTED
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import record_from_wire
+from raylog.core.metadata.touched import Touched
 from raylog.protocol.admin import DESCRIBE_CLUSTER, DescribeClusterRequest
 from raylog.protocol.broker import (
     BROKER,
@@ -56,6 +59,7 @@ from raylog.protocol.controller import (
 )
 from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
 from raylog.protocol.permissions import permissions
+from raylog.protocol.replica import LEADER_METHODS
 from raylog.rpc import Connection, Request, TooManyPendingCalls
 from raylog.storage.directory import DataDirectory
 
@@ -66,6 +70,7 @@ REGISTER_TIMEOUT_S: Final = 5.0
 REFUSED_PAUSE_S: Final = 5.0
 """How long a broker with a release that is too old waits before it retries the registration."""
 PRODUCER_ID_BLOCK: Final = 1000
+LEADER_NAMES: Final = frozenset(method.name for method in LEADER_METHODS)
 
 
 class BrokerServer:
@@ -109,6 +114,7 @@ class BrokerServer:
             )
         )
         self._note = VotersNote(spec.folder)
+        self._sleepers = Sleepers(lambda: self.image, lambda: self.broker, lambda: self._link)
         self._link = ControllerLink(
             find_controller,
             name=f"broker on {spec.folder}",
@@ -117,6 +123,7 @@ class BrokerServer:
             handler=self._on_controller_message,
             heartbeat_s=session_heartbeat_s({}),
             on_superseded=on_fatal,
+            on_change=self._sleepers.link_changed,
         )
 
     async def start(self) -> None:
@@ -125,11 +132,13 @@ class BrokerServer:
             self.spec.folder, cluster_id=self.spec.cluster_id, broker_id=self.spec.broker
         )
         self.endpoint = await self._server.start()
+        self._sleepers.start()
         self._link.start()
 
     async def stop(self) -> None:
         """Stop serving and release the directory; the replicas stay."""
         await self._link.stop()
+        await self._sleepers.stop()
         if self._supervisor is not None:
             await self._supervisor.stop()
         for task in list(self._tasks):
@@ -148,6 +157,12 @@ class BrokerServer:
         """The broker's id; -1 before a new directory gets one."""
         known = None if self._directory is None else self._directory.broker_id
         return int(NO_LEADER) if known is None else known
+
+    def replicas(self) -> tuple[int, int]:
+        """Return how many of this broker's replicas are awake, and how many asleep."""
+        me = BrokerId(self.broker)
+        asleep = sum(state.asleep is not None and me in state.replicas for state in self.image.partitions())
+        return self.image.awake[me], asleep
 
     @property
     def is_locked(self) -> bool:
@@ -225,6 +240,7 @@ class BrokerServer:
                 cluster_id=directory.cluster_id,
                 lowest_level=SUPPORTED.lowest,
                 highest_level=SUPPORTED.highest,
+                awake_max=awake_max(),
             ),
             timeout_s=REGISTER_TIMEOUT_S,
         )
@@ -245,6 +261,7 @@ class BrokerServer:
             self._supervisor = ReplicaSupervisor(self.spec, registered.broker, self._factory, self._newest_image)
             self._supervisor.start()
         self._supervisor.reconcile(image)
+        self._sleepers.metadata_changed(None)
 
     def _on_controller_message(self, request: Request) -> None:
         update: MetadataUpdate = BROKER_SESSION.read_request(request.method, request.args)
@@ -255,14 +272,17 @@ class BrokerServer:
             logger.warning("metadata at %d, update from %d; reading it again", self.image.version, from_version)
             request.connection.close(f"metadata has a gap: at {self.image.version}, update from {from_version}")
             return
+        touched = Touched()
         for row in rows:
             record = record_from_wire(row)
             self.metrics.note(record)
             self.image.apply(record)
+            touched.note((record,))
         self._updated.set()
         self._note.update(self.image.voters)
         if self._supervisor is not None:
-            self._supervisor.reconcile(self.image)
+            self._supervisor.reconcile(self.image, touched)
+        self._sleepers.metadata_changed(touched.among(self.image))
 
     async def _newest_image(self) -> MetadataImage:
         """Return metadata as new as the controller's now, or newer; raises RaylogError, TimeoutError."""
@@ -286,6 +306,8 @@ class BrokerServer:
                 self._find_coordinator(request, args.key_type, args.key)
             case BrokerMetricsRequest():
                 self._spawn(self._answer_metrics(request), request)
+            case _ if request.method in LEADER_NAMES:
+                self._sleepers.take(request, args)
             case _ if BROKER.methods[request.method].forwarded:
                 self._spawn(self._forward(request), request)
             case _:

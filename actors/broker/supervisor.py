@@ -1,26 +1,28 @@
 """Keeps the replica actors of one broker in line with the metadata. Owned by the broker's shell.
 
-Wanted: one actor per partition replica that the metadata places on this broker. It starts what is missing, ends what
-is no longer wanted, and removes the folders of deleted topics and of replicas that a reassignment took away.
+Wanted: one actor per partition replica that the metadata places on this broker, of the partitions that are awake
+(``wanted.py``). It starts what is missing, ends what is no longer wanted, and removes the folders of deleted topics and
+of replicas that a reassignment took away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
+from raylog.actors.broker.newest import NewestImage
 from raylog.actors.broker.set_aside import clear_half_deleted, clear_replaced, remove_partition_folder, topic_id_of
+from raylog.actors.broker.wanted import WantedReplicas, holds, name_of
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.naming import replica_name
-from raylog.actors.settings import catch_up_rate
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.partition import ReplicaPlace
+from raylog.core.metadata.touched import Touched
 from raylog.storage.directory import parse_partition_folder, partition_folder
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.files import is_folder, list_files
@@ -48,9 +50,12 @@ class ReplicaFactory(Protocol):
     async def end(self, name: str) -> None:
         """End the actor of this name for good; no error when there is none."""
 
+    async def living(self, broker: int) -> Collection[str]:
+        """Return the names of this broker's replicas that have an actor."""
+
 
 class ReplicaSupervisor:
-    """Compares wanted with running replicas whenever the metadata changes, and once a second.
+    """Compares wanted with running replicas whenever the metadata changes, and those that do not run yet once a second.
 
     Each replica has at most one piece of work under way, in a task of its own: one that is slow to start or to end
     delays no other. Failures are retried at the next check.
@@ -67,13 +72,18 @@ class ReplicaSupervisor:
         self._spec = spec
         self._broker = broker
         self._factory = factory
-        self._newest = newest
+        self._newest = NewestImage(newest)
         self._image: MetadataImage | None = None
+        self._wanted = WantedReplicas(spec, broker)
+        self._touched = Touched(everything=True)
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
         self._sent: dict[str, tuple[Incarnation, Instructions]] = {}
         self._missing_since_ms: dict[str, int] = {}
-        self._swept = False
+        self._due: set[str] = set()
+        """Names to look at: something about them has changed, or they do not run yet."""
+        self._sweeps: set[str] | None = None
+        """Topics whose folders are to be removed if they are not wanted; None = all topics, and leftover processes."""
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -88,9 +98,10 @@ class ReplicaSupervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def reconcile(self, image: MetadataImage) -> None:
-        """Store new metadata; the supervisor's own tasks act on it."""
+    def reconcile(self, image: MetadataImage, touched: Touched | None = None) -> None:
+        """Store new metadata; the supervisor's own tasks act on it. ``touched`` None: all of it may have changed."""
         self._image = image
+        self._touched.add(Touched(everything=True) if touched is None else touched)
         self._changed.set()
 
     async def _run(self) -> None:
@@ -100,64 +111,112 @@ class ReplicaSupervisor:
                     await self._changed.wait()
             self._changed.clear()
             if self._image is not None:
-                if not self._swept:
-                    await self._sweep(self._wanted(self._image), self._image)
                 try:
+                    self._take_in(self._image)
+                    if self._sweeps is None or self._sweeps:
+                        await self._sweep(self._image)
                     self._compare(self._image)
                 except Exception:  # any error: the next check may succeed, and nothing else checks the replicas
                     logger.exception("broker %d: replicas were not compared, trying again", self._broker)
 
-    async def _sweep(self, wanted: Container[str], image: MetadataImage) -> None:
-        """Remove what was deleted or moved elsewhere while this broker was away, or halfway when it crashed.
+    def _take_in(self, image: MetadataImage) -> None:
+        touched, self._touched = self._touched, Touched()
+        self._due |= self._wanted.update(image, touched)
+        if touched.everything:
+            self._due |= self._started.keys() | self._wanted.by_name.keys()
+        if self._sweeps is not None:
+            self._sweeps |= touched.deleted
+            moved = (part for part in touched.partitions if (part, BrokerId(self._broker)) in image.removed_replicas)
+            self._sweeps |= {partition.topic for partition in moved}
+
+    async def _sweep(self, image: MetadataImage) -> None:
+        """Remove what was deleted or moved elsewhere while nothing ran here that would have removed it.
 
         A folder that the metadata does not name as deleted is left alone: the metadata may be an old copy.
         """
-        deleted = image.deleted_topics
+        topics, self._sweeps = self._sweeps, set()
         try:
-            await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
+            await asyncio.to_thread(clear_replaced, self._spec.folder, image.deleted_topics)
             await asyncio.to_thread(clear_half_deleted, self._spec.folder)
-            for topic, partition, folder in await asyncio.to_thread(partition_folders, self._spec.folder):
-                topic_id = await asyncio.to_thread(topic_id_of, folder)
-                name = replica_name(topic, partition, self._broker, topic_id)
-                if name in wanted:
-                    continue
-                moved = await asyncio.to_thread(moved_away, folder, topic, partition, topic_id, self._broker, image)
-                if topic_id not in deleted and not moved:
-                    logger.warning("%s is of no partition that is known here (id %s)", folder, topic_id or "missing")
-                    continue
-                logger.info("%s belongs to a %s", folder.name, "replica that was moved" if moved else "deleted topic")
+            if topics is None:
+                await self._end_leftovers(image)
+            # What is being started is ended with its folder once it has started, see _start.
+            busy = frozenset(self._busy)
+            doomed = await asyncio.to_thread(self._doomed, topics, image, busy)
+            for name, _, _, _ in doomed:
                 await self._factory.end(name)
-                if name not in self._wanted(await self._newest()):
+            newest = await self._newest.get() if doomed else image
+            for _, folder, (topic, partition), topic_id in doomed:
+                if not holds(newest, topic, partition, topic_id, self._broker):
                     await asyncio.to_thread(remove_partition_folder, folder, topic_id)
-            self._swept = True
         except Exception as error:  # any error (disk, Ray, timeout): the wanted replicas must start
+            self._sweeps = None if topics is None else self._sweeps | topics
             logger.warning("leftovers in %s were not removed, trying again: %r", self._spec.folder, error)
 
-    def _compare(self, image: MetadataImage) -> None:
-        wanted = self._wanted(image)
-        now = monotonic_ms()
-        for name, spec in self._started.items():
-            if name not in wanted and name not in self._busy:
-                self._work(name, self._remove(name, spec))
-        if image.is_stopped(BrokerId(self._broker)):
-            self._retire_all()
-            return
-        for name, (spec, place) in wanted.items():
-            if name in self._busy:
+    async def _end_leftovers(self, image: MetadataImage) -> None:
+        """End the processes of replicas that fell asleep while this broker was away."""
+        running = set(await self._factory.living(self._broker))
+        asleep = {name_of(state, self._broker) for state in image.partitions() if state.asleep is not None}
+        for name in running & asleep:
+            await self._factory.end(name)
+
+    def _doomed(
+        self, topics: Collection[str] | None, image: MetadataImage, busy: Collection[str]
+    ) -> list[tuple[str, Path, tuple[str, int], str]]:
+        """Return replica, folder, partition and topic id of each folder to remove. Runs in a thread."""
+        found = []
+        for topic, partition, folder in partition_folders(self._spec.folder):
+            if topics is not None and topic not in topics:
                 continue
-            if self._needs_start(name, online=place.port != 0, now_ms=now):
+            topic_id = topic_id_of(folder)
+            name = replica_name(topic, partition, self._broker, topic_id)
+            if holds(image, topic, partition, topic_id, self._broker) or name in self._started or name in busy:
+                continue
+            moved = moved_away(folder, topic, partition, topic_id, self._broker, image)
+            if topic_id not in image.deleted_topics and not moved:
+                logger.warning("%s is of no partition that is known here (id %s)", folder, topic_id or "missing")
+                continue
+            logger.info("%s belongs to a %s", folder.name, "replica that was moved" if moved else "deleted topic")
+            found.append((name, folder, (topic, partition), topic_id))
+        return found
+
+    def _compare(self, image: MetadataImage) -> None:
+        is_stopped = image.is_stopped(BrokerId(self._broker))
+        wanted, now = self._wanted.by_name, monotonic_ms()
+        due, self._due = self._due, set()
+        for name in sorted(due, key=lambda name: (wanted[name].turn if name in wanted else 0, name)):
+            found = wanted.get(name)
+            if name in self._busy:
+                continue  # looked at again when that work is done
+            if found is None or is_stopped:
+                if name in self._started:
+                    self._work(name, self._end(name))
+                continue
+            spec = self._wanted.spec(name)
+            if spec is None:
+                continue  # looked at again when the metadata are taken in that have it no more
+            online = found.place.port != 0
+            if self._needs_start(name, online=online, now_ms=now):
                 self._work(name, self._start(name, spec))
-            elif place.port and self._sent.get(name) != (place.incarnation, instructions(spec)):
-                self._work(name, self._send_instructions(name, spec, place.incarnation))
+            elif online and self._sent.get(name) != (found.place.incarnation, instructions(spec)):
+                self._work(name, self._send_instructions(name, spec, found.place.incarnation))
+            if not online:
+                self._due.add(name)
 
-    def _retire_all(self) -> None:
-        """End the replicas of a broker that was stopped on purpose; their folders stay for its return."""
-        for name in list(self._started):
-            if name not in self._busy:
-                self._work(name, self._retire(name))
+    async def _end(self, name: str) -> None:
+        """End a replica. Its folder stays where the partition sleeps, or its broker was stopped on purpose.
 
-    async def _retire(self, name: str) -> None:
+        Else it is removed, unless the partition was assigned to this broker again: the local metadata may be stale, and
+        the replica may be in the ISR because of this folder. So the supervisor queries the controller once no process
+        that it did not start can register any more.
+        """
+        spec = self._started[name]
         await self._factory.end(name)
+        if self._image is None or not self._holds(spec, self._image):
+            logger.info("replica %s is no longer wanted", name)
+            if not self._holds(spec, await self._newest.get()):
+                folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
+                await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
         for notes in (self._started, self._sent, self._missing_since_ms):
             notes.pop(name, None)
 
@@ -170,14 +229,20 @@ class ReplicaSupervisor:
         self._busy.pop(name, None)
         if done.cancelled():
             return
+        self._due.add(name)  # the metadata may have moved on meanwhile
         trouble = done.exception()
         if trouble is None:
-            self._changed.set()  # the metadata may have moved on meanwhile
+            self._changed.set()
         else:
             logger.warning("replica %s: trying again in a second: %r", name, trouble)
 
     async def _start(self, name: str, spec: ReplicaSpec) -> None:
-        await self._factory.ensure(spec)
+        try:
+            await self._factory.ensure(spec)
+        except Exception:  # any error: of Ray, or that the replica could not start
+            if self._sweeps is not None and self._image is not None and not self._holds(spec, self._image):
+                self._sweeps.add(spec.topic)  # deleted meanwhile: nothing else removes the folder that it may have made
+            raise
         deleted = () if self._image is None else self._image.deleted_topics
         await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
         self._started[name] = spec
@@ -199,50 +264,8 @@ class ReplicaSupervisor:
             return True
         return now_ms - self._missing_since_ms.setdefault(name, now_ms) >= MISSING_AFTER_MS
 
-    def _wanted(self, image: MetadataImage) -> dict[str, tuple[ReplicaSpec, ReplicaPlace]]:
-        wanted: dict[str, tuple[ReplicaSpec, ReplicaPlace]] = {}
-        turns: dict[str, int] = {}
-        mine = self._broker
-        added = sum(mine in state.adding and mine not in state.isr for state in image.partitions())
-        pace = catch_up_rate(image.config, added)
-        for topic in image.topics.values():
-            for state in topic.partitions:
-                place = state.place(BrokerId(mine))
-                if place is None:
-                    continue
-                spec = ReplicaSpec(
-                    topic_id=topic.topic_id,
-                    topic=state.partition.topic,
-                    partition=state.partition.partition,
-                    broker=mine,
-                    data_directory=self._spec.folder,
-                    secret=self._spec.secret,
-                    replication_factor=state.replication_factor,
-                    topic_config=dict(topic.config),
-                    cluster_config=dict(image.config),
-                    host=self._spec.host,
-                    allow_plaintext=self._spec.allow_plaintext,
-                    catch_up_bytes_per_s=pace if mine in state.adding else 0,
-                )
-                wanted[_name(spec)] = (spec, place)
-                turns[_name(spec)] = state.replicas.index(BrokerId(mine))
-        # Starting a process takes its time. A partition serves when its leader and enough followers are there, so all
-        # brokers start their leaders first, then the first follower of each partition, and so on.
-        return {name: wanted[name] for name in sorted(wanted, key=turns.__getitem__)}
-
-    async def _remove(self, name: str, spec: ReplicaSpec) -> None:
-        """End a replica and remove its folder, unless it was assigned to this broker again.
-
-        The local metadata may be stale: the replica may have been added again and be in the ISR because of this folder.
-        So the supervisor queries the controller once no process that it did not start can register any more.
-        """
-        logger.info("replica %s is no longer wanted", name)
-        await self._factory.end(name)
-        if name not in self._wanted(await self._newest()):
-            folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
-            await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
-        for notes in (self._started, self._sent, self._missing_since_ms):
-            notes.pop(name, None)
+    def _holds(self, spec: ReplicaSpec, image: MetadataImage) -> bool:
+        return holds(image, spec.topic, spec.partition, spec.topic_id, self._broker)
 
 
 def instructions(spec: ReplicaSpec) -> Instructions:
@@ -270,7 +293,3 @@ def partition_folders(directory: Path) -> list[tuple[str, int, Path]]:
         if parsed is not None and is_folder(folder):
             found.append((*parsed, folder))
     return found
-
-
-def _name(spec: ReplicaSpec) -> str:
-    return replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)

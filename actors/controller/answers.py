@@ -10,8 +10,8 @@ from raylog.core.config import ClusterConfig
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.controller.voters import voters_max
 from raylog.core.errors import UnknownTopicOrPartition
-from raylog.core.metadata.image import MetadataImage, TopicImage
-from raylog.core.partition import PartitionState
+from raylog.core.metadata.image import BrokerImage, MetadataImage, TopicImage
+from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReplica, MetadataReply, MetadataTopic
 
 
@@ -19,7 +19,7 @@ def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> Metada
     """Return the reply to ``metadata``; None = all topics."""
     brokers = [MetadataBroker(found.broker, found.host, found.port, found.node_id) for found in image.online_brokers()]
     wanted = sorted(image.topics) if names is None else names
-    topics = [_topic_answer(image.topics.get(name), name) for name in wanted]
+    topics = [_topic_answer(image, image.topics.get(name), name) for name in wanted]
     return MetadataReply(image.cluster_id, image.version, brokers, topics)
 
 
@@ -59,24 +59,27 @@ def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -
             for _, item in sorted(image.brokers.items())
         ],
         "topics": {
-            name: [_partition_status(state, is_present) for state in topic.partitions]
+            name: [_partition_status(image, state, is_present) for state in topic.partitions]
             for name, topic in image.topics.items()
         },
     }
 
 
-def _topic_answer(topic: TopicImage | None, name: str) -> MetadataTopic:
+def _topic_answer(image: MetadataImage, topic: TopicImage | None, name: str) -> MetadataTopic:
     if topic is None:
         return MetadataTopic(UnknownTopicOrPartition.code, "", name, False, (), {})
-    partitions = [_partition_answer(state) for state in topic.partitions]
+    partitions = [_partition_answer(image, state) for state in topic.partitions]
     return MetadataTopic(0, topic.topic_id, name, name.startswith("__"), partitions, dict(topic.config))
 
 
-def _partition_answer(state: PartitionState) -> MetadataPartition:
-    place = state.place(state.leader)
+def _partition_answer(image: MetadataImage, state: PartitionState) -> MetadataPartition:
+    leader = image.leader_of(state)
+    place: ReplicaPlace | BrokerImage | None = state.place(leader)
+    if state.asleep is not None:
+        place = image.brokers.get(leader)
     return MetadataPartition(
         partition=state.partition.partition,
-        leader=state.leader,
+        leader=leader,
         leader_epoch=state.leader_epoch,
         leader_host="" if place is None else place.host,
         leader_port=0 if place is None else place.port,
@@ -85,22 +88,30 @@ def _partition_answer(state: PartitionState) -> MetadataPartition:
         places=[MetadataReplica(place.broker, place.host, place.port) for place in state.places],
         elr=state.elr,
         unclean_leader_epoch=state.unclean_leader_epoch,
+        is_asleep=state.asleep is not None,
     )
 
 
-def _partition_status(state: PartitionState, is_present: Callable[[Member], bool]) -> dict[str, object]:
-    online = [
-        place.broker
-        for place in state.places
-        if place.port and is_present(ReplicaMember(state.topic_id, state.partition, place.broker))
-    ]
+def _partition_status(
+    image: MetadataImage, state: PartitionState, is_present: Callable[[Member], bool]
+) -> dict[str, object]:
+    """Return one partition as plain values; for one that sleeps, the brokers stand for its replicas."""
+    if state.asleep is not None:
+        online = [broker for broker in state.replicas if is_present(BrokerMember(broker))]
+    else:
+        online = [
+            place.broker
+            for place in state.places
+            if place.port and is_present(ReplicaMember(state.topic_id, state.partition, place.broker))
+        ]
     return {
         "partition": state.partition.partition,
-        "leader": state.leader,
+        "leader": image.leader_of(state),
         "leader_epoch": state.leader_epoch,
         "replicas": list(state.replicas),
         "isr": list(state.isr),
         "elr": list(state.elr),
         "unclean_leader_epoch": state.unclean_leader_epoch,
         "online": online,
+        "asleep": state.asleep is not None,
     }

@@ -32,6 +32,11 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
             partition=lambda args: TopicPartition(args.topic, args.partition),
         ),
         DerivedEvent(
+            controller.SLEEP_PARTITION,
+            ev.SleepProposed,
+            partition=lambda args: TopicPartition(args.topic, args.partition),
+        ),
+        DerivedEvent(
             controller.RESIGN_LEADER,
             ev.LeaderResigned,
             partition=lambda args: TopicPartition(args.topic, args.partition),
@@ -62,6 +67,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(admin.STOP_BROKER, ev.StopBrokerReceived),
         DerivedEvent(admin.RESUME_BROKER, ev.ResumeBrokerReceived),
         DerivedEvent(admin.RAISE_FEATURE_LEVEL, ev.RaiseFeatureLevelReceived),
+        DerivedEvent(admin.WAKE_PARTITIONS, ev.WakeRequested),
         DerivedEvent(admin.DESCRIBE_CLUSTER, ev.DescribeClusterReceived),
     )
 )

@@ -19,9 +19,11 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.protocol.message import Message
 from raylog.protocol.notifications import (
+    FALL_ASLEEP,
     METADATA_UPDATE,
     PARTITION_STATE,
     STOP_REPLICA,
+    FallAsleep,
     MetadataUpdate,
     PartitionStateUpdate,
     StopReplica,
@@ -98,6 +100,9 @@ class ControllerRunner(Generic[RequestT]):
                 ctl.StopReplica: lambda effect: ports.notify(
                     effect.session, STOP_REPLICA.name, StopReplica(effect.reason)
                 ),
+                ctl.RequestSleep: lambda effect: ports.notify(
+                    effect.session, FALL_ASLEEP.name, FallAsleep(effect.idle_ms)
+                ),
                 ctl.CloseSession: lambda effect: ports.close_session(effect.session, effect.reason),
                 ctl.StartCoordinator: lambda effect: ports.start_coordinator(effect.kind, effect.index),
                 ctl.WantVoters: lambda effect: log.want_voters(effect.voters),
@@ -143,6 +148,10 @@ class ControllerRunner(Generic[RequestT]):
     def voters_shown(self, voters: Mapping[str, str]) -> None:
         """Append the new voter configuration to the log."""
         self._runner.feed(ctl.VotersShown(cause="voters shown", now_ms=self._ports.now_ms(), voters=voters))
+
+    def rest(self) -> None:
+        """Have all leaders propose that their partitions sleep."""
+        self._runner.feed(ctl.RestRequested(cause="rest", now_ms=self._ports.now_ms()))
 
     def release(self) -> None:
         """Carry out the effects of records that are committed now."""

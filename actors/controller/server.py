@@ -39,7 +39,12 @@ from raylog.rpc import Connection, Request, RequestConnection
 
 logger = logging.getLogger(__name__)
 
-TICK_S: Final = 0.1
+TICK_S: Final = 0.25
+"""Longest time between two ticks; shorter where sessions time out sooner."""
+TICKS_IN_SESSION: Final = 10
+REST_QUIET_S: Final = 1.5
+"""A cluster that stops waits no longer for the next partition to fall asleep."""
+REST_LOOK_S: Final = 0.05
 
 
 class ControllerServer:
@@ -168,6 +173,25 @@ class ControllerServer:
         machine = self._running().machine
         return {**cluster_answer(machine.image, machine.is_present), "hanging_disks": machine.hanging_disks()}
 
+    async def put_to_sleep(self, timeout_s: float) -> list[int]:
+        """Have the partitions fall asleep that may, for a clean stop; returns how many sleep and how many do not.
+
+        Waits until no more fall asleep for a while, at most ``timeout_s``.
+        """
+        self._running().rest()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        asleep, awake, since_s = -1, -1, loop.time()
+        while True:
+            states = list(self.image.partitions())
+            slept = sum(state.asleep is not None for state in states)
+            if slept != asleep:
+                asleep, awake, since_s = slept, len(states) - slept, loop.time()
+            now_s = loop.time()
+            if not awake or now_s >= deadline_s or now_s - since_s >= REST_QUIET_S:
+                return [asleep, awake]
+            await asyncio.sleep(REST_LOOK_S)
+
     # ------------------------------------------------------------ sessions
 
     def _on_connect(self, connection: Connection) -> None:
@@ -218,8 +242,9 @@ class ControllerServer:
         return [family.to_wire() for family in families]
 
     async def _keep_ticking(self) -> None:
+        session_s = ClusterConfig.from_dict(self.spec.cluster_config).broker_session_timeout_ms / 1000
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(min(TICK_S, session_s / TICKS_IN_SESSION))
             if self._runner is not None:
                 self._runner.tick()
 

@@ -115,12 +115,12 @@ class Held(Generic[Answer]):
 
 
 def places_of(image: MetadataImage, broker: int) -> dict[TopicPartition, Endpoint | None]:
-    """Return where the replicas of a broker run by the metadata; None for one that does not."""
+    """Return where the replicas of a broker run by the metadata, or None; of partitions that sleep none should."""
     places: dict[TopicPartition, Endpoint | None] = {}
     for topic in image.topics.values():
         for state in topic.partitions:
             place = state.place(BrokerId(broker))
-            if place is not None:
+            if place is not None and state.asleep is None:
                 places[state.partition] = (place.host, place.port) if place.port else None
     return places
 

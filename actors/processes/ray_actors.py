@@ -35,7 +35,7 @@ from raylog.actors.processes.ray_support import (
     keep_arrow_out,
     node_address,
 )
-from raylog.actors.titles import wear
+from raylog.actors.titles import broker_title, wear
 from raylog.core.errors import ConnectionFailed
 from raylog.rpc.host.occasional import OccasionalWarning
 
@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _not_started = OccasionalWarning(logger)  # each request for it tries again while its node is being given up
 
 LOOPBACK: Final = "127.0.0.1"
+TITLE_S: Final = 10.0
 A_SHARE: Final = 0.0001
 """How much of the resource controller and coordinators claim: the least there is, to be put where Raylog runs."""
 
@@ -178,6 +179,10 @@ class Controller:
         node_id: str = ray.get_runtime_context().get_node_id()
         return node_id
 
+    async def put_to_sleep(self, timeout_s: float) -> list[int]:
+        """Have partitions fall asleep before the cluster stops; returns how many sleep and how many do not."""
+        return await self._server.put_to_sleep(timeout_s)
+
     async def stop(self) -> None:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
         await self._nodes.stop()
@@ -227,7 +232,17 @@ class Broker:
 
         await begin(start)
         self._page.start()
+        self._titling = asyncio.create_task(self._keep_title(name), name="title")
         self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
+
+    async def _keep_title(self, name: str) -> None:
+        """Show in ``ps`` how many replicas are awake and asleep, as of a few seconds ago."""
+        version = -1
+        while True:
+            if self._server.image.version != version:
+                version = self._server.image.version
+                wear(broker_title(name, *self._server.replicas()), name)
+            await asyncio.sleep(TITLE_S)
 
     async def endpoint(self) -> tuple[str, int]:
         """Return host and port."""
@@ -263,6 +278,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop serving and release the directory; the caller ends the actor afterwards."""
+        self._titling.cancel()
+        await asyncio.gather(self._titling, return_exceptions=True)
         await self._page.stop()
         await self._spares.stop()
         await self._server.stop()

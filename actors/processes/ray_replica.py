@@ -78,8 +78,11 @@ class Replica:
         return "" if self._server is None else name_of(self._server.spec)
 
     async def endpoint(self) -> tuple[str, int]:
-        """Return host and port."""
-        return self._serving().endpoint
+        """Return host and port; raises :class:`InvalidRequest` for a process that was stopped and not ended."""
+        server = self._serving()
+        if server.is_stopped:
+            raise InvalidRequest(f"{name_of(server.spec)} was stopped; end this process.")
+        return server.endpoint
 
     async def status(self) -> dict[str, object]:
         """Return role, offsets and process id; of a spare the process id alone."""

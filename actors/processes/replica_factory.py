@@ -57,7 +57,12 @@ class RayReplicaFactory:
                 except asyncio.CancelledError:
                     serves.cancel()
                     raise
-            await serves
+            try:
+                await serves
+            except ray.exceptions.RayTaskError:
+                # It failed to start, or its broker died between stopping it and ending it: make way for another.
+                await self.end(name)
+                raise
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         """Send the replica's actor its changed settings; raises Ray's errors, ValueError and TimeoutError."""
@@ -76,3 +81,7 @@ class RayReplicaFactory:
             ray.kill(handle, no_restart=True)
             await wait_until_ended(actor)
         await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is
+
+    async def living(self, broker: int) -> set[str]:
+        """Return the names of this broker's replicas that have an actor; raises Ray's errors."""
+        return await self._spares.replicas(broker)

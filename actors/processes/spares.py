@@ -18,7 +18,7 @@ import ray
 
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.clock import monotonic_ms
-from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, spare_prefix
+from raylog.actors.naming import NAMESPACE, REPLICA_PREFIX, SPARE_PREFIX, spare_prefix
 from raylog.actors.processes.ray_replica import replica_class
 from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S, actor_options, answer, find_actor, wait_until_ended
 from raylog.actors.processes.spare_plan import QUIET_MS, Sight, choose, plan
@@ -75,6 +75,13 @@ class SpareReplicas:
         """Return the name of the actor that is this replica, or would be."""
         await self._load()
         return self._roles.get(replica, replica)
+
+    async def replicas(self, broker: int) -> set[str]:
+        """Return the names of the replicas of this broker that have an actor, in a spare or of their own."""
+        await self._load()
+        mine = f":broker-{broker}:"
+        named = {name for name in await _living(REPLICA_PREFIX) if mine in name and not name.startswith(SPARE_PREFIX)}
+        return named | set(self._roles)
 
     async def adopt(self, spec: ReplicaSpec) -> bool:
         """Have a spare serve the replica, and return when it does; False: it needs a process of its own.

@@ -84,6 +84,7 @@ class ReplicaEffects:
             ev.TruncateLog: self._cut,
             ev.ResetLog: self._cut,
             ev.ProposeIsr: ports.propose_isr,
+            ev.ProposeSleep: ports.propose_sleep,
             ev.RoleChanged: ports.role_changed,
         }
 

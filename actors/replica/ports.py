@@ -69,6 +69,10 @@ class Log(Protocol):
         """How much is kept."""
 
     @property
+    def oldest_ms(self) -> int:
+        """Newest timestamp in the oldest segment; -1 = the log has no record."""
+
+    @property
     def epochs(self) -> EpochEntries:
         """The leader epochs, as recovery found them and as they were assigned since."""
 
@@ -175,6 +179,7 @@ class ReplicaPorts:
 
     send_fetch: Callable[[ev.SendFetch], None]
     propose_isr: Callable[[ev.ProposeIsr], None]
+    propose_sleep: Callable[[ev.ProposeSleep], None]
     resign: Callable[[ev.ResignLeadership], None]
     role_changed: Callable[[ev.RoleChanged], None]
     fatal: Callable[[str], None]

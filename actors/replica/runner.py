@@ -29,6 +29,8 @@ from raylog.storage.log.config import LogConfig
 
 RETENTION_CHECK_MS: Final = 300_000
 """Default of ``log.retention.check.interval.ms``."""
+RETENTION_SOON_MS: Final = 500
+"""Time from the beginning of a leadership until its first look at old segments; a partition sleeps later than that."""
 DESERTED_CHECK_MS: Final = 500
 """Interval between checks for requests with a closed connection."""
 
@@ -89,6 +91,7 @@ class ReplicaRunner:
         self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]] = {
             **self._effects.table(),
             **self._reads.table(),
+            ev.RoleChanged: self._role_changed,
         }
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
@@ -248,6 +251,17 @@ class ReplicaRunner:
             ev.IsrChangeAnswered(cause="controller", now_ms=now_ms, request=request, error_code=error_code, state=state)
         )
 
+    def sleep_requested(self, idle_ms: int) -> None:
+        """Take the controller's request that the partition sleeps soon."""
+        self.feed(ev.SleepRequested(cause="controller", now_ms=self._now_ms(), idle_ms=idle_ms))
+
+    def sleep_answered(self, request: int, error_code: int, state: PartitionState | None) -> None:
+        """Take the controller's answer to a sleep proposal; 1001 = the outcome is not known."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.SleepAnswered(cause="controller", now_ms=now_ms, request=request, error_code=error_code, state=state)
+        )
+
     def fetch_answered(self, request: int, answer: wire.ReplicaFetchReply, records: Records, end_offset: int) -> None:
         """Take the leader's reply to a fetch of this replica; ``end_offset`` is where its ``records`` end."""
         parting = answer.diverging
@@ -315,14 +329,20 @@ class ReplicaRunner:
     def apply_retention(self) -> None:
         """Remove what the topic's configuration no longer keeps."""
         machine = self.machine
-        if machine is None:
-            return
+        if machine is None or machine.falls_asleep:
+            return  # a sleep point that is being proposed names the log's start
         before = self.log.log_start_offset
         now_ms = self.clock.deleting_ms()
         self.log.apply_retention(now_ms, machine.high_watermark)
         self.log.purge_deleted(now_ms)
         if self.log.log_start_offset != before:
             self._log_start_moved("retention")
+
+    def _role_changed(self, effect: ev.RoleChanged) -> None:
+        """Look for segments to remove soon after a leadership begins: the partition may have been woken for that."""
+        if effect.leading:
+            self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_SOON_MS)
+        self._ports.role_changed(effect)
 
     def _drop_deserted(self, now_ms: int) -> None:
         """Forget requests once their connection is closed, instead of at deadlines that the sender chose."""

@@ -30,20 +30,22 @@ from raylog.actors.timer import LONGEST_MS, TickTimer
 from raylog.actors.transport import listen
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
-from raylog.core.partition import PartitionState
+from raylog.core.partition import PartitionState, SleepPoint
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.protocol.controller import (
     ALTER_PARTITION,
     REGISTER_REPLICA,
     RESIGN_LEADER,
+    SLEEP_PARTITION,
     AlterPartitionRequest,
     IsrMember,
     RegisterReplicaRequest,
     ResignLeaderRequest,
     SessionHeartbeatRequest,
+    SleepPartitionRequest,
 )
-from raylog.protocol.notifications import REPLICA_SESSION, PartitionStateUpdate, StopReplica
+from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import (
     REPLICA,
@@ -152,6 +154,7 @@ class ReplicaServer:
             ports=ReplicaPorts(
                 send_fetch=self._send_fetch,
                 propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
+                propose_sleep=lambda effect: self._spawn(self._propose_sleep(effect), "sleep proposal"),
                 resign=lambda effect: self._spawn(self._resign(effect), "resignation"),
                 role_changed=self._role_changed,
                 fatal=self._on_fatal,
@@ -189,6 +192,11 @@ class ReplicaServer:
                 logger.warning("%s was not closed cleanly, the next start scans it: %s", self.partition, error)
             finally:
                 opened.lock.release()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether this replica was stopped, and will serve no more."""
+        return self._stopping is not None
 
     def _fall_silent(self, reason: str) -> None:
         """Stop everything but the process: the topic is deleted, and the broker ends this actor when it learns of it.
@@ -329,8 +337,9 @@ class ReplicaServer:
         except UnknownTopicId as refusal:
             self._fall_silent(refusal.message)
             raise
-        except UnknownTopicOrPartition:
-            # A reassignment took this replica away. Its broker ends it; or it is added again, as another incarnation.
+        except (UnknownTopicOrPartition, NotLeaderOrFollower):
+            # The partition sleeps, or a reassignment took this replica away. Its broker ends this process; or the
+            # partition wakes first, or the replica is added again, as another incarnation.
             await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         registered = REGISTER_REPLICA.read_reply(reply.args)
@@ -347,6 +356,9 @@ class ReplicaServer:
                 self._fall_silent(args.reason)
             case PartitionStateUpdate():
                 self._on_state(args.incarnation, args.state)
+            case FallAsleep():
+                self._ticks.hasten()
+                self._running().sleep_requested(args.idle_ms)
 
     def _on_state(self, incarnation: int, wire: Sequence[object]) -> None:
         self._ticks.hasten()
@@ -375,6 +387,35 @@ class ReplicaServer:
             code = error.code if error.is_remote else LINK_BROKEN
         self._ticks.hasten()
         self._running().isr_answered(effect.request, code, state)
+
+    async def _propose_sleep(self, effect: ev.ProposeSleep) -> None:
+        spec, log = self.spec, self._running().log
+        point = SleepPoint(
+            log_start_offset=effect.log_start_offset,
+            end_offset=effect.end_offset,
+            last_epoch=effect.last_epoch,
+            oldest_ms=log.oldest_ms,
+            size_bytes=log.size_bytes,
+        )
+        request = SleepPartitionRequest(
+            topic_id=spec.topic_id,
+            topic=spec.topic,
+            partition=spec.partition,
+            broker=spec.broker,
+            incarnation=self._incarnation,
+            leader_epoch=effect.leader_epoch,
+            partition_epoch=effect.partition_epoch,
+            point=point.to_row(),
+        )
+        state: PartitionState | None = None
+        try:
+            reply = await self._link.call(SLEEP_PARTITION.name, request, timeout_s=PROPOSE_TIMEOUT_S)
+            code, state = 0, PartitionState.from_wire(SLEEP_PARTITION.read_reply(reply.args).state)
+        except RaylogError as error:
+            code = error.code if error.is_remote else LINK_BROKEN
+            logger.debug("%s does not sleep: %s", self.partition, error)
+        self._ticks.hasten()
+        self._running().sleep_answered(effect.request, code, state)
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
         logger.warning("%s: the disk refuses appends or hangs; resigning leadership", self.partition)

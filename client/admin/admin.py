@@ -46,6 +46,7 @@ from raylog.protocol.admin import (
     ELECT_LEADERS,
     RESUME_BROKER,
     STOP_BROKER,
+    WAKE_PARTITIONS,
     AlterTopicConfigRequest,
     CreatePartitionsRequest,
     CreateTopicRequest,
@@ -55,6 +56,7 @@ from raylog.protocol.admin import (
     ElectLeadersRequest,
     ResumeBrokerRequest,
     StopBrokerRequest,
+    WakePartitionsRequest,
 )
 from raylog.protocol.broker import METADATA, MetadataRequest, MetadataTopic
 from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
@@ -209,6 +211,17 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         await self._until_everywhere(name, deadline, is_there=True, at_least=total)
         return await self.describe_topic(name, timeout_s=deadline.left_s)
 
+    async def wake_partitions(
+        self, topic: str, partitions: Iterable[int] | None = None, *, timeout_s: float = 30.0
+    ) -> int:
+        """Wake partitions of a topic that sleep, all when none is named; returns how many slept.
+
+        Their replicas start; a record that is sent to one wakes it too. Raises UnknownTopicOrPartition.
+        """
+        numbers = None if partitions is None else list(partitions)
+        request = WakePartitionsRequest(topic, numbers)
+        return (await self.cluster.call_broker(WAKE_PARTITIONS, request, timeout_s=timeout_s)).slept
+
     async def delete_records(
         self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
     ) -> dict[TopicPartition, int]:
@@ -350,6 +363,7 @@ class Admin(SynchronousClient):
     describe_topics = blocking(AsyncAdmin.describe_topics)
     alter_topic_config = blocking(AsyncAdmin.alter_topic_config)
     create_partitions = blocking(AsyncAdmin.create_partitions)
+    wake_partitions = blocking(AsyncAdmin.wake_partitions)
     delete_records = blocking(AsyncAdmin.delete_records)
     elect_leaders = blocking(AsyncAdmin.elect_leaders)
     stop_broker = blocking(AsyncAdmin.stop_broker)

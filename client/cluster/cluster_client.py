@@ -148,6 +148,10 @@ class ClusterClient:
                 await asyncio.sleep(min(backoff.next_s(), max(0.0, unknown_s - self._now_s())))
         return found
 
+    def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
+        """Take in the leader that a refusal names; True when no metadata has to be fetched because of the refusal."""
+        return self.metadata.update_leader(topic, partition, error.details.get("leader"))
+
     # Connections
 
     async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
@@ -260,6 +264,8 @@ class ClusterClient:
                 # A topic that no broker knows stays unknown; a partition that a replica does not know has only moved.
                 if not error.retriable or "topic" in error.details:
                     raise
+            if self.learn_leader(topic, partition, error):
+                continue
             await self._pause(backoff, deadline, error)
             if error.refresh_metadata:
                 await self._refresh_quietly(topic, deadline)

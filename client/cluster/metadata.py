@@ -41,6 +41,8 @@ class PartitionInfo:
     """Replicas outside the ISR that have all committed records, and may lead when no ISR member is live."""
     unclean_leader_epoch: int = 0
     """The last leader epoch that began with a replica that may have lacked committed records; 0 = none."""
+    is_asleep: bool = False
+    """No replica of it has a process; the leader's endpoint is that of its broker, which has it woken."""
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -115,6 +117,21 @@ class MetadataCache:
             return None
         return found.partitions[partition]
 
+    def update_leader(self, topic: str, partition: int, leader: object) -> bool:
+        """Apply the leader that a refusal names, [broker, leader epoch, host, port]; True when it is news (KIP-951)."""
+        known, info = self.partition(topic, partition), self.topics.get(topic)
+        match leader:
+            case [int(broker), int(epoch), str(host), int(port)]:
+                pass
+            case _:
+                return False
+        if known is None or info is None or epoch <= known.leader_epoch or not 0 < port < 65_536:
+            return False
+        found = replace(known, leader=broker, leader_epoch=epoch, leader_host=host, leader_port=port, is_asleep=False)
+        rows = (*info.partitions[:partition], found, *info.partitions[partition + 1 :])
+        self.topics[topic] = replace(info, partitions=rows)
+        return True
+
     def forget_topics(self, names: Iterable[str]) -> None:
         """Drop topics, so that their next use fetches them."""
         for name in names:
@@ -133,6 +150,7 @@ def _partition(row: MetadataPartition) -> PartitionInfo:
         tuple((place.broker, place.host, place.port) for place in row.places),
         tuple(row.elr),
         row.unclean_leader_epoch,
+        row.is_asleep,
     )
 
 

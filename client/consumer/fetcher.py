@@ -128,8 +128,14 @@ class Fetcher:
         # `topic` in the details: the whole topic is unknown, which only the user can resolve.
         if "topic" in error.details or not error.retriable:
             self._on_error(error)
+        if self._cluster.learn_leader(*state.partition, error):
+            return
         if error.refresh_metadata or isinstance(error, RequestTimedOut):
+            before = self._cluster.metadata.partition(*state.partition)
             await self._refresh(state.partition.topic)
+            after = self._cluster.metadata.partition(*state.partition)
+            if before is not None and after is not None and after.leader_epoch > before.leader_epoch:
+                return  # the next attempt goes to another leader: it needs no pause
         await asyncio.sleep(backoff.next_s())
 
     async def _wait_until_wanted(self, state: PartitionState, wake: asyncio.Event) -> None:

@@ -20,6 +20,8 @@ from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, Ne
 from raylog.rpc import Connection, Reply
 
 ISOLATION_READ_UNCOMMITTED = 0
+ASLEEP_WAIT_MS = 20_000
+"""How long a fetch waits at the end of a partition that sleeps: there are many of these, and a wake ends the wait."""
 
 
 class FetchStream:
@@ -50,8 +52,10 @@ class FetchStream:
         self._look_for_leader = look_for_leader
         self._loop = asyncio.get_running_loop()
         self._session = state.session
-        self._timeout_s = (config.request_timeout_ms + config.fetch_max_wait_ms) / 1000
-        self._patience_s = suspect_s + config.fetch_max_wait_ms / 1000
+        waits_long = leader.is_asleep and config.fetch_max_wait_ms > 0
+        self._wait_ms = max(ASLEEP_WAIT_MS, config.fetch_max_wait_ms) if waits_long else config.fetch_max_wait_ms
+        self._timeout_s = (config.request_timeout_ms + self._wait_ms) / 1000
+        self._patience_s = suspect_s + self._wait_ms / 1000
         self._pause_s = suspect_s
         self._sent_s = 0.0
         self._timer: asyncio.TimerHandle
@@ -92,7 +96,7 @@ class FetchStream:
             self.state.fetch_offset,
             config.max_partition_fetch_bytes,
             config.fetch_min_bytes,
-            config.fetch_max_wait_ms,
+            self._wait_ms,
             ISOLATION_READ_UNCOMMITTED,
         )
         self._sent_s = self._loop.time()

@@ -64,6 +64,8 @@ class Delivery:
         self._connection: Connection | None = None
         self._topic_id = ""
         self._leader_epoch = -1
+        self._acks = context.wire_acks
+        """As configured; 1 instead of 0 for a partition that sleeps, so that its refusal is noticed."""
         self._producer_id = -1
         self._producer_epoch = -1
         self._next_sequence = 0
@@ -200,10 +202,10 @@ class Delivery:
         batch.sent_s = now_s
         queue = self._queue
         request = ProduceRequest(
-            self._topic_id, queue.partition, self._leader_epoch, context.wire_acks, context.config.request_timeout_ms
+            self._topic_id, queue.partition, self._leader_epoch, self._acks, context.config.request_timeout_ms
         )
         attempt = batch.attempts
-        if context.wire_acks == 0:
+        if self._acks == 0:
             try:
                 connection.notify("produce", request, batch.encoded)
             except RaylogError as error:  # too large for a frame
@@ -276,7 +278,8 @@ class Delivery:
         if out_of_order or (error.retriable and batch.attempts <= self._context.config.retries):
             batch.state = QUEUED
             batch.is_refused_as_out_of_order = out_of_order
-            self._needs_metadata |= error.refresh_metadata or isinstance(error, RequestTimedOut)
+            is_known = self._context.cluster.learn_leader(self._queue.topic, self._queue.partition, error)
+            self._needs_metadata |= not is_known and (error.refresh_metadata or isinstance(error, RequestTimedOut))
             if isinstance(error, RequestTimedOut) and self._connection is not None:
                 # The leader hangs or is cut off: the other requests would only run into their own deadlines.
                 self._connection.abort(f"produce was not answered: {error.message}")
@@ -349,6 +352,7 @@ class Delivery:
         if context.config.enable_idempotence:
             await self._renew_producer()
         self._topic_id, self._leader_epoch = topic.topic_id, found.leader_epoch
+        self._acks = context.wire_acks or int(found.is_asleep)
         self._connection = connection
 
     async def _renew_producer(self) -> None:

@@ -7,7 +7,8 @@
 - records (``RECORD_TYPES`` by name, ``to_wire()`` / :func:`record_from_wire`): what is written to the metadata log.
 - events: the ``...Received``, ``...Requested`` and ``Session...`` classes and :class:`Tick`.
 - effects: :class:`WriteRecords`, :class:`PublishMetadata`, :class:`SendPartitionState`, :class:`StopReplica`,
-  :class:`CloseSession`, :class:`StartCoordinator`, :class:`Warn`, :class:`Reply`, :class:`Refuse`.
+  :class:`RequestSleep`, :class:`CloseSession`, :class:`StartCoordinator`, :class:`Warn`, :class:`Reply` and
+  :class:`Refuse`.
 - :func:`place_replicas`: which brokers hold a new topic. ``INTERNAL_TOPICS``: the topic behind each coordinator kind.
 """
 
@@ -35,16 +36,20 @@ from raylog.core.controller.events import (
     ProducerIdsRequested,
     PublishMetadata,
     ReplicaRegistrationReceived,
+    RequestSleep,
+    RestRequested,
     ResumeBrokerReceived,
     SendPartitionState,
     SessionHeartbeat,
     SessionId,
     SessionLost,
+    SleepProposed,
     StartCoordinator,
     StopBrokerReceived,
     StopReplica,
     Tick,
     VotersShown,
+    WakeRequested,
     Warn,
     WriteRecords,
 )
@@ -62,8 +67,10 @@ from raylog.core.metadata.records import (
     ControllerStarted,
     CoordinatorPlaced,
     MetadataRecord,
+    PartitionAsleep,
     PartitionChanged,
     PartitionsAdded,
+    PartitionsBornAsleep,
     ProducerIdsAllocated,
     ReplicaLogLost,
     ReplicaPlaced,
@@ -110,8 +117,10 @@ __all__ = [
     "ListReassignmentsReceived",
     "MetadataImage",
     "MetadataRecord",
+    "PartitionAsleep",
     "PartitionChanged",
     "PartitionsAdded",
+    "PartitionsBornAsleep",
     "ProducerIdsAllocated",
     "ProducerIdsRequested",
     "PublishMetadata",
@@ -122,11 +131,14 @@ __all__ = [
     "ReplicaRemovedBefore",
     "Reply",
     "RequestId",
+    "RequestSleep",
+    "RestRequested",
     "ResumeBrokerReceived",
     "SendPartitionState",
     "SessionHeartbeat",
     "SessionId",
     "SessionLost",
+    "SleepProposed",
     "StartCoordinator",
     "StopBrokerReceived",
     "StopReplica",
@@ -138,6 +150,7 @@ __all__ = [
     "TopicsDeletedBefore",
     "VotersEntered",
     "VotersShown",
+    "WakeRequested",
     "Warn",
     "WriteRecords",
     "place_replicas",

@@ -18,6 +18,7 @@ from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     AlterTopicConfigReceived,
     BrokerRegistrationReceived,
+    ClientEvent,
     ClientRequest,
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
@@ -35,12 +36,15 @@ from raylog.core.controller.events import (
     ProducerIdsRequested,
     RaiseFeatureLevelReceived,
     ReplicaRegistrationReceived,
+    RestRequested,
     ResumeBrokerReceived,
     SessionHeartbeat,
     SessionLost,
+    SleepProposed,
     StopBrokerReceived,
     Tick,
     VotersShown,
+    WakeRequested,
 )
 from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.controller.leader_requests import Elections
@@ -56,11 +60,18 @@ from raylog.core.features import SUPPORTED, misfit
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.core.invariants import require
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.metadata.records import ClusterConfigured, ClusterCreated, ControllerStarted, VotersEntered
+from raylog.core.metadata.records import (
+    ClusterConfigured,
+    ClusterCreated,
+    ControllerStarted,
+    FeatureLevelRaised,
+    VotersEntered,
+)
 from raylog.core.outbox import Outbox
 from raylog.core.reassignment.healing import Healing
 from raylog.core.reassignment.moves import Moves
 from raylog.core.reassignment.requests import is_moving
+from raylog.core.sleeping.changes import Sleeping
 
 
 class ControllerMachine:
@@ -92,6 +103,7 @@ class ControllerMachine:
         self._liveness = Liveness(image, self._sessions, settings)
         self._registrations = Registrations(self._liveness)
         self._isr_changes = IsrChanges(self._liveness)
+        self._sleeping = Sleeping(self._liveness)
         self._elections = Elections(settings, self._liveness, now_ms)
         self._shutdown = Shutdown(self._liveness)
         self._topics = Topics(settings, self._liveness)
@@ -124,6 +136,8 @@ class ControllerMachine:
         if not image.cluster_id:
             cluster_id = self._settings.cluster_id or self._settings.new_topic_id()
             decision.write(ClusterCreated(cluster_id=cluster_id, config=self._cluster_config))
+            # No broker of an earlier release has joined yet, and none can be needed to read what there is.
+            decision.write(FeatureLevelRaised(level=SUPPORTED.highest))
         if voters:
             decision.write(VotersEntered(voters=voters))
         following = ControllerEpoch(image.controller_epoch + 1)
@@ -190,6 +204,22 @@ class ControllerMachine:
             case LeaderResigned():
                 self._sessions.heartbeat(event.session, decision.now_ms)
                 self._isr_changes.resign(event, decision)
+            case SleepProposed():
+                self._sleeping.propose(event, decision)
+            case RestRequested():
+                self._sleeping.rest(decision)
+            case VotersShown():
+                decision.write(VotersEntered(voters=event.voters))
+            case EndpointsDead():
+                self._liveness.endpoints_dead(event.endpoints, decision)
+            case _:
+                self._handle_client(event, decision)
+
+    def _handle_client(self, event: ClientEvent, decision: ControllerDecision) -> None:
+        """Handle what clients and administrators request through brokers."""
+        match event:
+            case WakeRequested():
+                self._sleeping.wake(event, decision)
             case CreateTopicReceived():
                 self._topics.create(event, decision)
             case DeleteTopicReceived():
@@ -214,10 +244,6 @@ class ControllerMachine:
                 self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():
                 self._coordinators.ensure(event, decision)
-            case VotersShown():
-                decision.write(VotersEntered(voters=event.voters))
-            case EndpointsDead():
-                self._liveness.endpoints_dead(event.endpoints, decision)
             case DescribeClusterReceived():
                 decision.reply(event.request, self._description())
             case _:
@@ -257,7 +283,7 @@ class ControllerMachine:
 
     def _description(self) -> dict[str, object]:
         image = self.image
-        leaderless = [str(state.partition) for state in image.partitions() if state.leader == NO_LEADER]
+        leaderless = [str(state.partition) for state in image.partitions() if image.leader_of(state) == NO_LEADER]
         under_replicated = [
             str(state.partition) for state in image.partitions() if len(state.isr) < state.replication_factor
         ]
@@ -286,6 +312,7 @@ class ControllerMachine:
             ],
             "topics": len(image.topics),
             "partitions": sum(len(topic.partitions) for topic in image.topics.values()),
+            "asleep_partitions": sum(state.asleep is not None for state in image.partitions()),
             "sessions": len(self._sessions),
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
@@ -312,7 +339,9 @@ class ControllerMachine:
                 case ReplicaMember():
                     state = image.partition(member.partition, member.topic_id)
                     place = state.place(member.broker) if state is not None else None
-                    holds = place is not None and place.port != 0 and place.incarnation == session.life
+                    # The processes of a partition that has just fallen asleep end a moment later.
+                    runs = state is not None and place is not None and (place.port != 0 or state.asleep is not None)
+                    holds = runs and place is not None and place.incarnation == session.life
                 case CoordinatorMember():
                     found = image.coordinators.get((member.kind, member.index))
                     holds = found is not None and found.port != 0 and found.epoch == session.life

@@ -59,6 +59,8 @@ class BrokerRegistrationReceived(MemberRequest):
     cluster_id: str = ""
     levels: LevelRange = FIRST
     """The feature levels that the broker's release knows."""
+    awake_max: int = -1
+    """How many replicas its machine bears awake; -1 = not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,35 @@ class LeaderResigned(MemberRequest):
     broker: BrokerId
     incarnation: Incarnation
     leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepProposed(MemberRequest):
+    """A partition's leader proposes that the partition sleeps, on the same condition as :class:`IsrChangeReceived`.
+
+    ``point`` is a :class:`~raylog.core.partition.SleepPoint` as a row.
+    """
+
+    topic_id: str
+    partition: TopicPartition
+    broker: BrokerId
+    incarnation: Incarnation
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    point: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestRequested(ControllerEvent):
+    """The cluster is about to stop: partitions that may sleep shall do so, so that it starts asleep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeRequested(ClientRequest):
+    """Wake-partitions request from a broker with a request for them, or from an administrator; None = all."""
+
+    topic: str
+    partitions: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,14 +290,8 @@ class Tick(ControllerEvent):
     """Time passed. The shell sends one at least four times within the session timeout."""
 
 
-Event = (
-    BrokerRegistrationReceived
-    | ReplicaRegistrationReceived
-    | CoordinatorRegistrationReceived
-    | SessionHeartbeat
-    | SessionLost
-    | IsrChangeReceived
-    | LeaderResigned
+ClientEvent = (
+    WakeRequested
     | CreateTopicReceived
     | DeleteTopicReceived
     | AlterTopicConfigReceived
@@ -280,9 +305,22 @@ Event = (
     | ProducerIdsRequested
     | CoordinatorRequested
     | DescribeClusterReceived
+)
+"""Requests that brokers forward, or make for themselves."""
+Event = (
+    BrokerRegistrationReceived
+    | ReplicaRegistrationReceived
+    | CoordinatorRegistrationReceived
+    | SessionHeartbeat
+    | SessionLost
+    | IsrChangeReceived
+    | LeaderResigned
+    | SleepProposed
+    | RestRequested
     | VotersShown
     | EndpointsDead
     | Tick
+    | ClientEvent
 )
 
 # ---------------------------------------------------------------- effects
@@ -332,6 +370,14 @@ class StopReplica(ControllerEffect):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSleep(ControllerEffect):
+    """Have the leader on this session propose that its partition sleeps, if it was not used for ``idle_ms``."""
+
+    session: SessionId
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseSession(ControllerEffect):
     """Close a connection: it timed out, or a newer incarnation or connection superseded it."""
 
@@ -366,6 +412,7 @@ Effect = (
     | PublishMetadata
     | SendPartitionState
     | StopReplica
+    | RequestSleep
     | CloseSession
     | StartCoordinator
     | WantVoters

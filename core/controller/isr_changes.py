@@ -6,6 +6,7 @@ from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     IsrChangeReceived,
     LeaderResigned,
+    SleepProposed,
 )
 from raylog.core.controller.leadership import (
     Standing,
@@ -21,6 +22,7 @@ from raylog.core.errors import (
     NotController,
     StaleBrokerEpoch,
 )
+from raylog.core.partition import PartitionState
 
 
 class IsrChanges:
@@ -34,21 +36,7 @@ class IsrChanges:
 
     def change_isr(self, event: IsrChangeReceived, decision: ControllerDecision) -> None:
         """Commit a leader's proposal, or refuse it: compare-and-set on the partition epoch, members by incarnation."""
-        state, place = known_replica(decision.image, event.topic_id, event.partition, event.broker)
-        session = decision.sessions.get(event.session)
-        member = ReplicaMember(event.topic_id, event.partition, event.broker)
-        if event.incarnation != place.incarnation or session is None or session.member != member:
-            raise StaleBrokerEpoch(
-                f"This life of the replica on broker {event.broker} is not registered; register first."
-            )
-        if event.leader_epoch < state.leader_epoch:
-            raise FencedLeaderEpoch(f"{event.partition} is at leader epoch {state.leader_epoch}.")
-        if event.leader_epoch > state.leader_epoch or event.partition_epoch > state.partition_epoch:
-            raise NotController(f"{event.partition} is ahead of this controller at its leader; try again.")
-        if event.partition_epoch < state.partition_epoch:
-            raise InvalidUpdateVersion(f"{event.partition} is at partition epoch {state.partition_epoch}.")
-        if state.leader != event.broker:
-            raise InvalidRequest(f"Broker {event.broker} does not lead {event.partition}.")
+        state = checked_proposal(event, decision)
         proposed = dict(event.isr)
         if len(proposed) != len(event.isr) or not set(proposed) <= set(state.replicas) or event.broker not in proposed:
             raise InvalidRequest(
@@ -98,3 +86,24 @@ class IsrChanges:
                 raise IneligibleReplica(f"{event.partition} has no other in-sync replica that runs; keep leading.")
             self._liveness.settle(event.partition, decision, leaving=event.broker)
         decision.reply(event.request, [])
+
+
+def checked_proposal(event: IsrChangeReceived | SleepProposed, decision: ControllerDecision) -> PartitionState:
+    """Return the state that a leader's proposal is about: it is the one that the leader knows, and it leads there.
+
+    Raises StaleBrokerEpoch, FencedLeaderEpoch, NotController, InvalidUpdateVersion and InvalidRequest otherwise.
+    """
+    state, place = known_replica(decision.image, event.topic_id, event.partition, event.broker)
+    session = decision.sessions.get(event.session)
+    member = ReplicaMember(event.topic_id, event.partition, event.broker)
+    if event.incarnation != place.incarnation or session is None or session.member != member:
+        raise StaleBrokerEpoch(f"This life of the replica on broker {event.broker} is not registered; register first.")
+    if event.leader_epoch < state.leader_epoch:
+        raise FencedLeaderEpoch(f"{event.partition} is at leader epoch {state.leader_epoch}.")
+    if event.leader_epoch > state.leader_epoch or event.partition_epoch > state.partition_epoch:
+        raise NotController(f"{event.partition} is ahead of this controller at its leader; try again.")
+    if event.partition_epoch < state.partition_epoch:
+        raise InvalidUpdateVersion(f"{event.partition} is at partition epoch {state.partition_epoch}.")
+    if state.leader != event.broker:
+        raise InvalidRequest(f"Broker {event.broker} does not lead {event.partition}.")
+    return state

@@ -1,11 +1,15 @@
 """Election rules: the leader, the ISR and the eligible replicas of a partition. Pure; called by the controller.
 
-Rules, in order: a leader that is online, or may still be, stays. An offline member leaves the ISR as soon as another
-member is online; a member that lost its log leaves as soon as another member has its log. A replica that leaves an
-ISR that is then below ``min.insync.replicas`` becomes an eligible leader replica (ELR): no record is committed from
-then on, so it has all committed records. A partition without a leader elects the first of ``replicas`` that is in the
-ISR, online and in possession of its log. Next come eligible replicas, when no ISR member is awaited. Replicas outside
-both are elected only where unclean elections are allowed. Otherwise the partition has no leader.
+Rules, in order, for a partition that is awake: a leader that is online, or may still be, stays. An offline member
+leaves the ISR as soon as another member is online; a member that lost its log leaves as soon as another member has its
+log. A replica that leaves an ISR that is then below ``min.insync.replicas`` becomes an eligible leader replica (ELR):
+no record is committed from then on, so it has all committed records. A partition without a leader elects the first of
+``replicas`` that is in the ISR, online and in possession of its log. Next come eligible replicas, when no member of the
+ISR is awaited. Replicas outside both are elected only where unclean elections are allowed. Otherwise the partition has
+no leader.
+
+A partition that sleeps has no replica to elect: the brokers stand for their replicas. Its leadership moves only when
+the leader's broker is offline and that of another ISR member is online. Its ISR stays: nothing is written to it.
 """
 
 from __future__ import annotations
@@ -43,20 +47,24 @@ def settle(
     unclean: bool = False,
     prefer: BrokerId | None = None,
     min_isr: int = 1,
+    expected: BrokerId | None = None,
 ) -> PartitionState:
     """Return the state the partition should be in; the same object when no change is needed.
 
     ``lost`` are ISR members without their log; ``prefer`` comes before the order of ``replicas`` in an election.
+    ``expected`` is the replica that leads once it runs: that of a partition that wakes, the preferred one of a new one.
+    No other is elected while it is awaited.
     """
+    if state.asleep is not None:
+        return _settled_asleep(state, standing)
     isr = _settled_isr(state.isr, standing, lost)
     leader = state.leader
     if leader != NO_LEADER and (leader not in isr or leader in lost or standing[leader] is Standing.OFFLINE):
         leader = NO_LEADER
     if leader != NO_LEADER:
         return _changed(state, leader, state.leader_epoch, isr, eligible(state, isr, min_isr, lost))
-    preferred = state.replicas[0]
-    if state.leader_epoch == 0 and preferred in isr and standing[preferred] is Standing.AWAITED:
-        # A new topic: otherwise its leaders would all be on the broker whose process started first.
+    if expected is not None and expected in isr and standing[expected] is Standing.AWAITED:
+        # Otherwise the leaders of a new topic would all be on the broker whose process started first.
         return _changed(state, NO_LEADER, state.leader_epoch, isr, eligible(state, isr, min_isr, lost))
     order = [prefer] if prefer is not None else []
     order += [broker for broker in state.replicas if broker != prefer]
@@ -126,6 +134,20 @@ def eligible(
         return ()
     complete = {*state.isr, *state.elr} - members - set(lost)
     return tuple(broker for broker in state.replicas if broker in complete)
+
+
+def woken(state: PartitionState) -> PartitionState:
+    """Return a partition that slept as it is once it wakes, before its replicas run: without a leader."""
+    return replace(state, asleep=None, leader=NO_LEADER, partition_epoch=PartitionEpoch(state.partition_epoch + 1))
+
+
+def _settled_asleep(state: PartitionState, standing: Mapping[BrokerId, Standing]) -> PartitionState:
+    if standing[state.leader] is not Standing.OFFLINE:
+        return state
+    for broker in state.replicas:
+        if broker in state.isr and standing[broker] is Standing.ONLINE:
+            return _changed(state, broker, LeaderEpoch(state.leader_epoch + 1), state.isr, state.elr)
+    return state
 
 
 def _settled_isr(

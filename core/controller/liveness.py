@@ -7,6 +7,9 @@ one step writes is a safe state, wherever a crash cuts the log: leadership ends 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     Warn,
@@ -16,17 +19,32 @@ from raylog.core.controller.leadership import (
     min_insync,
     settle,
     without_leader,
+    woken,
 )
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember, Sessions
 from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
+from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage, partition_changed, replica_placed
 from raylog.core.metadata.records import BrokerOffline
 from raylog.core.metadata.warnings import unclean_election
 from raylog.core.partition import PartitionState, ReplicaPlace
+
+WOKEN_LEADER_WAIT_MS = 5_000
+"""A partition that wakes waits this long for the replica that led it; then another one of its ISR may lead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """The start of a partition's replicas, which is awaited: it is new, or wakes."""
+
+    until_ms: int
+    leader: BrokerId
+    """The replica that is to lead."""
+    lives: Mapping[BrokerId, Incarnation]
+    """The incarnations before the start: a replica with a later one has run, and is awaited no more."""
 
 
 class Liveness:
@@ -39,7 +57,7 @@ class Liveness:
         self._settings = settings
         self._grace_until_ms: int | None = 0
         """End of the grace period, once :meth:`started`; None = it is over."""
-        self._first_wait_until_ms: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, _Start] = {}
 
     @property
     def in_grace(self) -> bool:
@@ -56,12 +74,39 @@ class Liveness:
 
     def expect(self, state: PartitionState, decision: ControllerDecision) -> None:
         """Wait for the replicas of a partition that have never run, before others are preferred to them."""
-        if any(place.incarnation == NO_INCARNATION for place in state.places):
-            self._first_wait_until_ms[state.partition] = decision.now_ms + self._settings.initial_leader_wait_ms
+        if state.asleep is None and any(place.incarnation == NO_INCARNATION for place in state.places):
+            self._await_start(state, state.replicas[0], self._settings.initial_leader_wait_ms, decision)
+
+    def wake(self, partition: TopicPartition, decision: ControllerDecision) -> None:
+        """End a partition's sleep; no effect on one that is awake. Its brokers start its replicas."""
+        state = decision.image.partition(partition)
+        if state is None or state.asleep is None:
+            return
+        self.commit(state, woken(state), decision)
+        self.expect_woken(partition, state.leader, decision)
+
+    def expect_woken(self, partition: TopicPartition, leader: BrokerId, decision: ControllerDecision) -> None:
+        """Wait for the replicas of a partition that has just been woken; ``leader`` led it in its sleep.
+
+        Replicas that have not ended since it fell asleep register again: the controller has noted them as ended.
+        """
+        state = decision.image.partition(partition)
+        if state is None:
+            return
+        self._await_start(state, leader, WOKEN_LEADER_WAIT_MS, decision)
+        for broker in state.replicas:
+            session = decision.sessions.of(ReplicaMember(state.topic_id, partition, broker))
+            if session is not None:
+                decision.close(session.number, f"{partition} wakes; register again")
+        self.settle(partition, decision)
+
+    def _await_start(self, state: PartitionState, leader: BrokerId, wait_ms: int, decision: ControllerDecision) -> None:
+        lives = {place.broker: place.incarnation for place in state.places}
+        self._starts[state.partition] = _Start(until_ms=decision.now_ms + wait_ms, leader=leader, lives=lives)
 
     def forget(self, partition: TopicPartition) -> None:
         """Stop waiting for a deleted partition."""
-        self._first_wait_until_ms.pop(partition, None)
+        self._starts.pop(partition, None)
 
     def time_passed(self, decision: ControllerDecision) -> None:
         """Fence the replicas whose wait is over."""
@@ -69,9 +114,9 @@ class Liveness:
         if self._grace_until_ms is not None and now >= self._grace_until_ms:
             self._grace_until_ms = None
             self._end_grace(decision)
-        due = sorted(partition for partition, until in self._first_wait_until_ms.items() if now >= until)
+        due = sorted(partition for partition, start in self._starts.items() if now >= start.until_ms)
         for partition in due:
-            del self._first_wait_until_ms[partition]
+            del self._starts[partition]
             self.settle(partition, decision)
 
     def _end_grace(self, decision: ControllerDecision) -> None:
@@ -124,17 +169,26 @@ class Liveness:
                     self.fence(state.partition, broker, decision)
 
     def replica_lost(self, member: ReplicaMember, decision: ControllerDecision) -> None:
-        """Fence a replica whose session is over."""
-        self.fence(member.partition, member.broker, decision)
+        """Fence a replica whose session is over; that of a partition that sleeps has ended on purpose."""
+        state = decision.image.partition(member.partition, member.topic_id)
+        if state is not None and state.asleep is None:
+            self.fence(member.partition, member.broker, decision)
 
     def broker_lost(self, member: BrokerMember, decision: ControllerDecision) -> None:
-        """Note that a broker's session is over; replicas that it had not started yet are no longer awaited."""
+        """Note that a broker's session is over: others lead its sleepers; what it had not started is not awaited."""
         decision.write(BrokerOffline(broker=member.broker))
-        for partition in sorted(self._first_wait_until_ms):
+        for partition in sorted(self._starts):
             state = decision.image.partition(partition)
             place = state.place(member.broker) if state is not None else None
-            if place is not None and place.incarnation == NO_INCARNATION:
+            if place is not None and not place.port:
                 self.settle(partition, decision)
+        self.settle_sleepers(decision)
+
+    def settle_sleepers(self, decision: ControllerDecision) -> None:
+        """Move the leaderships of sleeping partitions whose leader's broker is offline to brokers that are online."""
+        for state in list(decision.image.partitions()):
+            if state.asleep is not None and self._broker_standing(state.leader) is Standing.OFFLINE:
+                self.settle(state.partition, decision)
 
     # ------------------------------------------------------------ decisions
 
@@ -163,7 +217,10 @@ class Liveness:
         config = decision.image.topics[partition.topic].config
         allowed = unclean or config.get("unclean.leader.election.enable", "false") == "true"
         min_isr = min_insync(state, config)
-        after = settle(state, standing, lost=lost, unclean=allowed, prefer=prefer, min_isr=min_isr)
+        start = self._starts.get(partition)
+        expected = state.replicas[0] if state.leader_epoch == 0 else None if start is None else start.leader
+        prefer = expected if prefer is None else prefer
+        after = settle(state, standing, lost=lost, unclean=allowed, prefer=prefer, min_isr=min_isr, expected=expected)
         self.commit(state, after, decision)
         self._stop_waiting(after, decision)
         if after.unclean_leader_epoch > state.unclean_leader_epoch:
@@ -175,18 +232,18 @@ class Liveness:
             )
 
     def _stop_waiting(self, state: PartitionState, decision: ControllerDecision) -> None:
-        """Stop waiting for replicas that have never run once a new partition can serve; they join when they start.
+        """Stop waiting for a partition's replicas to start once it can serve; the others join when they start.
 
         Otherwise writes with ``acks=all`` would wait for the last process of a topic to start. A majority is always
         required, however low ``min.insync.replicas`` is: only the online members hold the first records.
         """
-        if state.partition not in self._first_wait_until_ms or state.leader == NO_LEADER:
+        if state.partition not in self._starts or state.asleep is not None or state.leader == NO_LEADER:
             return
         standing = self.standing(state)
         present = sum(standing[broker] is Standing.ONLINE for broker in state.isr)
         enough = max(self.min_insync(state), state.replication_factor // 2 + 1)
         if standing[state.leader] is Standing.ONLINE and present >= enough:
-            del self._first_wait_until_ms[state.partition]
+            del self._starts[state.partition]
             self.settle(state.partition, decision)
 
     def standing(self, state: PartitionState) -> dict[BrokerId, Standing]:
@@ -220,16 +277,27 @@ class Liveness:
         decision.write(replica_placed(partition, place, log_id))
 
     def standing_of(self, state: PartitionState, place: ReplicaPlace) -> Standing:
+        if state.asleep is not None:
+            return self._broker_standing(place.broker)
         if self._image.is_stopped(place.broker):
             return Standing.OFFLINE
         session = self._sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
         if session is not None and session.life == place.incarnation and place.port:
             return Standing.ONLINE
-        if place.incarnation == NO_INCARNATION:
-            broker = self._image.brokers.get(place.broker)
-            may_start = broker is not None and broker.online and state.partition in self._first_wait_until_ms
-            return Standing.AWAITED if may_start else Standing.OFFLINE
-        return Standing.AWAITED if place.port and self.in_grace and session is None else Standing.OFFLINE
+        if not place.port:
+            broker, start = self._image.brokers.get(place.broker), self._starts.get(state.partition)
+            is_due = start is not None and start.lives.get(place.broker, NO_INCARNATION) == place.incarnation
+            return Standing.AWAITED if is_due and broker is not None and broker.online else Standing.OFFLINE
+        return Standing.AWAITED if self.in_grace and session is None else Standing.OFFLINE
+
+    def _broker_standing(self, broker: BrokerId) -> Standing:
+        """Return the standing of the replicas of a broker whose partitions sleep: its own."""
+        found = self._image.brokers.get(broker)
+        if found is None or found.stopped or not found.online:
+            return Standing.OFFLINE
+        if self._sessions.of(BrokerMember(broker)) is not None:
+            return Standing.ONLINE
+        return Standing.AWAITED if self.in_grace else Standing.OFFLINE
 
 
 def known_replica(

@@ -23,6 +23,7 @@ from raylog.core.errors import (
     DataDirectoryError,
     InconsistentClusterId,
     NotController,
+    NotLeaderOrFollower,
     StaleBrokerEpoch,
 )
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
@@ -79,16 +80,18 @@ class Registrations:
             directory_id=event.directory_id,
             lowest_level=event.levels.lowest,
             highest_level=event.levels.highest,
+            awake_max=event.awake_max,
         )
-        where = (event.host, event.port, event.node_id, event.levels)
+        where = (event.host, event.port, event.node_id, event.levels, event.awake_max)
         if (
             held is None
             or not held.online
             or held.incarnation != incarnation
-            or (held.host, held.port, held.node_id, held.levels) != where
+            or (held.host, held.port, held.node_id, held.levels, held.awake_max) != where
         ):
             decision.write(record)
         decision.sessions.open(event.session, member, incarnation, decision.now_ms)
+        self._liveness.settle_sleepers(decision)
         image = decision.image
         snapshot: list[object] = [found.to_wire() for found in image.to_records()]
         decision.reply(
@@ -111,8 +114,13 @@ class Registrations:
     # ------------------------------------------------------------ replicas
 
     def register_replica(self, event: ReplicaRegistrationReceived, decision: ControllerDecision) -> None:
-        """Register a replica: a new process gets a new incarnation, the present one keeps its own."""
+        """Register a replica: a new process gets a new incarnation, the present one keeps its own.
+
+        Raises NotLeaderOrFollower while the partition sleeps: the broker ends the process, or has not started it yet.
+        """
         state, place = known_replica(decision.image, event.topic_id, event.partition, event.broker)
+        if state.asleep is not None:
+            raise NotLeaderOrFollower(f"{event.partition} sleeps; its broker ends this process.")
         member = ReplicaMember(event.topic_id, event.partition, event.broker)
         new_life = event.incarnation == NO_INCARNATION
         if not new_life and event.incarnation != place.incarnation:
@@ -175,6 +183,10 @@ class Registrations:
         state = decision.image.partition(partition)
         place = state.place(broker) if state is not None else None
         if state is None or place is None or place.incarnation == NO_INCARNATION:
+            return
+        if state.asleep is not None:
+            self._liveness.wake(partition, decision)
+            self._lose_log(partition, broker, decision)
             return
         if broker not in state.isr:
             self._liveness.commit(state, without_eligible(state, broker), decision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from raylog.core.config import validate_topic_config
+from raylog.core.config import TopicConfig, sleep_after_ms, validate_topic_config
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
@@ -28,7 +28,14 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.core.ids import BrokerId
-from raylog.core.metadata.records import PartitionsAdded, TopicConfigured, TopicCreated, TopicDeleted
+from raylog.core.metadata.image import MetadataImage, TopicImage
+from raylog.core.metadata.records import (
+    PartitionsAdded,
+    PartitionsBornAsleep,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""
@@ -83,6 +90,7 @@ class Topics:
         else:
             assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
         config = _checked_config(event.config, len(assignment[0]))
+        self._check_awake(config, assignment, decision.image)
         if event.validate_only:
             decision.reply(event.request, [""])
             return
@@ -127,17 +135,43 @@ class Topics:
         config = _checked_config({**kept, **event.set}, factor)
         if config != topic.config:
             decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
-            # An unclean election may have just been allowed.
+            kept_bytes = TopicConfig.from_dict(config).retention_bytes
             for state in list(topic.partitions):
+                if state.asleep is not None and 0 <= kept_bytes < state.asleep.size_bytes:
+                    self._liveness.wake(state.partition, decision)  # it has records to remove
+                # An unclean election may have just been allowed.
                 self._liveness.settle(state.partition, decision)
         decision.reply(event.request, [])
 
     def _write(self, name: str, config: Mapping[str, str], assignment: Assignment, decision: ControllerDecision) -> str:
         topic_id = self._settings.new_topic_id()
         decision.write(TopicCreated(topic_id=topic_id, topic=name, config=config, partitions=assignment))
-        for state in decision.image.topics[name].partitions:
-            self._liveness.expect(state, decision)
+        self._begin(decision.image.topics[name], 0, decision)
         return topic_id
+
+    def _begin(self, topic: TopicImage, first: int, decision: ControllerDecision) -> None:
+        """Begin the partitions from ``first`` on: asleep, or where they never sleep awake."""
+        sleeps = sleep_after_ms(topic.config, decision.image.config) >= 0
+        if sleeps and decision.image.feature_level >= PartitionsBornAsleep.LEVEL:
+            decision.write(PartitionsBornAsleep(topic=topic.name, first=first, end=len(topic.partitions)))
+            self._liveness.settle_sleepers(decision)
+            return
+        for state in topic.partitions[first:]:
+            self._liveness.expect(state, decision)
+
+    def _check_awake(self, config: Mapping[str, str], assignment: Assignment, image: MetadataImage) -> None:
+        """Refuse partitions that never sleep where a broker could not bear their replicas, all awake."""
+        if sleep_after_ms(config, image.config) >= 0:
+            return
+        added = Counter(broker for replicas in assignment for broker in replicas)
+        for broker, count in sorted(added.items()):
+            limit = image.awake_limit(broker)
+            if limit is not None and image.awake[broker] + count > limit:
+                raise InvalidPartitions(
+                    f"Broker {broker} would have {image.awake[broker] + count} replicas awake and may have {limit} "
+                    "(replica.awake.max, or what its machine bears). Let the topic's partitions sleep "
+                    "(replica.sleep.after.ms), create fewer, or add brokers."
+                )
 
     def create_partitions(self, event: CreatePartitionsReceived, decision: ControllerDecision) -> None:
         """Add partitions for a client; records that are there already stay where they are."""
@@ -165,9 +199,9 @@ class Topics:
             assignment = self.placed(added, factor, decision)
         else:
             assignment = self.given(event.assignment, added, factor, decision)
+        self._check_awake(topic.config, assignment, image)
         decision.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
-        for state in topic.partitions[present:]:
-            self._liveness.expect(state, decision)
+        self._begin(topic, present, decision)
         decision.reply(event.request, [])
 
     def placed(self, partitions: int, replication_factor: int, decision: ControllerDecision) -> Assignment:

@@ -131,6 +131,12 @@ class StartFailed(RaylogError):
     code = 1009
 
 
+class TooManyAwake(RetriableError):
+    """As many replicas are awake on a broker as it may have; try again when others have fallen asleep."""
+
+    code = 1013
+
+
 class StopRefused(RaylogError):
     """The broker cannot stop without partitions or the metadata becoming unavailable."""
 

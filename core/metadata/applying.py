@@ -21,8 +21,10 @@ from raylog.core.metadata.records import (
     CoordinatorPlaced,
     FeatureLevelRaised,
     MetadataRecord,
+    PartitionAsleep,
     PartitionChanged,
     PartitionsAdded,
+    PartitionsBornAsleep,
     ProducerIdsAllocated,
     ReplicaLogLost,
     ReplicaPlaced,
@@ -33,7 +35,7 @@ from raylog.core.metadata.records import (
     TopicsDeletedBefore,
     VotersEntered,
 )
-from raylog.core.partition import PartitionState, ReplicaPlace
+from raylog.core.partition import NEVER_WRITTEN, PartitionState, ReplicaPlace, SleepPoint
 
 DELETED_TOPICS_MAX = 10_000
 """Deleted topics that are remembered; a broker that missed more deletions keeps the folders of the earlier ones."""
@@ -64,6 +66,7 @@ def _broker_registered(image: ImageTables, record: BrokerRegistered) -> None:
         port=record.port,
         directory_id=record.directory_id,
         levels=LevelRange(record.lowest_level, record.highest_level),
+        awake_max=record.awake_max,
         stopped=held is not None and held.stopped,
     )
 
@@ -96,15 +99,18 @@ def _topic_created(image: ImageTables, record: TopicCreated) -> None:
         config=dict(record.config),
         partitions=[],
     )
-    _add_partitions(image.topics[record.topic], record.partitions)
+    image.topic_names[record.topic_id] = record.topic
+    _add_partitions(image, image.topics[record.topic], record.partitions)
 
 
 def _partitions_added(image: ImageTables, record: PartitionsAdded) -> None:
     require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
-    _add_partitions(image.topics[record.topic], record.partitions)
+    _add_partitions(image, image.topics[record.topic], record.partitions)
 
 
-def _add_partitions(topic: TopicImage, partitions: tuple[tuple[BrokerId, ...], ...]) -> None:
+def _add_partitions(image: ImageTables, topic: TopicImage, partitions: tuple[tuple[BrokerId, ...], ...]) -> None:
+    for replicas in partitions:
+        image.awake.update(replicas)
     topic.partitions.extend(
         PartitionState(
             topic_id=topic.topic_id,
@@ -124,7 +130,11 @@ def _topic_configured(image: ImageTables, record: TopicConfigured) -> None:
 
 def _topic_deleted(image: ImageTables, record: TopicDeleted) -> None:
     require(image.topic(record.topic, record.topic_id) is not None, f"topic {record.topic} exists")
+    for state in image.topics[record.topic].partitions:
+        if state.asleep is None:
+            image.awake.subtract(state.replicas)
     del image.topics[record.topic]
+    del image.topic_names[record.topic_id]
     image.deleted_topics[record.topic_id] = None
     while len(image.deleted_topics) > DELETED_TOPICS_MAX:
         del image.deleted_topics[next(iter(image.deleted_topics))]
@@ -143,6 +153,9 @@ def _partition_changed(image: ImageTables, record: PartitionChanged) -> None:
     state = _existing(image, record.topic, record.partition)
     require(record.partition_epoch > state.partition_epoch, f"the partition epoch of {state.partition} rises")
     require(record.leader_epoch >= state.leader_epoch, f"the leader epoch of {state.partition} never falls")
+    if state.asleep is None:
+        image.awake.subtract(state.replicas)
+    image.awake.update(record.replicas)
     places = tuple(state.place(broker) or ReplicaPlace(broker=broker) for broker in record.replicas)
     image.topics[record.topic].partitions[record.partition] = replace(
         state,
@@ -156,6 +169,7 @@ def _partition_changed(image: ImageTables, record: PartitionChanged) -> None:
         unclean_leader_epoch=record.unclean_leader_epoch,
         adding=record.adding,
         removing=record.removing,
+        asleep=None,
     )
     for broker in state.replicas:
         if broker not in record.replicas:
@@ -170,6 +184,26 @@ def _partition_changed(image: ImageTables, record: PartitionChanged) -> None:
             for (partition, broker), log_id in image.lost_logs.items()
             if partition != state.partition or (broker in record.isr and broker != record.leader)
         }
+
+
+def _partition_asleep(image: ImageTables, record: PartitionAsleep) -> None:
+    _partition_changed(image, record)
+    partitions = image.topics[record.topic].partitions
+    state = partitions[record.partition]
+    image.awake.subtract(state.replicas)
+    places = tuple(ReplicaPlace(broker=place.broker, incarnation=place.incarnation) for place in state.places)
+    partitions[record.partition] = replace(state, places=places, asleep=SleepPoint.from_row(record.asleep))
+
+
+def _partitions_born_asleep(image: ImageTables, record: PartitionsBornAsleep) -> None:
+    require(record.topic in image.topics, f"topic {record.topic} exists")
+    partitions = image.topics[record.topic].partitions
+    require(0 <= record.first <= record.end <= len(partitions), f"{record.topic} has the partitions that are born")
+    for number in range(record.first, record.end):
+        state = partitions[number]
+        require(not state.partition_epoch, f"{state.partition} is new")
+        partitions[number] = replace(state, leader=state.replicas[0], asleep=NEVER_WRITTEN)
+        image.awake.subtract(state.replicas)
 
 
 def _replica_placed(image: ImageTables, record: ReplicaPlaced) -> None:
@@ -242,6 +276,8 @@ APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
     TopicDeleted: _topic_deleted,
     TopicsDeletedBefore: _topics_deleted_before,
     PartitionChanged: _partition_changed,
+    PartitionAsleep: _partition_asleep,
+    PartitionsBornAsleep: _partitions_born_asleep,
     ReplicaPlaced: _replica_placed,
     ReplicaRemovedBefore: _replica_removed_before,
     ReplicaLogLost: _replica_log_lost,

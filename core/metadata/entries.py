@@ -5,16 +5,26 @@ Changed only by metadata records (``applying.py``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from raylog.core.features import FIRST, FIRST_LEVEL, LevelRange
-from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, ProducerId, TopicPartition
+from raylog.core.ids import (
+    NO_LEADER,
+    BrokerId,
+    ControllerEpoch,
+    Incarnation,
+    LeaderEpoch,
+    ProducerId,
+    TopicPartition,
+)
 from raylog.core.partition import PartitionState
 
 NO_CONTROLLER: Final = ControllerEpoch(0)
 FIRST_PRODUCER: Final = ProducerId(0)
+AWAKE_KEY: Final = "replica.awake.max"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,8 @@ class BrokerImage:
     directory_id: str
     levels: LevelRange = FIRST
     """The feature levels that its release knows."""
+    awake_max: int = -1
+    """How many replicas its machine bears awake, those of other brokers there included; -1 = not known."""
     online: bool = True
     stopped: bool = False
     """A stop was requested, and no resume since."""
@@ -76,6 +88,10 @@ class ImageTables:
     """The cluster's feature level, see ``core/features.py``."""
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
+    awake: Counter[BrokerId] = field(default_factory=Counter)
+    """How many replicas each broker has of partitions that are awake."""
+    topic_names: dict[str, str] = field(default_factory=dict)
+    """The name of each topic by its id."""
     coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
     deleted_topics: dict[str, None] = field(default_factory=dict)
     """Ids of the topics that were deleted last, oldest first; brokers may remove their folders."""
@@ -108,9 +124,30 @@ class ImageTables:
         for name in sorted(self.topics):
             yield from self.topics[name].partitions
 
+    def leader_of(self, state: PartitionState) -> BrokerId:
+        """Return the broker that leads a partition now; NO_LEADER also while the one that a sleeper has is offline."""
+        if state.asleep is None:
+            return state.leader
+        broker = self.brokers.get(state.leader)
+        return state.leader if broker is not None and broker.online and not broker.stopped else NO_LEADER
+
     def online_brokers(self) -> list[BrokerImage]:
         """Return the brokers that run, by id."""
         return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
+
+    def awake_limit(self, broker: BrokerId) -> int | None:
+        """Return how many replicas a broker may have awake; None = as many as there are.
+
+        The brokers of one machine share what it bears.
+        """
+        stated = int(self.config.get(AWAKE_KEY, "-1"))
+        if stated >= 0:
+            return stated
+        found = self.brokers.get(broker)
+        if found is None or found.awake_max < 0:
+            return None
+        sharing = sum(other.online and other.node_id == found.node_id for other in self.brokers.values())
+        return found.awake_max // max(1, sharing)
 
     def is_stopped(self, broker: BrokerId) -> bool:
         """Return whether a stop of the broker was requested, and no resume since."""

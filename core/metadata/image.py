@@ -6,6 +6,7 @@ mutator of an image, for live decisions and for recovery alike, so equal records
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -23,7 +24,9 @@ from raylog.core.metadata.records import (
     CoordinatorPlaced,
     FeatureLevelRaised,
     MetadataRecord,
+    PartitionAsleep,
     PartitionChanged,
+    PartitionsBornAsleep,
     ProducerIdsAllocated,
     ReplicaLogLost,
     ReplicaPlaced,
@@ -88,6 +91,7 @@ class MetadataImage(ImageTables):
                     directory_id=broker.directory_id,
                     lowest_level=broker.levels.lowest,
                     highest_level=broker.levels.highest,
+                    awake_max=broker.awake_max,
                 )
             )
             if not broker.online:
@@ -121,6 +125,7 @@ class MetadataImage(ImageTables):
     def _topic_records(self, topic: TopicImage) -> Iterator[MetadataRecord]:
         replicas = tuple(state.replicas for state in topic.partitions)
         yield TopicCreated(topic_id=topic.topic_id, topic=topic.name, config=topic.config, partitions=replicas)
+        yield from _born_asleep(topic)
         for state in topic.partitions:
             if state.partition_epoch:
                 yield partition_changed(state)
@@ -156,6 +161,8 @@ class MetadataImage(ImageTables):
             require(
                 found is not None and broker not in found.replicas, f"broker {broker} holds no replica of {partition}"
             )
+        awake = Counter(broker for state in self.partitions() if state.asleep is None for broker in state.replicas)
+        require(+self.awake == awake, f"{dict(self.awake)} replicas are counted awake, and {dict(awake)} are")
         incarnations = [place.incarnation for state in self.partitions() for place in state.places]
         incarnations += [broker.incarnation for broker in self.brokers.values()]
         granted = [incarnation for incarnation in incarnations if incarnation >= 0]
@@ -176,14 +183,22 @@ class MetadataImage(ImageTables):
         if state.leader != NO_LEADER:
             place = state.place(state.leader)
             require(state.leader in isr, f"the leader of {name} is in its ISR")
-            require(place is not None and place.port != 0, f"the leader of {name} runs")
-            require(state.leader_epoch > 0, f"the leader of {name} was elected")
+            is_asleep = state.asleep is not None
+            require(place is not None and (place.port != 0) != is_asleep, f"the leader of {name} runs, or it sleeps")
+            require(state.leader_epoch > 0 or is_asleep, f"the leader of {name} was elected")
             require((state.partition, state.leader) not in self.lost_logs, f"the leader of {name} has its log")
+        if state.asleep is not None:
+            require(state.leader != NO_LEADER, f"{name} sleeps with a leader")
+            require(all(not place.port for place in state.places), f"{name} sleeps, and no replica of it runs")
+            require(not moving, f"{name} sleeps, and does not move")
+            require(
+                state.asleep.log_start_offset <= state.asleep.end_offset, f"the log of {name} begins before its end"
+            )
 
 
 def partition_changed(state: PartitionState) -> PartitionChanged:
     """Return the record that carries ``state``, places aside."""
-    return PartitionChanged(
+    changed = PartitionChanged(
         topic=state.partition.topic,
         partition=state.partition.partition,
         leader=state.leader,
@@ -196,6 +211,22 @@ def partition_changed(state: PartitionState) -> PartitionChanged:
         adding=state.adding,
         removing=state.removing,
     )
+    if state.asleep is None:
+        return changed
+    fields = {name: getattr(changed, name) for name in PartitionChanged.__dataclass_fields__}
+    return PartitionAsleep(**fields, asleep=state.asleep.to_row())
+
+
+def _born_asleep(topic: TopicImage) -> Iterator[PartitionsBornAsleep]:
+    """Yield the record for each run of partitions that nothing has happened to since they were born asleep."""
+    first = None
+    for number, state in enumerate((*topic.partitions, None)):
+        is_unborn = state is not None and state.asleep is not None and not state.partition_epoch
+        if is_unborn and first is None:
+            first = number
+        elif not is_unborn and first is not None:
+            yield PartitionsBornAsleep(topic=topic.name, first=first, end=number)
+            first = None
 
 
 def replica_placed(partition: TopicPartition, place: ReplicaPlace, log_id: str = "") -> ReplicaPlaced:

@@ -48,7 +48,7 @@ def record_from_wire(row: Sequence[object]) -> MetadataRecord:
         )
     layout = _layout(kind)
     values = row[1:]
-    required = sum(1 for _, _, optional in layout if not optional)
+    required = max((place for place, (_, _, optional) in enumerate(layout, start=1) if not optional), default=0)
     if len(values) < required:
         raise ValueError(f"metadata record {name} has {len(values)} fields where {required} are needed; it is damaged")
     return kind(**{name: _READERS[reader](value) for (name, reader, _), value in zip(layout, values, strict=False)})
@@ -100,6 +100,8 @@ class BrokerRegistered(MetadataRecord):
     lowest_level: int = FIRST_LEVEL
     highest_level: int = FIRST_LEVEL
     """The feature levels that the broker's release knows."""
+    awake_max: int = -1
+    """How many replicas its machine bears awake, those of other brokers there included; -1 = not known."""
 
 
 @_record
@@ -204,6 +206,29 @@ class PartitionChanged(MetadataRecord):
     unclean_leader_epoch: LeaderEpoch = NO_ELECTION_YET
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAsleep(PartitionChanged):
+    """As :class:`PartitionChanged`, of a partition that sleeps from here on: none of its replicas has a process.
+
+    ``asleep`` is a :class:`~raylog.core.partition.SleepPoint` as a row. The next :class:`PartitionChanged` wakes it.
+    """
+
+    LEVEL: ClassVar[int] = 2
+    asleep: tuple[int, ...]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsBornAsleep(MetadataRecord):
+    """The partitions from ``first`` up to ``end``, new ones, sleep: each is led by the first of its replicas."""
+
+    LEVEL: ClassVar[int] = 2
+    topic: str
+    first: int
+    end: int
 
 
 @_record
@@ -336,6 +361,7 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "str": _str,
     "Mapping[str, str]": _config,
     "tuple[BrokerId, ...]": _brokers,
+    "tuple[int, ...]": lambda value: tuple(_int(item) for item in _rows(value)),
     "tuple[str, ...]": lambda value: tuple(_str(item) for item in _rows(value)),
     "tuple[tuple[BrokerId, ...], ...]": lambda value: tuple(_brokers(row) for row in _rows(value)),
 }

@@ -98,7 +98,7 @@ def _replica_manager(view: BrokerView) -> Iterator[Family]:
             if broker in state.replicas:
                 partitions += 1
                 place = state.place(broker)
-                offline += place is None or place.port == 0
+                offline += state.asleep is None and (place is None or place.port == 0)
                 adding += broker in state.adding
             if state.leader == broker:
                 least = min_insync(topic, state)
@@ -166,7 +166,7 @@ def _logs(view: BrokerView) -> Iterator[Family]:
     current = Family("kafka_topic_partition_current_offset", "gauge", "High watermark of a partition, at its leader.")
     oldest = Family("kafka_topic_partition_oldest_offset", "gauge", "First offset of a partition, at its leader.")
     by_topic: dict[str, int] = {}
-    by_role = dict.fromkeys(("leader", "follower", "idle", "starting", "unreachable"), 0)
+    by_role = dict.fromkeys(("leader", "follower", "idle", "starting", "unreachable", "asleep"), 0)
     for partition, figures in sorted(view.replicas.items()):
         role = "unreachable" if figures is None else figures.role
         by_role[role] = by_role.get(role, 0) + 1
@@ -182,6 +182,22 @@ def _logs(view: BrokerView) -> Iterator[Family]:
             if role == "leader":
                 current.samples.append(("", labels, figures.high_watermark))
                 oldest.samples.append(("", labels, figures.log_start_offset))
+    for state in view.image.partitions():
+        log = state.asleep
+        if log is None or view.broker not in state.replicas:
+            continue
+        by_role["asleep"] += 1
+        name = state.partition.topic
+        by_topic[name] = by_topic.get(name, 0) + log.size_bytes
+        if view.per_partition and log.end_offset:  # 10,000 partitions that were never used need no lines
+            labels = {"broker": label, "topic": name, "partition": str(state.partition.partition)}
+            size.samples.append(("", labels, log.size_bytes))
+            start.samples.append(("", labels, log.log_start_offset))
+            end.samples.append(("", labels, log.end_offset))
+            mark.samples.append(("", labels, log.end_offset))
+            if state.leader == view.broker:
+                current.samples.append(("", labels, log.end_offset))
+                oldest.samples.append(("", labels, log.log_start_offset))
     for topic, count in by_topic.items():
         total.add(count, broker=label, topic=topic)
     for role, count in by_role.items():
@@ -262,8 +278,14 @@ def controller_families(
         (
             "kafkacontroller_offlinepartitionscount",
             "gauge",
-            sum(state.leader == NO_LEADER for state in states),
+            sum(image.leader_of(state) == NO_LEADER for state in states),
             "Partitions without a leader.",
+        ),
+        (
+            "asleeppartitionscount",
+            "gauge",
+            sum(state.asleep is not None for state in states),
+            "Partitions that sleep: their replicas have no processes.",
         ),
         ("kafkacontroller_preferredreplicaimbalancecount", "gauge", away, "Partitions led by another than the first."),
         ("kafkacontroller_activebrokercount", "gauge", online, "Brokers that are connected to the controller."),

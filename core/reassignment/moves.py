@@ -6,6 +6,7 @@ Called by the controller's step, for requests and, once the event itself is hand
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
 from raylog.core.controller.decision import ControllerDecision
@@ -24,7 +25,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.core.ids import BrokerId, Incarnation, TopicPartition
+from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import partition_changed
 from raylog.core.metadata.records import ClusterConfigured
 from raylog.core.partition import PartitionState
@@ -190,9 +191,12 @@ class Moves:
     # ------------------------------------------------------------ decisions
 
     def _change(self, before: PartitionState, after: PartitionState, reason: str, decision: ControllerDecision) -> None:
-        """Write the new state, and stop the replicas that it no longer contains."""
+        """Write the new state, and stop the replicas that it no longer contains; a partition moves awake."""
         partition = before.partition
-        decision.write(partition_changed(after))
+        wakes = before.asleep is not None and is_moving(after)
+        decision.write(partition_changed(replace(after, asleep=None, leader=NO_LEADER) if wakes else after))
+        if wakes:
+            self._liveness.expect_woken(partition, before.leader, decision)
         decision.resend_state(partition)
         self._liveness.settle(partition, decision)
         present = decision.image.partition(partition)

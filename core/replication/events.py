@@ -179,6 +179,26 @@ class IsrChangeAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SleepRequested:
+    """The controller would have the partition sleep soon, if nothing was used for ``idle_ms``."""
+
+    cause: str
+    now_ms: int
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepAnswered:
+    """Answer to sleep proposal ``request``: ``error_code`` 0 and the new state, or an error; 1001 = outcome unknown."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    error_code: int
+    state: PartitionState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsReceived:
     """Delete-records request: everything below ``before_offset``; -1 = all committed records."""
 
@@ -223,7 +243,7 @@ LeaderRequest = ProduceReceived | FetchReceived | DeleteRecordsReceived | Consum
 LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped
 FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended
 EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced
-ControllerEvent = StateReceived | IsrChangeAnswered
+ControllerEvent = StateReceived | IsrChangeAnswered | SleepRequested | SleepAnswered
 Event = LeaderRequest | LeaderEvent | FollowerEvent | EitherEvent | ControllerEvent
 
 # ---------------------------------------------------------------- effects
@@ -382,6 +402,22 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeSleep:
+    """Propose to the controller that the partition sleeps; valid only at this leader epoch and partition epoch.
+
+    All replicas have the log up to ``end_offset`` on disk; ``last_epoch`` is that of its last record, -1 = none.
+    """
+
+    cause: str
+    request: RequestId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    log_start_offset: Offset
+    end_offset: Offset
+    last_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
     """The replica now leads, follows, or neither; parked requests were refused before."""
 
@@ -406,6 +442,7 @@ Effect = (
     | AnswerDiverging
     | SendFetch
     | ProposeIsr
+    | ProposeSleep
     | RoleChanged
     | ConsumerEffect
 )

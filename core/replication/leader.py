@@ -19,7 +19,7 @@ from raylog.core.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import BrokerId, Incarnation, Offset
+from raylog.core.ids import NO_EPOCH, BrokerId, Incarnation, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
@@ -30,10 +30,12 @@ from raylog.core.replication.events import (
     Effect,
     FetchReceived,
     IsrChangeAnswered,
+    ProposeSleep,
     RefuseRequest,
     RequestId,
     ResignLeadership,
 )
+from raylog.core.replication.idleness import Idleness
 from raylog.core.replication.isr import FollowerProgress, InSyncSet, may_join
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedFetches, ParkedProduces
@@ -60,6 +62,7 @@ class Leader:
         "epoch_start",
         "fetches",
         "followers",
+        "idleness",
         "isr",
         "produces",
         "settings",
@@ -92,6 +95,7 @@ class Leader:
         self._next_request = next_request
         self._note = note
         self.visibility = Visibility(log)
+        self.idleness = Idleness(now_ms)
         self._answerable = log.high_watermark  # below it, enough replicas have what acks=all requires
         self._doubt_at_ms = now_ms + settings.fetch_timeout_ms
         self._resign_at_ms = now_ms
@@ -106,6 +110,7 @@ class Leader:
 
     def adopt(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Adopt a newer state, or newer places, of the same leader epoch."""
+        self.idleness.state_came(state.partition_epoch)
         self.isr.adopt(state)
         self._meet_followers(now_ms)
         self.advance(cause, out)
@@ -223,6 +228,7 @@ class Leader:
         if lagging:
             self._propose(cause, now_ms, out, leaving=lagging)
         self.claim(cause, now_ms, out)
+        self._sleep_if_unused(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
         """When the next tick is due, members that lag and failing disks apart."""
@@ -286,6 +292,45 @@ class Leader:
                 self._note(f"the disk {trouble}: resign from leader epoch {state.leader_epoch}")
                 out.now.append(ResignLeadership(cause=cause, leader_epoch=state.leader_epoch))
                 return
+
+    def _sleep_if_unused(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Propose that the partition sleeps when nothing was written or read for long, and all replicas have all."""
+        idleness, log = self.idleness, self._log
+        if self.visibility.is_touched:
+            self.visibility.is_touched = False
+            idleness.active_ms = now_ms
+        resend_at_ms = now_ms + self.settings.fetch_timeout_ms
+        again = idleness.due_again(now_ms, resend_at_ms)
+        if again is not None:
+            out.now.append(again)
+        elif idleness.is_due(now_ms, self.settings.sleep_after_ms) and self._may_sleep(now_ms):
+            state = self.isr.state
+            epoch = log.epochs.epoch_for(Offset(log.end - 1)) if log.start < log.end else None
+            self._note(f"propose to sleep at {log.end}")
+            proposal = ProposeSleep(
+                cause=cause,
+                request=self._next_request(),
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                log_start_offset=log.start,
+                end_offset=log.end,
+                last_epoch=NO_EPOCH if epoch is None else epoch,
+            )
+            out.now.append(idleness.propose(proposal, resend_at_ms))
+
+    def _may_sleep(self, now_ms: int) -> bool:
+        """Whether every replica runs, is in sync and has the whole log, all of which is committed."""
+        log, state = self._log, self.isr.state
+        if state.elr or state.adding or state.removing or len(state.isr) < len(state.replicas):
+            return False
+        if self.isr.pending is not None or self.produces.is_busy or self.deletions.waiting:
+            return False
+        if log.disk.hanging_ms or log.disk.is_failing(now_ms) or not log.high_watermark == log.durable_end == log.end:
+            return False
+        return self.visibility.exposed is not None and all(
+            progress.durable_end == log.end and progress.log_start >= log.start and not progress.disk_failing
+            for progress in self.followers.values()
+        )
 
     def _earned_watermark(self) -> Offset:
         return committed_end(

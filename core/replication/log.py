@@ -32,6 +32,8 @@ class ReplicationSettings:
     """Fetch timeout: the fetch is sent again; must exceed the leader's long poll."""
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
+    sleep_after_ms: int = -1
+    """The partition sleeps when nothing was written to it or read from it for so long; -1 = never."""
     catch_up_bytes_per_s: int = 0
     """Fetch rate of this replica while a reassignment adds it and it is not in sync; 0 = unlimited."""
 

@@ -47,6 +47,11 @@ class ParkedProduces:
         self._by_watermark: list[tuple[Offset, RequestId]] = []
         self._by_disk: list[tuple[Offset, RequestId]] = []
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is appended or waits."""
+        return bool(self._appending or self._waiting)
+
     def add(self, request: RequestId, produce: ParkedProduce) -> None:
         """Keep a request whose append is in progress."""
         if request in self._appending or request in self._waiting:

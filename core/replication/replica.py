@@ -48,6 +48,8 @@ from raylog.core.replication.events import (
     RequestDropped,
     RequestId,
     RoleChanged,
+    SleepAnswered,
+    SleepRequested,
     StateReceived,
     Synced,
     Tick,
@@ -118,6 +120,11 @@ class ReplicaMachine(ReplicaViews):
                     self._on_state(event, out)
                 case IsrChangeAnswered():
                     self._on_isr_answered(event, out)
+                case SleepRequested():
+                    if self._leader is not None:
+                        self._leader.idleness.hurry(event.now_ms, event.idle_ms)
+                case SleepAnswered():
+                    self._on_sleep_answered(event, out)
                 case _:
                     assert_never(event)
         except InvariantBroken as broken:
@@ -151,6 +158,11 @@ class ReplicaMachine(ReplicaViews):
                 refusal = error or NotLeaderOrFollower()
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
             return
+        if leader.idleness.is_closed and isinstance(event, (ProduceReceived, DeleteRecordsReceived)):
+            if not isinstance(event, ProduceReceived) or event.acks != 0:
+                falls_asleep = NotLeaderOrFollower("The partition falls asleep; refresh the metadata.")
+                out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=falls_asleep))
+            return
         match event:
             case ProduceReceived():
                 self._on_produce(leader, event, out)
@@ -159,6 +171,7 @@ class ReplicaMachine(ReplicaViews):
             case ConsumerFetchReceived():
                 leader.visibility.on_fetch(event, out)
             case DeleteRecordsReceived():
+                leader.idleness.active_ms = event.now_ms
                 leader.deletions.on_request(event, leader.visibility.exposed, out)
             case ListOffsetsReceived():
                 leader.visibility.list_offsets(event, self.leader_epoch, out)
@@ -209,6 +222,7 @@ class ReplicaMachine(ReplicaViews):
         if leader is None or produce is None:
             require(False, f"append {event.request} was not requested")
             return
+        leader.idleness.active_ms = event.now_ms
         if not event.duplicate:
             if event.first_offset != log.end:
                 require(False, f"append at {event.first_offset}, log end is {log.end}")
@@ -254,6 +268,13 @@ class ReplicaMachine(ReplicaViews):
         if self._leader is not None:
             self._leader.on_isr_answered(event)
 
+    def _on_sleep_answered(self, event: SleepAnswered, out: Outbox[Effect]) -> None:
+        if event.error_code == 0 and event.state is not None:
+            self._adopt(event.state, event.cause, event.now_ms, out)
+        if self._leader is not None:
+            settings = self._settings
+            self._leader.idleness.answered(event, settings.isr_retry_ms, settings.sleep_after_ms)
+
     def _on_state(self, event: StateReceived, out: Outbox[Effect]) -> None:
         if event.incarnation != self.incarnation:
             self._note(f"ignored: addressed to incarnation {event.incarnation}")
@@ -272,9 +293,9 @@ class ReplicaMachine(ReplicaViews):
         if state.topic_id != held.topic_id or state.leader_epoch < held.leader_epoch:
             self._note("ignored: of another topic or an older leader epoch")
         elif state.partition_epoch > held.partition_epoch:
-            if state.leader_epoch > held.leader_epoch or state.leader != held.leader:
+            if state.leader_epoch > held.leader_epoch or state.leader != held.leader or state.asleep is not None:
                 require(
-                    state.leader_epoch > held.leader_epoch or state.leader == NO_LEADER,
+                    state.leader_epoch > held.leader_epoch or state.leader in (held.leader, NO_LEADER),
                     f"leader {state.leader} in the leader epoch {held.leader_epoch} of {held.leader}",
                 )
                 self._enter(state, cause, now_ms, out)
@@ -290,7 +311,7 @@ class ReplicaMachine(ReplicaViews):
                 self._leader.adopt(self.state, cause, now_ms, out)
 
     def _enter(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Take the role that a state of another leadership assigns."""
+        """Take the role that a state of another leadership assigns; none while the partition sleeps."""
         require(
             self._log.epochs.latest <= state.leader_epoch,
             f"the log knows leader epoch {self._log.epochs.latest}, the controller is at {state.leader_epoch}",
@@ -299,14 +320,14 @@ class ReplicaMachine(ReplicaViews):
             self._leader.resign(cause, out)
         self.state, self._leader, self._follower = state, None, None
         self._count_replicas()
-        leading = state.leader == self.broker
+        leading = state.leader == self.broker and state.asleep is None
         self._note(f"leader epoch {state.leader_epoch} of {state.leader}, isr {state.isr}")
         if leading:
             self._lead(state, cause, now_ms, out)
         out.now.append(RoleChanged(cause=cause, leading=leading, leader=state.leader, leader_epoch=state.leader_epoch))
         if leading:
             self._serve(cause, now_ms, out)
-        elif state.leader != NO_LEADER and self.broker in state.replicas:
+        elif state.leader != NO_LEADER and self.broker in state.replicas and state.asleep is None:
             self._follower = Follower(
                 leader=state.leader,
                 leader_epoch=state.leader_epoch,

@@ -96,6 +96,11 @@ class ReplicaViews:
         return tuple(self._log.epochs.entries)
 
     @property
+    def falls_asleep(self) -> bool:
+        """Whether this leader has proposed that its partition sleeps, and does not know the outcome yet."""
+        return self._leader is not None and self._leader.idleness.is_closed
+
+    @property
     def parked_consumer_fetches(self) -> int:
         """Number of consumer fetches parked here."""
         return 0 if self._leader is None else len(self._leader.visibility.waiting)

@@ -38,7 +38,7 @@ class _Waiting:
 class Visibility:
     """Consumers' fetches of one leader epoch. Invariant: none waits for records that are visible and untried."""
 
-    __slots__ = ("_log", "exposed", "waiting")
+    __slots__ = ("_log", "exposed", "is_touched", "waiting")
 
     def __init__(self, log: ReplicaLog) -> None:
         """Start without parked fetches."""
@@ -46,6 +46,8 @@ class Visibility:
         self.exposed: Offset | None = None
         """The high watermark for clients; None until it has reached the start of this epoch (rule R3)."""
         self.waiting: dict[RequestId, _Waiting] = {}
+        self.is_touched = False
+        """Whether records were read since this was last looked at; waiting at the end is no reading."""
 
     def on_fetch(self, event: ConsumerFetchReceived, out: Outbox[Effect]) -> None:
         """Try a fetch if there are records to read or its timeout has passed, else park it."""
@@ -89,6 +91,7 @@ class Visibility:
         elif event.timestamp == LATEST:
             out.now.append(AnswerOffset(request=request, offset=exposed, leader_epoch=leader_epoch))
         else:
+            self.is_touched = True
             out.now.append(
                 FindTimestamp(request=request, timestamp=event.timestamp, upper=exposed, leader_epoch=leader_epoch)
             )
@@ -134,6 +137,7 @@ class Visibility:
             )
             out.now.append(RefuseRequest(cause=fetch.cause, request=fetch.request, error=error))
         elif is_last or fetch.fetch_offset < log.high_watermark:
+            self.is_touched |= fetch.fetch_offset < log.high_watermark
             exposed = -1 if self.exposed is None else self.exposed
             out.now.append(
                 TryFetch(

@@ -19,6 +19,7 @@ VICTIM = 0
 """The partition whose leader is killed."""
 PROGRESS_EVERY = 5_000
 FAILOVER_DEADLINE_S = 30.0
+START_LOOK_S = 0.1
 
 
 @dataclass
@@ -64,18 +65,24 @@ def produce(console: Console, checks: Checks, cluster: raylog.Cluster, topic: st
 
 
 def _kill_leader(cluster: raylog.Cluster, topic: str) -> tuple[Failover, threading.Thread]:
-    with raylog.Admin() as admin:
-        old = admin.describe_topic(topic).partitions[VICTIM].leader
-    replica = next(
-        replica
-        for replica in cluster.replicas()
-        if (replica["topic"], replica["partition"], replica["broker"]) == (topic, VICTIM, old)
-    )
-    failover = Failover(pid=replica["pid"], old_leader=old)
+    failover = _leader_of(cluster, topic)
     os.kill(failover.pid, signal.SIGKILL)
     watcher = threading.Thread(target=_watch, args=(topic, failover, time.monotonic()), name="failover watch")
     watcher.start()
     return failover, watcher
+
+
+def _leader_of(cluster: raylog.Cluster, topic: str) -> Failover:
+    """Return the leader's broker and process; a partition that has slept until now may still be waking."""
+    deadline = time.monotonic() + FAILOVER_DEADLINE_S
+    with raylog.Admin() as admin:
+        while time.monotonic() < deadline:
+            leader = admin.describe_topic(topic).partitions[VICTIM].leader
+            for replica in cluster.replicas():
+                if (replica["topic"], replica["partition"], replica["broker"]) == (topic, VICTIM, leader):
+                    return Failover(pid=replica["pid"], old_leader=leader)
+            time.sleep(START_LOOK_S)
+    raise TimeoutError(f"{topic}-{VICTIM} has no leader that runs")
 
 
 def _watch(topic: str, failover: Failover, killed_at: float) -> None:

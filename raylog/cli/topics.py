@@ -177,6 +177,20 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
                 click.echo(f"Topic {name} deleted.")
 
 
+@topic.command()
+@click.argument("name")
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@cluster_options
+def wake(target: Target, name: str, partitions: tuple[int, ...]) -> None:
+    """Wake partitions that sleep, so that the first record or read finds their replicas running.
+
+    They sleep again after `replica.sleep.after.ms` without use.
+    """
+    with _admin(target) as admin:
+        slept = admin.wake_partitions(name, partitions or None)
+    click.echo(f"Topic {name}: {slept} {'partition' if slept == 1 else 'partitions'} slept and wake now.")
+
+
 @topic.command("delete-records")
 @click.argument("name")
 @click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")

@@ -92,6 +92,11 @@ class PartitionLog(ReadableLog):
         return cls(folder, config, checkpoints, state, created=created, now_ms=now_ms)
 
     @property
+    def oldest_ms(self) -> int:
+        """Newest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
+        return self.segments[0].max_timestamp if self.log_start_offset < self.log_end_offset else -1
+
+    @property
     def _active(self) -> Segment:
         return self.segments[-1]
 

@@ -39,6 +39,8 @@ class LocalCluster:
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Tests that look into replicas need them awake; those about sleep say so.
+        self.config = {"replica.sleep.after.ms": "-1", "replica.awake.max": "100000", **self.config}
         self.controller: ControllerServer | None = None
         self.broker_servers: dict[int, BrokerServer] = {}
         self.replicas: dict[str, ReplicaServer] = {}
@@ -157,6 +159,10 @@ class LocalCluster:
         server = self.replicas.pop(name, None)
         if server is not None:
             await server.stop()
+
+    async def living(self, broker: int) -> list[str]:
+        """Return the names of a broker's replicas (the supervisor's factory)."""
+        return [name for name in self.replicas if f":broker-{broker}:" in name]
 
     async def all_home(self) -> None:
         """Wait until every place in the metadata is that of a running replica, and none of an earlier life."""

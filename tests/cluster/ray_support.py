@@ -27,6 +27,8 @@ from raylog.storage.batch.records import encode_batch
 from tests.waiting import wait_for
 
 T = TypeVar("T")
+AWAKE: Final = {"replica.sleep.after.ms": "-1"}
+"""For tests of replicas and their processes: those of a new partition start at once, and stay."""
 STORE_BYTES: Final = 80 * 2**20
 """Size of Ray's object store, which Raylog does not use."""
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from raylog.client.admin.descriptions import PartitionInfo
 
 BROKER_STYLE = {"online": "", "stopped": "yellow", "offline": "bold red"}
-STYLE = {"ok": "", "under-replicated": "red", "offline": "bold red"}
+STYLE = {"ok": "", "asleep": "dim", "under-replicated": "red", "offline": "bold red"}
+ROWS_MAX = 200
+"""Partitions that the table names; of a larger cluster those that are not as they should be, and counts."""
 
 
 @click.command()
@@ -62,6 +64,7 @@ def plain_partition(one: PartitionInfo) -> dict[str, Any]:
         "isr": list(one.isr),
         "elr": list(one.elr),
         "unclean_leader_epoch": one.unclean_leader_epoch,
+        "asleep": one.is_asleep,
     }
 
 
@@ -92,10 +95,12 @@ def broker_state(broker: dict[str, Any]) -> str:
 
 
 def condition(partition: dict[str, Any]) -> str:
-    """State of a partition: offline without a leader, under-replicated when a replica is out of sync."""
+    """State of a partition: offline without a leader, under-replicated when a replica is out of sync, or asleep."""
     if partition["leader"] < 0:
         return "offline"
-    return "under-replicated" if len(partition["isr"]) < len(partition["replicas"]) else "ok"
+    if len(partition["isr"]) < len(partition["replicas"]):
+        return "under-replicated"
+    return "asleep" if partition.get("asleep") else "ok"
 
 
 def _draw(found: dict[str, Any]) -> None:
@@ -112,9 +117,14 @@ def _draw(found: dict[str, Any]) -> None:
     if not rows:
         click.echo("\nNo topics yet; make one with `raylog topic create`.")
         return
+    asleep = sum(bool(row.get("asleep")) for _, row in rows)
+    title = f"{len(found['topics'])} topics, {len(rows)} partitions, {asleep} of them asleep"
+    if len(rows) > ROWS_MAX:
+        rows = [(topic, row) for topic, row in rows if condition(row) in ("offline", "under-replicated")][:ROWS_MAX]
+        title += f"; {len(rows)} that are not as they should be (--json names all)"
     click.echo()
     show_table(
-        f"{len(found['topics'])} topics, {len(rows)} partitions",
+        title,
         ["topic", "partition", "leader", "epoch", "replicas", "in sync", "state"],
         [
             [

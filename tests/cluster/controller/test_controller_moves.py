@@ -12,7 +12,7 @@ import pytest
 
 import raylog
 from raylog.actors.naming import node_broker_name
-from tests.cluster.ray_support import RayNodes, call_actor, kill, own_ray
+from tests.cluster.ray_support import AWAKE, RayNodes, call_actor, kill, own_ray
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -94,7 +94,7 @@ def test_partitions_are_led_again_after_the_controllers_node_is_lost(tmp_path: P
 def test_elections_are_possible_soon_after_the_controller_was_killed(tmp_path: Path) -> None:
     """First the controller alone is killed, then with it the leader of a partition; five times each."""
     with own_ray():
-        alone, with_leader, served = kill_and_wait(raylog.start(tmp_path / "data", brokers=3))
+        alone, with_leader, served = kill_and_wait(raylog.start(tmp_path / "data", brokers=3, config=AWAKE))
     for what, times in (
         ("the controller killed, all known again", alone),
         ("and a leader with it, another elected", with_leader),

@@ -69,17 +69,17 @@ async def test_a_broker_takes_part_only_if_it_knows_the_cluster_s_feature_level(
     cluster: LocalCluster, talk: Talk
 ) -> None:
     async with AsyncAdmin(**cluster.clients()) as admin:
-        assert await admin.describe_features() == FeatureDescription(1, dict.fromkeys((1, 2, 3), (1, 1)))
-        assert await admin.raise_feature_level() == (1, 1)
+        assert await admin.describe_features() == FeatureDescription(2, dict.fromkeys((1, 2, 3), (1, 2)))
+        assert await admin.raise_feature_level() == (2, 2)
         with pytest.raises(UnsupportedVersion, match="not known to broker 1, 2, 3; upgrade these first"):
-            await admin.raise_feature_level(2)
+            await admin.raise_feature_level(3)
         await cluster.stop_broker(3)
-        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(2, 3)):
+        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(3, 4)):
             await cluster.start_broker(3)
-            with pytest.raises(UnsupportedVersion, match=r"Broker 3 on node .* needs feature level 2 at least"):
+            with pytest.raises(UnsupportedVersion, match=r"Broker 3 on node .* needs feature level 3 at least"):
                 await cluster.broker_servers[3].wait_registered(10)
             await cluster.stop_broker(3)
-        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(1, 2)):
+        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(1, 3)):
             await cluster.start_broker(3)
             await cluster.broker_servers[3].wait_registered(10)
-        assert (await admin.describe_features()).brokers[3] == (1, 2)
+        assert (await admin.describe_features()).brokers[3] == (1, 3)

@@ -27,6 +27,7 @@ from raylog.core.errors import (
 )
 from raylog.rpc.auth.secret_files import SecretFiles
 from tests.cluster.ray_support import (
+    AWAKE,
     Wire,
     actor_names,
     alive,
@@ -62,7 +63,7 @@ def wire(ray_here: None, root: Path) -> Iterator[Wire]:
     """A cluster of three brokers with a topic of three partitions and three replicas each."""
     import raylog
 
-    cluster = raylog.start(root, brokers=3)
+    cluster = raylog.start(root, brokers=3, config=AWAKE)
     talk = Wire(cluster.secret())
     began = time.monotonic()
     talk.run(talk.call(talk.broker_endpoint(), "create_topic", [TOPIC, PARTITIONS, 3, None, {}, False, 10_000]))

@@ -15,7 +15,7 @@ import pytest
 import raylog
 from raylog import fork_workers
 from raylog.launch.cluster import Cluster
-from tests.cluster.ray_support import Wire, alive, kill, ray_folder
+from tests.cluster.ray_support import AWAKE, Wire, alive, kill, ray_folder
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -29,7 +29,7 @@ import json, sys, time
 import raylog
 from raylog import fork_workers
 with raylog.start(sys.argv[1], address="local") as cluster, raylog.Admin() as admin:
-    admin.create_topic("t")
+    admin.create_topic("t", config={"replica.sleep.after.ms": "-1"})
     rows = cluster.replicas()
     print(json.dumps([fork_workers._servers[0][0].pid] + [row["pid"] for row in rows]), flush=True)
     time.sleep(300)
@@ -44,7 +44,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with raylog.start(tmp_path_factory.mktemp("data"), brokers=3, address="local") as running:
+    with raylog.start(tmp_path_factory.mktemp("data"), brokers=3, config=AWAKE, address="local") as running:
         yield running
 
 

@@ -12,7 +12,7 @@ import pytest
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import SPARE_PREFIX, spare_prefix
 from raylog.actors.processes.spare_roles import ROLES_FOLDER, role_file, write_role
-from tests.cluster.ray_support import Wire, actor_names, alive, call_actor, kill, own_ray
+from tests.cluster.ray_support import AWAKE, Wire, actor_names, alive, call_actor, kill, own_ray
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -36,7 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wire(ray_here: None, root: Path) -> Iterator[Wire]:
     import raylog
 
-    cluster = raylog.start(root, brokers=3, config={"replica.spares": str(SPARES)})
+    cluster = raylog.start(root, brokers=3, config={**AWAKE, "replica.spares": str(SPARES)})
     talk = Wire(cluster.secret())
     yield talk
     talk.close()

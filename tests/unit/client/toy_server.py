@@ -74,6 +74,8 @@ class ToyCluster:
         """What serves at the endpoints in `replicas`."""
         self.partitions: dict[tuple[str, int], ToyPartition] = {}
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
+        self.asleep: set[tuple[str, int]] = set()
+        """Partitions that sleep: their leaders' brokers serve them, by `extra_methods`."""
         self.version = 0
         self.producer_ids = 0
         self.stopped: set[int] = set()
@@ -262,7 +264,9 @@ class ToyCluster:
         rows = []
         for partition in [partition for partition in self.partitions.values() if partition.topic == name]:
             places = [(broker, self.replicas[name, partition.partition, broker]) for broker in partition.replicas]
+            is_asleep = (name, partition.partition) in self.asleep
             leader = self.replicas.get((name, partition.partition, partition.leader))
+            leader = self.brokers.get(partition.leader) if is_asleep else leader
             host, port = (leader.host, leader.port) if leader is not None else ("", 0)
             reached = [MetadataReplica(broker, place.host, place.port) for broker, place in places]
             row = MetadataPartition(
@@ -274,6 +278,7 @@ class ToyCluster:
                 partition.replicas,
                 partition.replicas,
                 reached,
+                is_asleep=is_asleep,
             )
             rows.append(row)
         return MetadataTopic(0, topic_id, name, is_internal=False, partitions=rows, config=config)

@@ -2,22 +2,30 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
 from raylog.actors.broker.supervisor import ReplicaSupervisor
-from raylog.core.ids import BrokerId, Incarnation
-from raylog.core.metadata.image import MetadataImage
+from raylog.actors.naming import replica_name
+from raylog.core.ids import BrokerId, Incarnation, PartitionEpoch, TopicPartition
+from raylog.core.metadata.image import MetadataImage, partition_changed
 from raylog.core.metadata.records import (
     BrokerRegistered,
     BrokerResumed,
     BrokerStopped,
+    MetadataRecord,
+    PartitionChanged,
+    PartitionsBornAsleep,
     ReplicaPlaced,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
 )
+from raylog.core.metadata.touched import Touched
+from raylog.core.partition import NEVER_WRITTEN, PartitionState
 from tests.waiting import eventually
 
 TOPIC_ID = "a" * 32
@@ -33,6 +41,9 @@ class Workshop:
         self.calls = 0
         self.stuck: set[int] = set()
         self.newest: MetadataImage | None = None
+        self.left_over: set[str] = set()
+        """Actors of an earlier life of the broker."""
+        self.ended: list[str] = []
 
     def _maybe_fail(self) -> None:
         self.calls += 1
@@ -50,8 +61,13 @@ class Workshop:
         self._maybe_fail()
         self.configurations.append(dict(spec.topic_config))
 
+    async def living(self, broker: int) -> set[str]:
+        return {name for name in self.left_over if f":broker-{broker}:" in name}
+
     async def end(self, name: str) -> None:
         self._maybe_fail()
+        self.ended.append(name)
+        self.left_over.discard(name)
         for key, spec in list(self.running.items()):
             if f"{spec.topic}-{spec.partition}:" in name:
                 del self.running[key]
@@ -90,6 +106,36 @@ def placed(incarnation: int, port: int = 1) -> ReplicaPlaced:
     return ReplicaPlaced(
         topic="t", partition=0, broker=BrokerId(1), incarnation=Incarnation(incarnation), host="h", port=port
     )
+
+
+def named(partition: int) -> str:
+    return replica_name("t", partition, 1, TOPIC_ID)
+
+
+def changed(image: MetadataImage, *records: MetadataRecord) -> Touched:
+    """Apply records; returns what they were about."""
+    touched = Touched()
+    for record in records:
+        image.apply(record)
+    touched.note(records)
+    return touched
+
+
+def sleep_of(image: MetadataImage, partition: int, *, asleep: bool) -> PartitionChanged:
+    """The record by which a partition falls asleep or wakes."""
+    state = image.partition(TopicPartition("t", partition))
+    assert state is not None
+    epoch = PartitionEpoch(state.partition_epoch + 1)
+    return partition_changed(
+        replace(state, leader=BrokerId(1), asleep=NEVER_WRITTEN if asleep else None, partition_epoch=epoch)
+    )
+
+
+def folder_of(root: Path, partition: int = 0) -> Path:
+    folder = root / f"t-{partition}"
+    folder.mkdir()
+    (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}\n")
+    return folder
 
 
 def test_what_fails_is_tried_again(tmp_path: Path) -> None:
@@ -199,3 +245,96 @@ def test_the_replicas_of_a_stopped_broker_end_until_it_is_resumed(tmp_path: Path
         await eventually(lambda: set(factory.running) == {"t0", "t1"})
 
     play(tmp_path, story, partitions=2)
+
+
+# ---------------------------------------------------------------- partitions that sleep
+
+
+def test_a_replica_that_falls_asleep_ends_and_keeps_its_folder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await eventually(lambda: set(factory.running) == {"t0", "t1"})
+        supervisor.reconcile(image, changed(image, sleep_of(image, 0, asleep=True)))
+        await eventually(lambda: set(factory.running) == {"t1"})
+        supervisor.reconcile(image, changed(image, sleep_of(image, 0, asleep=False)))
+        await eventually(lambda: set(factory.running) == {"t0", "t1"})
+        assert folder.exists()
+
+    play(tmp_path, story, partitions=2)
+
+
+def test_a_topic_that_is_deleted_asleep_leaves_no_folder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        image.apply(PartitionsBornAsleep(topic="t", first=0, end=1))
+        supervisor.reconcile(image)
+        await asyncio.sleep(0)
+        supervisor.reconcile(image, changed(image, TopicDeleted(topic_id=TOPIC_ID, topic="t")))
+        await eventually(lambda: not folder.exists())
+        assert not factory.running
+
+    play(tmp_path, story)
+
+
+def test_a_topic_that_is_deleted_while_it_falls_asleep_leaves_no_folder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        supervisor.reconcile(image)
+        await eventually(lambda: bool(factory.running))
+        asleep = changed(image, sleep_of(image, 0, asleep=True))
+        supervisor.reconcile(image, asleep)
+        supervisor.reconcile(image, changed(image, TopicDeleted(topic_id=TOPIC_ID, topic="t")))
+        await eventually(lambda: not factory.running and not folder.exists())
+
+    play(tmp_path, story)
+
+
+def test_what_an_earlier_life_of_the_broker_left_running_asleep_is_ended(tmp_path: Path) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        elsewhere = replica_name("t", 0, 2, TOPIC_ID)
+        factory.left_over = {named(0), named(1), elsewhere}
+        factory.failures = 1
+        image.apply(PartitionsBornAsleep(topic="t", first=0, end=1))
+        supervisor.reconcile(image)
+        await eventually(lambda: factory.left_over == {named(1), elsewhere})
+        await eventually(lambda: set(factory.running) == {"t1"})
+        assert set(factory.ended) == {named(0)}, "what is awake runs on, and another broker's is left alone"
+
+    play(tmp_path, story, partitions=2)
+
+
+def test_nothing_is_looked_at_that_was_not_touched(tmp_path: Path) -> None:
+    """Many partitions are asleep: what changes in one costs what one costs."""
+    looked: list[str] = []
+
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        image.apply(PartitionsBornAsleep(topic="t", first=1, end=200))
+        supervisor.reconcile(image)
+        await eventually(lambda: set(factory.running) == {"t0"})
+        supervisor.reconcile(image, changed(image, placed(5)))
+        await eventually(lambda: len(factory.configurations) == 1)
+        calls = factory.calls
+        with mock.patch.object(MetadataImage, "partition", autospec=True, side_effect=counted(looked)):
+            supervisor.reconcile(image, changed(image, sleep_of(image, 7, asleep=False)))
+            await eventually(lambda: "t7" in factory.running)
+            supervisor.reconcile(image, changed(image, sleep_of(image, 7, asleep=True)))
+            await eventually(lambda: "t7" not in factory.running)
+        assert factory.calls == calls + 2, "one was started and ended"
+        assert set(looked) == {"t-7"}
+
+    play(tmp_path, story, partitions=200)
+
+
+def counted(looked: list[str]) -> Callable[..., PartitionState | None]:
+    """``MetadataImage.partition``, which notes what it is called for."""
+    original = MetadataImage.partition
+
+    def partition(image: MetadataImage, at: TopicPartition, topic_id: str | None = None) -> PartitionState | None:
+        looked.append(str(at))
+        return original(image, at, topic_id)
+
+    return partition

@@ -59,7 +59,12 @@ def leading(folder: Path) -> Iterator[ReplicaRunner]:
         sync=cast(Sync, sync),
         keeper=cast(Keeper, keeper),
         ports=ReplicaPorts(
-            send_fetch=nothing, propose_isr=nothing, resign=nothing, role_changed=nothing, fatal=nothing
+            send_fetch=nothing,
+            propose_isr=nothing,
+            propose_sleep=nothing,
+            resign=nothing,
+            role_changed=nothing,
+            fatal=nothing,
         ),
         flush=FlushPolicy(messages=1 << 60, ms=1_000),
         counters=ReplicaCounters(),

@@ -19,7 +19,14 @@ def test_every_effect_of_the_machine_is_carried_out(tmp_path: Path) -> None:
 
     config, flush = topic_settings({}, {})
     log = PartitionLog.open(tmp_path / "t-0", config, topic_id="t" * 32, topic="t", partition=0, now_ms=0)
-    ports = ReplicaPorts(send_fetch=nothing, propose_isr=nothing, resign=nothing, role_changed=nothing, fatal=nothing)
+    ports = ReplicaPorts(
+        send_fetch=nothing,
+        propose_isr=nothing,
+        propose_sleep=nothing,
+        resign=nothing,
+        role_changed=nothing,
+        fatal=nothing,
+    )
     try:
         runner = ReplicaRunner(
             TopicPartition("t", 0),

@@ -83,6 +83,9 @@ class Line:
             self.leader = Leader()
         return self.leader
 
+    def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
+        return self.metadata.update_leader(topic, partition, error.details.get("leader"))
+
     async def refresh(self, *_: object, timeout_s: float) -> None:
         self.refreshes += 1
 

@@ -32,6 +32,7 @@ from raylog.core.controller import (
     Refuse,
     ReplicaRegistrationReceived,
     Reply,
+    RestRequested,
     SendPartitionState,
     SessionHeartbeat,
     SessionLost,
@@ -41,12 +42,14 @@ from raylog.core.controller import (
     WriteRecords,
     record_from_wire,
 )
-from raylog.core.features import FIRST, LevelRange
+from raylog.core.features import SUPPORTED, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 
 T0 = TopicPartition("flights", 0)
+AWAKE = {"replica.sleep.after.ms": "-1"}
+"""Unless a test says otherwise, partitions are awake from their creation on."""
 TIMEOUT_MS = 3_000
 GRACE_MS = 6_000
 WAIT_MS = 2_000
@@ -112,7 +115,9 @@ class Bench:
             default_replication_factor=2,
             default_partitions=2,
         )
-        self._machine = ControllerMachine(image, settings=settings, now_ms=self.now, cluster_config=config)
+        self._machine = ControllerMachine(
+            image, settings=settings, now_ms=self.now, cluster_config={**AWAKE, **(config or {})}
+        )
         self.sessions.clear()
         self._take(self.machine.start(self.now))
         return self
@@ -177,7 +182,7 @@ class Bench:
         directory: str = "",
         cluster: str = "",
         session: int | None = None,
-        levels: LevelRange = FIRST,
+        levels: LevelRange = SUPPORTED,
     ) -> list[object]:
         number = self.number() if session is None else session
         result = self.call(
@@ -348,7 +353,7 @@ class Bench:
         answers = [found for found in self.step(event) if isinstance(found, (Reply, Refuse))]
         assert len(answers) == 1, f"{event} is answered once"
         answer = answers[0]
-        assert not isinstance(event, (SessionHeartbeat, SessionLost, Tick, VotersShown, EndpointsDead))
+        assert not isinstance(event, (SessionHeartbeat, SessionLost, Tick, VotersShown, EndpointsDead, RestRequested))
         assert answer.request == event.request
         if isinstance(answer, Refuse):
             raise answer.error

@@ -11,9 +11,9 @@ from raylog.core.errors import InvalidRequest, UnsupportedVersion
 from raylog.core.features import FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
 from raylog.core.ids import BrokerId
 from raylog.core.invariants import InvariantBroken
-from raylog.core.metadata.records import BrokerRegistered, FeatureLevelRaised, TopicDeleted
+from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, FeatureLevelRaised, TopicDeleted
 from raylog.rpc.version import FEATURE_LEVEL
-from tests.unit.core.controller.bench import Bench, three_brokers
+from tests.unit.core.controller.bench import AWAKE, Bench
 
 NEXT = LevelRange(1, 3)
 
@@ -22,9 +22,17 @@ def raised(bench: Bench, level: int = -1) -> list[object]:
     return bench.call(RaiseFeatureLevelReceived(cause="test", now_ms=bench.now, request=bench.number(), level=level))
 
 
+def of_first_release() -> Bench:
+    """A cluster that the first release began, with three brokers of that release; its controller is of a later one."""
+    bench = Bench(log=[ClusterCreated(cluster_id="c" * 32, config=AWAKE)]).start()
+    for broker in (1, 2, 3):
+        bench.broker(broker, levels=FIRST)
+    return bench
+
+
 def upgraded(*brokers: int) -> Bench:
-    """A cluster whose controller, and these of its three brokers, are of a later release."""
-    bench = three_brokers()
+    """The same, with these brokers of the later release too."""
+    bench = of_first_release()
     for broker in brokers:
         bench.broker(broker, levels=NEXT)
     return bench
@@ -43,6 +51,20 @@ def _later_controller() -> Iterator[None]:
 def test_this_release_states_the_same_level_everywhere() -> None:
     assert SUPPORTED.highest == max(LEVELS) == FEATURE_LEVEL
     assert sorted(LEVELS) == list(range(FIRST_LEVEL, SUPPORTED.highest + 1))
+
+
+def test_a_new_cluster_begins_at_the_highest_level_of_its_controller() -> None:
+    bench = Bench().start()
+    assert bench.image.feature_level == NEXT.highest
+    with pytest.raises(UnsupportedVersion, match="level 1 to 2, and this cluster is at level 3: install a newer"):
+        bench.broker(1, levels=LevelRange(1, 2))
+    bench.broker(1, levels=NEXT)
+    assert bench.start().image.feature_level == NEXT.highest
+
+
+def test_a_cluster_of_an_earlier_release_keeps_its_level_in_later_lives() -> None:
+    bench = of_first_release()
+    assert bench.image.feature_level == bench.start().image.feature_level == FIRST_LEVEL
 
 
 def test_the_level_stays_until_it_is_requested_and_every_broker_has_it() -> None:
@@ -69,7 +91,7 @@ def test_an_absent_broker_counts_and_a_stopped_one_does_not() -> None:
 
 
 def test_the_controller_s_own_release_counts() -> None:
-    bench = three_brokers()
+    bench = of_first_release()
     for broker in (1, 2, 3):
         bench.broker(broker, levels=LevelRange(1, 4))
     with pytest.raises(UnsupportedVersion, match="The controller's release knows feature level 1 to 3, not 4"):

@@ -1,0 +1,346 @@
+"""Every configuration key of topics and of the cluster: name, type, default, legal values, meaning.
+
+Kafka's names and, unless stated otherwise, Kafka's defaults. Values are read through ``core/config.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raylog.core.errors import InvalidConfig, did_you_mean
+
+LONG_MAX: Final = 9_223_372_036_854_775_807
+INT_MAX: Final = 2_147_483_647
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One setting. ``kind`` is "int", "bool", "choice" or "list" (of choices, separated by commas)."""
+
+    name: str
+    kind: str
+    default: str
+    doc: str
+    minimum: int = -LONG_MAX
+    maximum: int = LONG_MAX
+    choices: tuple[str, ...] = ()
+    refused: Mapping[str, str] | None = None
+    """Values that are legal in Kafka and not here, with the reason as a sentence."""
+    computed: str = ""
+    """How the default is found when it is not a constant; ``default`` is then empty."""
+
+    def read(self, value: object) -> str:
+        """Return the value in its one written form; raises InvalidConfig with what would be legal."""
+        if self.kind == "bool":
+            return self._read_bool(value)
+        if self.kind == "int":
+            return self._read_int(value)
+        if self.kind == "choice":
+            return self._read_choice(str(value).strip())
+        return self._read_list(str(value))
+
+    def _read_bool(self, value: object) -> str:
+        text = str(value).strip().lower()
+        if text not in ("true", "false"):
+            raise InvalidConfig(f"{self.name} is true or false, not {value!r}.")
+        return text
+
+    def _read_int(self, value: object) -> str:
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, str)):
+                raise ValueError(value)
+            number = int(value)
+        except ValueError:
+            raise InvalidConfig(f"{self.name} is a whole number, not {value!r}.") from None
+        if not self.minimum <= number <= self.maximum:
+            raise InvalidConfig(f"{self.name} is {self.legal()}, not {number}.")
+        return str(number)
+
+    def _read_choice(self, text: str) -> str:
+        for refused, why in (self.refused or {}).items():
+            if refused.lower() == text.lower():
+                raise InvalidConfig(why)
+        for choice in self.choices:
+            if choice.lower() == text.lower():
+                return choice
+        raise InvalidConfig(f"{self.name} is {self.legal()}: {did_you_mean('value', text, self.choices)}")
+
+    def _read_list(self, text: str) -> str:
+        values = [part.strip() for part in text.split(",") if part.strip()]
+        if not values:
+            raise InvalidConfig(f"{self.name} needs a value: {self.legal()}.")
+        return ",".join(dict.fromkeys(self._read_choice(value) for value in values))
+
+    def legal(self) -> str:
+        """Return the legal values as words, for messages and for the documentation."""
+        if self.kind == "bool":
+            return "true or false"
+        if self.kind == "choice":
+            return "one of " + ", ".join(self.choices)
+        if self.kind == "list":
+            return "a list of " + ", ".join(self.choices)
+        if self.maximum >= INT_MAX:
+            return f"at least {self.minimum}"
+        return f"{self.minimum} to {self.maximum}"
+
+
+def _keys(*keys: ConfigKey) -> Mapping[str, ConfigKey]:
+    return {key.name: key for key in keys}
+
+
+def _int(name: str, default: int, minimum: int, doc: str, maximum: int = LONG_MAX) -> ConfigKey:
+    return ConfigKey(name=name, kind="int", default=str(default), minimum=minimum, maximum=maximum, doc=doc)
+
+
+TOPIC_KEYS: Final = _keys(
+    ConfigKey(
+        name="cleanup.policy",
+        kind="list",
+        default="delete",
+        choices=("delete",),
+        refused={
+            "compact": "cleanup.policy=compact is not possible yet: this version has no log cleaner; use 'delete'."
+        },
+        doc="What happens to old segments: `delete` removes them by `retention.ms` and `retention.bytes`.",
+    ),
+    ConfigKey(
+        name="compression.type",
+        kind="choice",
+        default="producer",
+        choices=("producer",),
+        refused={
+            codec: f"compression.type={codec} would make the broker open batches; set compression_type at the producer."
+            for codec in ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+        },
+        doc="`producer` stores batches as the producer compressed them; the broker never opens a batch.",
+    ),
+    _int("file.delete.delay.ms", 60_000, 0, "How long a removed segment stays on disk for readers that have it open."),
+    _int(
+        "flush.messages",
+        1,
+        1,
+        "Sync to disk after this many messages. 1 (the default here) acknowledges only what is on disk; Kafka's "
+        f"default, {LONG_MAX}, acknowledges what is in the page cache.",
+    ),
+    _int("flush.ms", LONG_MAX, 0, "Sync to disk at the latest after this time."),
+    _int("index.interval.bytes", 4096, 1, "Bytes of log between two entries of the offset index.", INT_MAX),
+    _int("max.message.bytes", 1_048_588, 0, "Largest record batch accepted, compressed, with its header.", INT_MAX),
+    _int(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        0,
+        "How far a timestamp may be ahead of the leader's clock; above that the batch is refused (InvalidTimestamp).",
+    ),
+    _int(
+        "message.timestamp.before.max.ms",
+        LONG_MAX,
+        0,
+        "How far a timestamp may be behind the leader's clock; below that the batch is refused (InvalidTimestamp).",
+    ),
+    ConfigKey(
+        name="message.timestamp.type",
+        kind="choice",
+        default="CreateTime",
+        choices=("CreateTime",),
+        refused={
+            "LogAppendTime": "message.timestamp.type=LogAppendTime is not possible in this version; use "
+            "'CreateTime' and let the producer set timestamp_ms."
+        },
+        doc="`CreateTime`: a record carries the time that its producer gave it.",
+    ),
+    ConfigKey(
+        name="min.insync.replicas",
+        kind="int",
+        default="",
+        computed="majority of the replication factor",
+        minimum=1,
+        maximum=INT_MAX,
+        doc="With `acks=all`, a write is refused while fewer replicas than this are in sync (Kafka's default is 1).",
+    ),
+    ConfigKey(
+        name="replica.sleep.after.ms",
+        kind="int",
+        default="",
+        computed="the cluster's `replica.sleep.after.ms`",
+        minimum=-1,
+        doc="How long nothing must have been written to or read from a partition before it sleeps: its replicas have "
+        "no processes then, and the next record starts them again; -1 = never, else at least 1000.",
+    ),
+    _int("retention.bytes", -1, -1, "Size of a partition above which its oldest segments are removed; -1 = no limit."),
+    _int("retention.ms", 7 * _DAY_MS, -1, "Age above which segments are removed; -1 = never."),
+    _int("segment.bytes", 1 << 30, 1024, "Size at which the log goes on in a new segment.", INT_MAX),
+    _int("segment.ms", 7 * _DAY_MS, 1, "Age at which the log goes on in a new segment, full or not."),
+    ConfigKey(
+        name="unclean.leader.election.enable",
+        kind="bool",
+        default="false",
+        doc="Whether a replica outside the ISR may lead when no member is left. Acknowledged records may be lost.",
+    ),
+)
+"""Settings that each topic may have."""
+
+CLUSTER_KEYS: Final = _keys(
+    ConfigKey(
+        name="auto.leader.rebalance.enable",
+        kind="bool",
+        default="true",
+        doc="Whether leadership goes back to preferred replicas by itself, where too much of it has wandered off.",
+    ),
+    _int(
+        "auto.heal.after.ms",
+        1_800_000,
+        -1,
+        "How long a broker may be offline, stopped on purpose or not, before its replicas are rebuilt on other "
+        "brokers; -1 = never. The time restarts with the controller.",
+    ),
+    _int(
+        "broker.heartbeat.interval.ms",
+        500,
+        10,
+        "How often brokers, replicas and coordinators greet the controller.",
+        INT_MAX,
+    ),
+    _int(
+        "broker.session.timeout.ms",
+        2_500,
+        100,
+        "Silence after which the controller counts a process as dead (Kafka's default is 9000; a broken connection "
+        "counts at once).",
+        INT_MAX,
+    ),
+    _int("default.replication.factor", 1, 1, "Replication factor of topics that are created without one.", 32_767),
+    _int(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        1,
+        "Bytes per second that a broker fetches for the replicas that a reassignment brings to it, all together. "
+        "Replicas in sync are never slowed down. Changed with `raylog topic reassign --throttle`.",
+    ),
+    _int(
+        "group.initial.rebalance.delay.ms",
+        300,
+        0,
+        "How long the first rebalance of an empty group waits for more members (Kafka's default is 3000; members "
+        "inside one Ray cluster start together, and an interactive user should not wait for 3 s).",
+        INT_MAX,
+    ),
+    _int(
+        "group.max.session.timeout.ms",
+        1_800_000,
+        1,
+        "Longest session timeout that a group member may request.",
+        INT_MAX,
+    ),
+    _int("group.max.size", 10_000, 1, "Most members of one group (Kafka's default has no limit).", INT_MAX),
+    _int(
+        "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may request.", INT_MAX
+    ),
+    _int(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        1,
+        "How often the controller looks whether leadership should go back to preferred replicas.",
+        INT_MAX,
+    ),
+    _int(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        0,
+        "Share of the partitions whose preferred leader a broker is that others may lead before leadership goes back.",
+        100,
+    ),
+    _int("log.message.timestamp.after.max.ms", 3_600_000, 0, "`message.timestamp.after.max.ms` of topics without it."),
+    _int("log.message.timestamp.before.max.ms", LONG_MAX, 0, "`message.timestamp.before.max.ms` of topics without it."),
+    _int("log.retention.check.interval.ms", 300_000, 1, "How often replicas look for segments that retention removes."),
+    _int(
+        "metadata.log.max.record.bytes.between.snapshots",
+        1_048_576,
+        1,
+        "Bytes of metadata records after which the controller takes a snapshot that stands for them, and the voters "
+        "drop them; as many as the last snapshot has, if that is more (Kafka's default is 20971520; a controller that "
+        "starts reads all of it, so here it is less).",
+    ),
+    _int(
+        "metadata.voters.max",
+        3,
+        1,
+        "How many brokers keep a copy of the metadata log, at most: 1, 3 or 5. There are 1 with 1 or 2 brokers, 3 with "
+        "3 or 4, 5 with 5 or more; brokers that join become voters, and one that is away for longer than "
+        "auto.heal.after.ms is replaced. A majority of them has to be there for changes.",
+        5,
+    ),
+    ConfigKey(
+        name="metrics.listen",
+        kind="choice",
+        default="loopback",
+        choices=("loopback", "node", "all"),
+        doc="Where the page of a node's metrics is reachable: `loopback` (127.0.0.1), `node` (the address by which "
+        "other nodes reach this one) or `all` addresses. The page needs no secret.",
+    ),
+    ConfigKey(
+        name="metrics.per.partition",
+        kind="bool",
+        default="true",
+        doc="Whether the metrics have figures of each replica; with false, of topics and brokers only. A replica has "
+        "about ten.",
+    ),
+    _int(
+        "metrics.port",
+        9404,
+        0,
+        "Port of `/metrics`, `/healthz` and `/readyz`, one a node; the first of a node's brokers has it. 0 = none.",
+        65_535,
+    ),
+    _int("num.partitions", 1, 1, "Partitions of topics that are created without a number.", 10_000),
+    _int("offsets.retention.check.interval.ms", 600_000, 1, "How often expired offsets are looked for."),
+    _int("offsets.retention.minutes", 10_080, 1, "How long offsets of a group without members are kept.", INT_MAX),
+    _int(
+        "offsets.topic.num.partitions",
+        1,
+        1,
+        "Partitions of `__consumer_offsets`, hence group coordinators at most (Kafka's default is 50; here each is a "
+        "process of its own). Counts when the topic is created, on first use.",
+        10_000,
+    ),
+    _int(
+        "offsets.topic.replication.factor",
+        3,
+        1,
+        "Replication factor of `__consumer_offsets`; with fewer brokers online at first use, as many as there are.",
+        32_767,
+    ),
+    _int("replica.lag.time.max.ms", 30_000, 100, "A follower that has not been caught up for so long leaves the ISR."),
+    _int(
+        "replica.awake.max",
+        -1,
+        -1,
+        "How many replicas each broker has awake at most, each a process. Requests that would wake more are refused "
+        "until others have fallen asleep. -1 = by the cores and the memory of its machine.",
+        INT_MAX,
+    ),
+    _int(
+        "replica.sleep.after.ms",
+        300_000,
+        -1,
+        "`replica.sleep.after.ms` of topics without it. New partitions sleep until they are used, unless it is -1.",
+    ),
+    _int(
+        "replica.spares",
+        0,
+        0,
+        "Processes that each broker keeps ready to become replicas, about 50 MB each: a topic needs no new processes "
+        "as long as they last. Used ones are replaced one by one while no replica starts; 0 = none.",
+        1_000,
+    ),
+    _int(
+        "replica.sync.time.max.ms",
+        10_000,
+        100,
+        "A leader whose disk has not finished a sync for so long lets another replica lead, if one is in sync "
+        "(Kafka has no such key).",
+    ),
+)
+"""Settings of the whole cluster, given to ``raylog.start(config=...)`` and kept in the metadata log."""

@@ -1,0 +1,128 @@
+"""Sleep of partitions: leaders propose it, brokers and administrators end it. Called by the controller's step.
+
+A partition falls asleep only with all its replicas in sync and registered, so every log ends where the leader's does.
+From then on nothing is written to it before it wakes, in the next leader epoch (ADR 0042).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.events import RequestSleep, SleepProposed, WakeRequested
+from raylog.core.controller.isr_changes import checked_proposal
+from raylog.core.controller.leadership import Standing
+from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.errors import (
+    IneligibleReplica,
+    TooManyAwake,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+    did_you_mean,
+)
+from raylog.core.ids import NO_LEADER, BrokerId, PartitionEpoch
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import PartitionAsleep
+from raylog.core.partition import PartitionState, SleepPoint
+from raylog.core.reassignment.requests import is_moving
+
+MAKES_ROOM_AFTER_MS = 5_000
+"""On a broker with too many replicas awake, partitions sleep that were not used for so long."""
+
+
+class Sleeping:
+    """Decides which partitions sleep."""
+
+    def __init__(self, liveness: Liveness) -> None:
+        """Leadership follows by ``liveness``."""
+        self._liveness = liveness
+
+    def propose(self, event: SleepProposed, decision: ControllerDecision) -> None:
+        """Put a partition to sleep, or refuse: compare-and-set on the partition epoch, as for its ISR.
+
+        Raises IneligibleReplica where a replica could lack records or is needed awake.
+        """
+        state = checked_proposal(event, decision)
+        if decision.image.feature_level < PartitionAsleep.LEVEL:
+            raise UnsupportedVersion("Partitions sleep from feature level 2 on; run `raylog features upgrade`.")
+        why_not = self._why_not(state, decision.image)
+        if why_not:
+            raise IneligibleReplica(f"{event.partition} cannot sleep now: {why_not}.")
+        point = SleepPoint.from_row(event.point)
+        following = PartitionEpoch(state.partition_epoch + 1)
+        self._liveness.forget(event.partition)
+        self._liveness.commit(state, replace(state, asleep=point, partition_epoch=following), decision)
+        settled = decision.image.partition(event.partition)
+        decision.require(settled is not None and settled.asleep == point, f"{event.partition} sleeps")
+        if settled is not None:
+            decision.skip_state(event.session)
+            decision.reply(event.request, [settled.to_wire()])
+
+    def _why_not(self, state: PartitionState, image: MetadataImage) -> str:
+        if is_moving(state):
+            return "it is being reassigned"
+        if set(state.isr) != set(state.replicas) or state.elr:
+            return f"its ISR is {list(state.isr)} of {list(state.replicas)}"
+        standing = self._liveness.standing(state)
+        if any(found is not Standing.ONLINE for found in standing.values()):
+            return "not all its replicas run"
+        if any((state.partition, broker) in image.lost_logs for broker in state.replicas):
+            return "a replica has lost its log"
+        return ""
+
+    def rest(self, decision: ControllerDecision, *, broker: BrokerId | None = None, idle_ms: int = 0) -> None:
+        """Have the leaders (all, or those on one broker) propose sleep that have not been used for ``idle_ms``."""
+        for state in decision.image.partitions():
+            if state.asleep is not None or state.leader == NO_LEADER or broker not in (None, *state.replicas):
+                continue
+            session = decision.sessions.of(ReplicaMember(state.topic_id, state.partition, state.leader))
+            if session is not None:
+                request = RequestSleep(cause=decision.cause, session=session.number, idle_ms=idle_ms)
+                decision.after_sync.append(request)
+
+    def wake(self, event: WakeRequested, decision: ControllerDecision) -> None:
+        """Wake the named partitions of a topic, or all; answers with how many slept.
+
+        Raises TooManyAwake when a broker has as many replicas awake as it may, and none of them could be woken.
+        """
+        topic = decision.image.topics.get(event.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, decision.image.topics))
+        count = len(topic.partitions)
+        numbers = range(count) if event.partitions is None else event.partitions
+        for number in numbers:
+            if not 0 <= number < count:
+                raise UnknownTopicOrPartition(f"Topic {event.topic!r} has partitions 0 to {count - 1}, not {number}.")
+        slept = [state for state in (topic.partitions[number] for number in numbers) if state.asleep is not None]
+        woken = 0
+        for state in slept:
+            full = self._full_broker(state, decision.image)
+            if full is not None:
+                self.rest(decision, broker=full, idle_ms=MAKES_ROOM_AFTER_MS)
+                if not woken:
+                    raise _too_many(state, full, decision.image)
+                break
+            self._liveness.wake(state.partition, decision)
+            woken += 1
+        decision.reply(event.request, [woken])
+
+    def _full_broker(self, state: PartitionState, image: MetadataImage) -> BrokerId | None:
+        """Return a broker of the partition that has as many replicas awake as it may; None = all have room."""
+        for broker in state.replicas:
+            limit = image.awake_limit(broker)
+            if limit is not None and image.awake[broker] >= limit:
+                return broker
+        return None
+
+
+def _too_many(state: PartitionState, broker: BrokerId, image: MetadataImage) -> TooManyAwake:
+    limit, awake = image.awake_limit(broker), image.awake[broker]
+    return TooManyAwake(
+        f"{state.partition} stays asleep: broker {broker} has {awake} replicas awake and may have {limit} "
+        "(replica.awake.max, or what its machine bears). Use fewer partitions at a time, add brokers, or lower "
+        "replica.sleep.after.ms.",
+        broker=broker,
+        awake=awake,
+        limit=limit,
+    )

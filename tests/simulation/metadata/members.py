@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raylog.core.controller import events as ctl
+from raylog.core.features import SUPPORTED
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.protocol.message import Message
@@ -121,6 +122,7 @@ class BrokerEnd(Member):
             host="h",
             port=_PORT,
             directory_id=f"d{self.number}",
+            levels=SUPPORTED,
         )
 
 

@@ -39,7 +39,11 @@ class MetadataWorld(World):
         """``voters`` brokers found the cluster; ``spares`` more may vote later."""
         super().__init__(seed, voters, spares)
         heals = self.random.random() < 0.3
-        self.config = {"auto.heal.after.ms": "1500" if heals else "-1", "metadata.voters.max": "3"}
+        self.config = {
+            "auto.heal.after.ms": "1500" if heals else "-1",
+            "metadata.voters.max": "3",
+            "replica.sleep.after.ms": "-1",
+        }
         self.facts = Facts(heals=heals)
         self.short = self.random.choice([0, 10, 30])
         self.warnings = 0

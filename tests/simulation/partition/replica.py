@@ -108,6 +108,7 @@ class ReplicaProcess(Pausable):
             ports=ReplicaPorts(
                 send_fetch=self._send_fetch,
                 propose_isr=self._propose,
+                propose_sleep=lambda _: None,
                 resign=self._resign,
                 role_changed=self._role_changed,
                 fatal=self._fatal,

@@ -55,6 +55,11 @@ class OpenedLog:
         """The next retention drops committed entries below."""
 
     @property
+    def oldest_ms(self) -> int:
+        """Entries have no timestamps."""
+        return -1
+
+    @property
     def log_start_offset(self) -> int:
         """First offset."""
         return self._log.start

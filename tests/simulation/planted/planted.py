@@ -110,8 +110,8 @@ PLANTED = (
         "controller",
         40,
         ("I10", "I7"),
-        isr_changes.IsrChanges,
-        "change_isr",
+        isr_changes,
+        "checked_proposal",
         Edit("event.partition_epoch > state", "0 > state", "event.partition_epoch < state", "0 > state"),
     ),
     Planted(

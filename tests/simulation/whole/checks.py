@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 POLL_S: Final = 0.3
+SLEEPER_LOOKS: Final = 40
+"""How often a partition that sleeps is looked for at the end."""
 
 
 class Finish:
@@ -42,6 +44,10 @@ class Finish:
         if self._world.plan.is_operated:
             await self._stop_a_broker(admin)
         await self._write_without_waiting()
+        if self._world.plan.sleeps:
+            await self._read_a_sleeper()
+            await self._until("what sleeps has no process", self._sleepers_have_ended)
+            await self._until("every partition stays awake", lambda: self._keep_awake(admin))
         await self._until("the replicas are the same", self._replicas_differ)
         await self._check_topics(admin)
         ends = await self._read_everything()
@@ -70,6 +76,40 @@ class Finish:
                 return
             self._world.waits_for = f"{what}: {missing}"
             await asyncio.sleep(POLL_S)
+
+    async def _sleepers_have_ended(self) -> str:
+        return self._world.observer.process_of_sleeper()
+
+    async def _read_a_sleeper(self) -> None:
+        """A fresh consumer reads a partition that sleeps from its start to its end; it wakes for that."""
+        world = self._world
+        for _ in range(SLEEPER_LOOKS):
+            sleeper = world.observer.sleeper()
+            if sleeper is not None:
+                break
+            await asyncio.sleep(POLL_S)
+        else:
+            return  # the administrator lets no partition sleep, or what sleeps was never used
+        at, end = sleeper
+        consumer = AsyncConsumer(auto_offset_reset="earliest")
+        await self._client.call("start", consumer.start(), LAST_API_S)
+        consumer.assign([at])
+        last = -1
+        while last < end - 1:
+            world.waits_for = f"the reader of {at}, which sleeps, stands at {last}, below {end}"
+            for records in (await self._client.call("getmany", consumer.getmany(timeout_ms=500), 1.5)).values():
+                last = max([last, *(record.offset for record in records)])
+        await self._client.call("stop", consumer.stop(), 35.0)
+
+    async def _keep_awake(self, admin: AsyncAdmin) -> str:
+        """Have no partition of a user sleep any more: their replicas' logs are compared. Return what slept."""
+        found = ""
+        for topic in {at.topic: None for at in self._world.open_partitions()}:
+            never = {"replica.sleep.after.ms": "-1"}
+            await self._client.call("configure", admin.alter_topic_config(topic, never, timeout_s=API_S), API_S)
+            if await self._client.call("wake", admin.wake_partitions(topic, timeout_s=API_S), API_S):
+                found = f"{topic} slept"
+        return found
 
     async def _has_old_view(self) -> str:
         at = TopicPartition(UNCLEAN, 0)

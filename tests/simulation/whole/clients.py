@@ -387,6 +387,7 @@ class Administrator(Client):
             self._elect,
             self._come_and_go,
             *([self._stop_and_start] * 3 if self.world.plan.is_operated else []),
+            *([self._wake, self._wake, self._set_sleep] if self.world.plan.sleeps else []),
         ]
         number = 0
         while not self.world.is_quiet:
@@ -441,6 +442,20 @@ class Administrator(Client):
     async def _configure(self, admin: AsyncAdmin, number: int) -> None:
         topic = self.pick(self.world.steady_topics)
         change = {"segment.bytes": str(int(self.between(4_096, 100_000)))}
+        await self.tried(f"configure {topic}", admin.alter_topic_config(topic, change, timeout_s=API_S), API_S)
+
+    async def _wake(self, admin: AsyncAdmin, number: int) -> None:
+        """Wake a topic, twice at once, while records may wake it as well."""
+        topic = self.pick(self.world.steady_topics)
+        wakes = [self.beside(self._woken(admin, topic)) for _ in range(2)]
+        await asyncio.wait(wakes)
+
+    async def _woken(self, admin: AsyncAdmin, topic: str) -> None:
+        await self.tried(f"wake {topic}", admin.wake_partitions(topic, timeout_s=API_S), API_S)
+
+    async def _set_sleep(self, admin: AsyncAdmin, number: int) -> None:
+        topic = self.pick(self.world.steady_topics)
+        change = {"replica.sleep.after.ms": self.pick(["-1", "1000", "3000"])}
         await self.tried(f"configure {topic}", admin.alter_topic_config(topic, change, timeout_s=API_S), API_S)
 
     async def _elect(self, admin: AsyncAdmin, number: int) -> None:

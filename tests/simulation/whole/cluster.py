@@ -86,6 +86,8 @@ class Cluster:
         self.restarts = 0
         self.lost: set[str] = set()
         """Hosts that Ray considers lost."""
+        self.ended: dict[str, Server] = {}
+        """The server of the last life of each actor that was ended permanently."""
         self._zombies: list[SimProcess] = []
 
     def host(self, broker: int) -> str:
@@ -215,6 +217,7 @@ class Cluster:
         if actor.process is process:
             actor.process, actor.serves = None, False
             if actor.ended:
+                self.ended[actor.name] = actor.server
                 if self.actors.get(actor.name) is actor:
                     del self.actors[actor.name]
             else:
@@ -262,6 +265,8 @@ class Cluster:
                 await asyncio.sleep(POLL_S)
         if process is not None:
             process.kill("ended for good")
+        if actor.server is not None:
+            self.ended[name] = actor.server
         self.actors.pop(name, None)
 
     async def stop_broker(self, broker: int) -> None:
@@ -343,6 +348,9 @@ class Workshop:
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Create a replica unless there is one, and wait until it serves."""
         actor = self._cluster.ensure_replica(spec)
+        if actor.serves and actor.server.is_stopped:  # its broker died between stopping it and ending it
+            await self.end(actor.name)
+            raise RuntimeError(f"{actor.name} was stopped")
         await self._within(lambda: actor.serves, actor)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
@@ -356,6 +364,11 @@ class Workshop:
     async def end(self, name: str) -> None:
         """End a replica permanently."""
         await self._cluster.end(name)
+
+    async def living(self, broker: int) -> list[str]:
+        """Return the names of a broker's replicas that have an actor."""
+        await asyncio.sleep(self._cluster.scheduler.between(0.001, 0.01))
+        return [name for name in self._cluster.actors if f":broker-{broker}:" in name]
 
     async def _within(self, holds: Callable[[], bool], actor: Actor) -> None:
         loop = asyncio.get_running_loop()

@@ -21,17 +21,22 @@ class Nemesis:
         self._world = world
         self._scheduler = world.scheduler
         self._network = world.network
-        self._schemes = Schemes(world, self)
+        self.schemes = Schemes(world, self)
         self._active = False
         self.faults = 0
         self.lost_s = math.inf
         """When one node was lost and no other fault was in effect any more."""
 
+    @property
+    def is_active(self) -> bool:
+        """Whether faults are drawn."""
+        return self._active
+
     def start(self) -> None:
         """Begin."""
         self._active = True
         if self._world.plan.is_operated:
-            self._scheduler.after(self._scheduler.between(1.0, 4.0), self._schemes.lose_unclean)
+            self._scheduler.after(self._scheduler.between(1.0, 4.0), self.schemes.lose_unclean)
         if self._world.plan.loses_one:
             self._scheduler.after(self._scheduler.between(1.0, 3.0), self._lose_one)
         self._again()
@@ -43,7 +48,7 @@ class Nemesis:
         hosts = [host for host in cluster.hosts if controller is None or host != controller.host]
         host = hosts[int(self._scheduler.random.random() * len(hosts))]
         if self._world.plan.loses_last_man:
-            self._schemes.lose_last_man(host)
+            self.schemes.lose_last_man(host)
         else:
             self.lose(host)
 
@@ -89,7 +94,7 @@ class Nemesis:
     def _strike(self) -> None:
         if not self._active:
             return
-        deeds = [*self._deeds(), *(getattr(self._schemes, name) for name in self._world.plan.schemes)]
+        deeds = [*self._deeds(), *(getattr(self.schemes, name) for name in self._world.plan.schemes)]
         self.faults += 1
         deeds[int(self._scheduler.random.random() * len(deeds))]()
         self._again()

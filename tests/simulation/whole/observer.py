@@ -49,6 +49,8 @@ class Observer:
         """Durable end, time since when it has not moved, and process, of replicas with records to sync, by actor."""
         self._metadata: dict[tuple[str, int, int], tuple[object, ...]] = {}
         """The state of a partition as brokers have it, by topic id, partition and partition epoch."""
+        self.transitions = 0
+        """How often a partition has fallen asleep or begun to wake."""
         world.books.on_committed, world.books.on_written = self.committed, self.written
         self._watch_images()
         self._promises = Promises(world.fail)
@@ -122,6 +124,7 @@ class Observer:
             self._check_leader(actor, runner)
             self._check_flush(actor, runner)
         self._check_stopped()
+        self._check_asleep()
         for at, end in self._committed.items():
             state = self._state(at)
             if state is not None and not state.unclean_leader_epoch:
@@ -172,9 +175,55 @@ class Observer:
         image = self._image()
         stopped = [] if image is None else [broker for broker in image.brokers if image.is_stopped(broker)]
         for state in image.partitions() if image is not None and stopped else ():
-            for broker in stopped:
+            for broker in stopped if state.asleep is None else ():
                 if state.leader != -1 and broker in state.isr:
                     raise Violation("W18", f"broker {broker} was stopped, and {summary(state)} of {state.partition}")
+
+    def _check_asleep(self) -> None:
+        """A partition that sleeps ends where each of its ISR's logs ends, and has all that clients know."""
+        image = self._image()
+        for state in () if image is None else image.partitions():
+            if state.asleep is None:
+                continue
+            end = state.asleep.end_offset
+            if end < self._committed.get(state.partition, 0) and not state.unclean_leader_epoch:
+                raise Violation(
+                    "W21",
+                    f"{state.partition} sleeps at {end}, and clients know that it is committed up to "
+                    f"{self._committed[state.partition]}",
+                )
+            for broker in state.isr:
+                server = self._last_server(state, broker)
+                runner = None if server is None else server._runner
+                if runner is not None and (has := runner.log.log_end_offset) != end:
+                    raise Violation("W21", f"{state.partition} sleeps at {end}, and ends at {has} on broker {broker}")
+
+    def sleeper(self) -> tuple[At, int] | None:
+        """Return a user's partition that sleeps with records, and its end; None = there is none now."""
+        image = self._image()
+        for state in () if image is None else image.partitions():
+            log, at = state.asleep, At(*state.partition)
+            is_a_user_s = not at.topic.startswith(INTERNAL_PREFIX) and at.topic not in self._world.books.doomed
+            if log is not None and is_a_user_s and log.log_start_offset < log.end_offset:
+                return at, log.end_offset
+        return None
+
+    def process_of_sleeper(self) -> str:
+        """Return the name of a process of a partition that sleeps; "" = there is none."""
+        image = self._image()
+        for state in () if image is None else image.partitions():
+            for broker in state.replicas if state.asleep is not None else ():
+                actor = self._actor(state, broker)
+                if actor is not None and actor.process is not None:
+                    return actor.name
+        return ""
+
+    def _last_server(self, state: PartitionState, broker: int) -> Any:
+        """Return the server of a replica's last life, ended or not; None = it has had none."""
+        at, cluster = state.partition, self._world.cluster
+        name = replica_name(at.topic, at.partition, broker, state.topic_id)
+        actor = cluster.actors.get(name)
+        return cluster.ended.get(name) if actor is None or actor.server is None else actor.server
 
     def _check_history(self, state: PartitionState, end: int) -> None:
         """The last committed record has one leader epoch, on all replicas that may lead and at all times."""
@@ -194,7 +243,7 @@ class Observer:
         """All brokers have the same state of a partition at the same partition epoch."""
         for state in actor.server.image.partitions():
             key = (state.topic_id, state.partition.partition, state.partition_epoch)
-            found = (state.leader, state.leader_epoch, state.isr, state.elr, state.replicas)
+            found = (state.leader, state.leader_epoch, state.isr, state.elr, state.replicas, state.asleep)
             if (first := self._metadata.setdefault(key, found)) != found:
                 raise Violation(
                     "W18", f"{actor.name} has {found} of {state.partition} at partition epoch {key[2]}, not {first}"
@@ -211,8 +260,13 @@ class Observer:
             before = None if at is None else image.partition(at)
             apply(image, record)
             after = None if at is None else image.partition(at)
+            if world.plan.sleeps and turned(before, after) and image is self._image():
+                self.transitions += 1
+                world.nemesis.schemes.transition(At(record.topic, record.partition))
             if before is None or after is None or after.partition_epoch != before.partition_epoch + 1:
                 return  # no change of a partition, or one of several at once: a snapshot
+            if after.asleep is not None and before.asleep is None and before.leader == -1:
+                return  # a snapshot, too: nothing falls asleep without a leader
             if wrong := forbidden(before, after):
                 world.fail(Violation("W18", f"{at} {wrong}: {summary(before)}, then {summary(after)}"))
 
@@ -238,6 +292,9 @@ class Observer:
         return ""
 
     def _replicas_differ(self, state: PartitionState) -> str:
+        if state.asleep is not None:
+            is_used = At(*state.partition) in self._world.open_partitions()
+            return f"{state.partition} sleeps" if is_used else ""
         leader: Any = None
         for broker in (state.leader, *state.isr):
             actor = self._actor(state, broker)
@@ -307,6 +364,11 @@ class Observer:
                 continue
             if runner.machine.incarnation == place.incarnation:
                 yield broker, runner
+
+
+def turned(before: PartitionState | None, after: PartitionState | None) -> bool:
+    """Return whether a partition has fallen asleep or begun to wake."""
+    return before is not None and after is not None and (before.asleep is None) != (after.asleep is None)
 
 
 def durable_end(runner: Any) -> int:

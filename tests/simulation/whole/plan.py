@@ -23,7 +23,9 @@ LAST_MAN: Final = "whole-last-man"
 OPERATOR: Final = "whole-operator"
 """An operator stops and starts brokers; topics with a relaxed flush and with unclean elections; clients on a broker's
 host, which read its segment files."""
-WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR)
+SLEEPERS: Final = "whole-sleepers"
+"""Partitions that fall asleep after a second or two of silence, and clients that pause for longer than that."""
+WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR, SLEEPERS)
 
 THIN: Final = "thin"
 """A topic that acknowledges with one replica in sync."""
@@ -86,6 +88,8 @@ class Plan:
     """Share of polls of the reader that a seek follows."""
     is_operated: bool = False
     """Whether brokers are stopped and started, and clients read the files of a broker on their host."""
+    sleeps: bool = False
+    """Whether partitions fall asleep while the clients work."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -131,6 +135,8 @@ def draw(profile: str, seed: int) -> Plan:
         schemes, besides = ("lose_unclean",), (LOOSE, UNCLEAN)
         calm = replace(plan, is_operated=True, schemes=schemes, topics_besides=besides, power_cuts=True)
         return replace(calm, work_s=plan.work_s + 12.0, fault_pause_s=max(0.7, plan.fault_pause_s))
+    if profile == SLEEPERS:
+        return _with_sleepers(plan, seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -147,6 +153,24 @@ def _with_voters_at_odds(plan: Plan) -> Plan:
         work_s=plan.work_s + 14.0,
         fault_pause_s=max(0.7, plan.fault_pause_s),
         power_cuts=True,
+    )
+
+
+def _with_sleepers(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"sleep {seed}")
+    sleep = {"replica.sleep.after.ms": str(chance.choice([1_000, 2_500]))}
+    plan = replace(
+        plan, config={**plan.config, **sleep}, schemes=("kill_of_sleeper", "strike_sleeper"), topics_besides=(SINGLE,)
+    )
+    return replace(
+        plan,
+        topics=2,
+        partitions_max=3,
+        send_pause_s=chance.choice([3.0, 8.0]),
+        fault_pause_s=chance.choice([0.7, 2.0, 6.0]),
+        work_s=plan.work_s + 25.0,
+        power_cuts=True,
+        sleeps=True,
     )
 
 

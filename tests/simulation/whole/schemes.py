@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from raylog.actors.naming import replica_name
+from raylog.core.ids import TopicPartition
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.partition import PartitionState
 from tests.simulation.whole.cluster import Actor
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.plan import SINGLE, UNCLEAN
@@ -152,6 +156,49 @@ class Schemes:
         self._nemesis.lose_power(host, self._scheduler.between(6.0, 12.0))
         for process in paused:
             process.resume()
+
+    def kill_of_sleeper(self) -> None:
+        """Kill the controller or the broker of a partition that sleeps, so that it fails over in its sleep."""
+        sleepers = self._sleepers()
+        if sleepers:
+            state = sleepers[int(self._scheduler.random.random() * len(sleepers))]
+            self.strike(state.leader, "controller" if self._scheduler.chance(0.3) else f"broker-{state.leader}")
+
+    def strike_sleeper(self) -> None:
+        """Cut the power of a node whose broker leads partitions that sleep."""
+        sleepers = self._sleepers()
+        if sleepers:
+            state = sleepers[int(self._scheduler.random.random() * len(sleepers))]
+            self._nemesis.lose_power(self._cluster.host(state.leader), self._scheduler.between(0.5, 8.0))
+
+    def strike(self, broker: int, name: str) -> None:
+        """Kill one actor now."""
+        actor = self._cluster.actors.get(name)
+        if actor is not None and actor.process is not None:
+            self._world.log("nemesis", f"{name} is killed while a partition of broker {broker} changes its sleep")
+            actor.process.kill("killed by the nemesis")
+
+    def _image(self) -> MetadataImage:
+        controller = self._cluster.controller()
+        runner = None if controller is None else controller._runner
+        return MetadataImage() if runner is None else runner.machine.image
+
+    def _sleepers(self) -> list[PartitionState]:
+        return [state for state in self._image().partitions() if state.asleep is not None]
+
+    def _state(self, at: TopicPartition) -> PartitionState | None:
+        return self._image().partition(at)
+
+    def transition(self, at: TopicPartition) -> None:
+        """A partition has just fallen asleep or begun to wake: often something of it dies in the next moments."""
+        state = self._state(at)
+        if state is None or not self._nemesis.is_active or not self._scheduler.chance(0.25):
+            return
+        broker = state.replicas[int(self._scheduler.random.random() * len(state.replicas))]
+        replica = replica_name(at.topic, at.partition, broker, state.topic_id)
+        names = [replica, replica, f"broker-{broker}", "controller"]
+        name = names[int(self._scheduler.random.random() * len(names))]
+        self._scheduler.after(self._scheduler.between(0.0, 0.6), self.strike, broker, name)
 
     def _shuffled(self, hosts: list[str]) -> list[str]:
         mixed = list(hosts)

@@ -222,6 +222,10 @@ class _Socket:
         """Return host and port."""
         return self._name
 
+    def fileno(self) -> tuple[str, int]:
+        """Return what names the socket to its process's loop."""
+        return self._name
+
 
 class SimServer:
     """A listening socket."""

@@ -167,6 +167,10 @@ class SimProcess(asyncio.BaseEventLoop):
         """Connect over the virtual network."""
         return await self.network.connect(self, protocol_factory, str(host), int(port))
 
+    def remove_reader(self, fd: Any) -> bool:
+        """Accept no more connections on a listening socket; those on their way are refused."""
+        return self.network.listeners.pop(fd, None) is not None
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Note an unhandled exception; a task that ended unobserved is a line of the story."""
         if not self.is_alive:

@@ -9,7 +9,8 @@ from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
+from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
 from tests.simulation.whole.planted.planted_voters import VOTER_BUGS
 
-_TABLES: Final = (CLIENT_BUGS, SERVER_BUGS, DISK_BUGS, VOTER_BUGS, OPERATOR_BUGS)
+_TABLES: Final = (CLIENT_BUGS, SERVER_BUGS, DISK_BUGS, VOTER_BUGS, OPERATOR_BUGS, SLEEPER_BUGS)
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -19,6 +19,7 @@ from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlrea
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
 from tests.chaos.injuries.crowd import CROWD, Crowd
+from tests.chaos.injuries.sleepers import strike_sleepers
 
 TARGET_WITHIN_S: Final = 10.0
 PAUSE_S: Final = (1.0, 5.0)
@@ -189,13 +190,12 @@ class RayActors:
         Its replicas are new processes, or spares if available; the fault is over when all three steps have succeeded.
         """
         name = f"side-{rng.getrandbits(32):08x}"
-        factor = min(3, self._brokers)
         done = threading.Event()
 
         def live() -> None:
             try:
                 with raylog.Admin(**self.clients()) as admin:
-                    _create_topic(admin, name, factor)
+                    self.create_side_topic(admin, name, SIDE_PARTITIONS)
                     with raylog.Producer(**self.clients()) as producer:
                         sent = [
                             producer.send(name, value=b"here", partition=partition)
@@ -211,6 +211,28 @@ class RayActors:
 
         threading.Thread(target=live, name=name, daemon=True).start()
         return Injected(name, done.is_set)
+
+    def create_side_topic(
+        self, admin: raylog.Admin, name: str, partitions: int, config: Mapping[str, object] | None = None
+    ) -> None:
+        """Create a side topic, as soon as enough brokers are online for its replicas. Raises TimeoutError."""
+        factor = min(3, self._brokers)
+
+        def created() -> bool:
+            try:
+                admin.create_topic(name, partitions, factor, dict(config or {}), timeout_s=SIDE_WITHIN_S)
+            except InvalidReplicationFactor:
+                return False  # another fault has killed a broker
+            except TopicAlreadyExists:
+                pass  # by a request whose answer was lost
+            return True
+
+        if not sight.wait_until(created, SIDE_WITHIN_S):
+            raise TimeoutError(f"{name} was not created within {SIDE_WITHIN_S:.0f} s")
+
+    def send_signal(self, pid: int, number: signal.Signals) -> None:
+        """Signal a process of a Ray worker; no other process is ever signalled."""
+        self._signal(pid, number)
 
     def pause_leader(self, rng: random.Random) -> Injected:
         """SIGSTOP a leader for 1 to 5 s: it wakes as a zombie if another was elected meanwhile."""
@@ -293,22 +315,6 @@ def _replaced(*targets: tuple[str, int]) -> Callable[[], bool]:
     return back
 
 
-def _create_topic(admin: raylog.Admin, name: str, factor: int) -> None:
-    """Create a side topic, as soon as enough brokers are online for its replicas."""
-
-    def created() -> bool:
-        try:
-            admin.create_topic(name, SIDE_PARTITIONS, factor, timeout_s=SIDE_WITHIN_S)
-        except InvalidReplicationFactor:
-            return False  # another fault has killed a broker
-        except TopicAlreadyExists:
-            pass  # by a request whose answer was lost
-        return True
-
-    if not sight.wait_until(created, SIDE_WITHIN_S):
-        raise TimeoutError(f"{name} was not created within {SIDE_WITHIN_S:.0f} s")
-
-
 ACTOR_FAULTS: Final[dict[str, Callable[[RayActors, random.Random], Injected]]] = {
     "kill-leader": RayActors.kill_leader,
     "kill-follower": RayActors.kill_follower,
@@ -318,6 +324,7 @@ ACTOR_FAULTS: Final[dict[str, Callable[[RayActors, random.Random], Injected]]] =
     "kill-broker": RayActors.kill_broker,
     "kill-spare": RayActors.kill_spare,
     "make-topic": RayActors.make_topic,
+    "strike-sleepers": strike_sleepers,
     "pause-leader": RayActors.pause_leader,
     "hang-leader": RayActors.hang_leader,
     "strand-leader": RayActors.strand_leader,

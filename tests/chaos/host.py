@@ -198,6 +198,10 @@ class Host:
         if server is not None:
             await server.stop()
 
+    async def living(self, broker: int) -> list[str]:
+        """Return the names of the broker's replicas: all run in this process."""
+        return [name for name in self._replicas if f":broker-{broker}:" in name]
+
     # Port of the controller
 
     def _start_coordinator(self, kind: str, index: int) -> None:

@@ -265,7 +265,9 @@ class Run:
                     for state in states
                     if (state["topic"], state["partition"]) == (topic, partition["partition"])
                 ]
-                found[topic, partition["partition"]] = logs.End(max(marks, default=0), frozenset(partition["isr"]))
+                found[topic, partition["partition"]] = logs.End(
+                    max(marks, default=0), frozenset(partition["isr"]), is_asleep=bool(partition.get("asleep"))
+                )
         return found
 
     def _judge(self, workload: Workload, ends: dict[logs.Place, logs.End], *, drained: bool) -> Result:

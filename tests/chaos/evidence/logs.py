@@ -25,6 +25,7 @@ class End(NamedTuple):
 
     high_watermark: int
     in_sync: frozenset[int]
+    is_asleep: bool = False
 
 
 class Batch(NamedTuple):
@@ -83,6 +84,8 @@ def compare(logs: Mapping[Place, Mapping[int, ReplicaLog]], ends: Mapping[Place,
     for place, end in sorted(ends.items()):
         name = f"{place[0]}-{place[1]}"
         members = {broker: log for broker, log in logs.get(place, {}).items() if broker in end.in_sync}
+        if end.is_asleep and not members:
+            continue  # it was never used: no replica has had a process, nor a folder
         for broker in sorted(end.in_sync - members.keys()):
             yield Anomaly("replica missing", f"{name} has no folder on broker {broker}")
         below: dict[int, list[Batch]] = {}

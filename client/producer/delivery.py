@@ -65,7 +65,8 @@ class Delivery:
         self._topic_id = ""
         self._leader_epoch = -1
         self._acks = context.wire_acks
-        """As configured; 1 instead of 0 for a partition that sleeps, so that its refusal is noticed."""
+        """As configured; 1 instead of 0 for a partition that sleeps, and until its new leader has stored something:
+        a refusal has to be noticed."""
         self._producer_id = -1
         self._producer_epoch = -1
         self._next_sequence = 0
@@ -246,6 +247,7 @@ class Delivery:
         batch.base_offset = base_offset
         self._is_known_to_leader = True
         self._last_stored_s = time.monotonic()
+        self._acks = self._context.wire_acks
         if self._last_error is not None or self._has_tried_at_once:
             self._backoff.reset()
             self._has_tried_at_once = False
@@ -352,7 +354,7 @@ class Delivery:
         if context.config.enable_idempotence:
             await self._renew_producer()
         self._topic_id, self._leader_epoch = topic.topic_id, found.leader_epoch
-        self._acks = context.wire_acks or int(found.is_asleep)
+        self._acks = context.wire_acks or int(found.is_asleep or self._last_error is not None)
         self._connection = connection
 
     async def _renew_producer(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 import raylog
 from raylog import TopicPartition
 from raylog.launch.cluster import Cluster
-from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
+from tests.cluster.ray_support import actor_names, call_actor, kill, online, own_ray
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -192,6 +192,7 @@ def test_a_broker_that_is_killed_hands_its_sleepers_over(
     assert after["isr"] == before["isr"]
     assert put(producer, "handed", b"b") == [1]
     assert values("handed", 2) == [b"a", b"b"]
+    wait_for(lambda: online(cluster) == {1, 2, 3}, "the broker is back")
 
 
 def test_a_topic_that_is_deleted_asleep_leaves_no_folder(

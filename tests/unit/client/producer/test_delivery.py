@@ -19,6 +19,7 @@ from raylog.core.errors import (
     ConnectionFailed,
     DuplicateSequence,
     NotEnoughReplicas,
+    NotLeaderOrFollower,
     OutOfOrderSequence,
     RaylogError,
     RequestTimedOut,
@@ -50,8 +51,17 @@ class Leader:
         assert (method, timeout_s) == ("produce", 30)
         self.requests.append((request, payload, then))
 
+    def notify(self, method: str, request: ProduceRequest, payload: bytes) -> None:
+        self.requests.append((request, payload, lambda _: None))
+
+    async def drain(self) -> None:
+        """The socket takes everything at once."""
+
     def abort(self, reason: str) -> None:
         self.is_closed = True
+
+    def acks(self) -> list[int]:
+        return [request.acks for request, _, _ in self.requests]
 
     def sequences(self) -> list[int]:
         return [parse_header(payload).base_sequence for _, payload, _ in self.requests]
@@ -74,8 +84,8 @@ class Line:
         )
         self.delivery = Delivery(self.context, self.queue)
 
-    def set_leader(self, epoch: int, topic_id: str = "first") -> None:
-        row = PartitionInfo(0, 0, epoch, "h", 9, (0,), (0,))
+    def set_leader(self, epoch: int, topic_id: str = "first", *, is_asleep: bool = False) -> None:
+        row = PartitionInfo(0, 0, epoch, "h", 9, (0,), (0,), is_asleep=is_asleep)
         self.metadata.topics["t"] = TopicInfo(topic_id, "t", internal=False, partitions=(row,), config={}, version=1)
 
     async def connection(self, *_: object) -> Leader:
@@ -168,6 +178,21 @@ async def test_a_late_answer_of_an_earlier_attempt_changes_nothing(line: Line) -
     assert not batch.is_done
     await line.answer(1, 0)
     assert batch.base_offset == 0
+
+
+async def test_without_acks_a_sleeper_answers_until_its_new_leader_stores() -> None:
+    line = Line(acks=0, enable_idempotence=False)
+    line.set_leader(epoch=1, is_asleep=True)
+    [batch] = await line.send(b"0")
+    await line.answer(0, NotLeaderOrFollower("woken", leader=[1, 2, "h", 9]))
+    assert not line.metadata.topics["t"].partitions[0].is_asleep
+    await line.answer(1, NotEnoughReplicas("its followers are starting"))
+    assert line.leader.acks() == [1, 1, 1]
+    assert batch.base_offset < 0, "nothing is stored yet"
+    await line.answer(2, 0)
+    assert batch.base_offset == 0
+    await line.send(b"1")
+    assert line.leader.acks() == [1, 1, 1, 0]
 
 
 async def test_an_answer_to_a_batch_that_was_given_up_changes_nothing(line: Line) -> None:

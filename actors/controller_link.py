@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from raylog.actors.transport import dial
-from raylog.core.errors import NotController, RaylogError, StaleBrokerEpoch
-from raylog.protocol.controller import SESSION_HEARTBEAT, SessionHeartbeatRequest
+from raylog.core.errors import NotController, RaylogError, RequestTimedOut, StaleBrokerEpoch
+from raylog.protocol.controller import SESSION_HEARTBEAT, SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.rpc import Connection, Handler, Reply, Request, Secret
 
 logger = logging.getLogger(__name__)
@@ -47,11 +48,13 @@ class ControllerLink:
         on_superseded: Callable[[str], None],
         report: Callable[[], SessionHeartbeatRequest] = SessionHeartbeatRequest,
         on_change: Callable[[bool], None] = lambda _: None,
+        on_answered: Callable[[SessionHeartbeatRequest, SessionHeartbeatReply], None] | None = None,
     ) -> None:
         """``register`` runs first on every new connection; ``handler`` gets the requests that the controller sends.
 
         ``on_superseded`` is called when the controller has registered a newer incarnation of this process; ``report``
-        returns the content of each heartbeat. ``on_change`` gets whether there is a registered connection from now on.
+        returns the content of each heartbeat, ``on_answered`` gets it back with the controller's reply. ``on_change``
+        gets whether there is a registered connection from now on.
         """
         self._find = find
         self._name = name
@@ -63,6 +66,9 @@ class ControllerLink:
         self._on_superseded = on_superseded
         self._report = report
         self._on_change = on_change
+        self._on_answered = on_answered
+        self._is_vouched_for = self._is_in_doubt = False
+        self._stirred = asyncio.Event()
         self.place: tuple[str, int] | None = None
         """Address of the controller of the last registration."""
         self._connection: Connection | None = None
@@ -109,7 +115,18 @@ class ControllerLink:
         connection = self._connection
         if connection is None:
             raise NotController("The connection to the controller broke; try again.")
-        return await connection.call(method, args, timeout_s=max(0.001, deadline - loop.time()))
+        try:
+            return await connection.call(method, args, timeout_s=max(0.001, deadline - loop.time()))
+        except RequestTimedOut:
+            self._is_in_doubt = True  # does this connection still reach the controller? Heartbeats show it
+            self._stirred.set()
+            raise
+
+    def vouched_for(self, is_vouched_for: bool) -> None:
+        """Send no heartbeats from now on, because this process's broker vouches for it, or send them again."""
+        if is_vouched_for != self._is_vouched_for:
+            self._is_vouched_for = is_vouched_for
+            self._stirred.set()
 
     async def _run(self) -> None:
         while True:
@@ -131,8 +148,7 @@ class ControllerLink:
         host, port = await self._find()
         self._early = []
         connection = await dial(host, port, secret=self._secret, handler=self._receive, timeout_s=CONNECT_TIMEOUT_S)
-        closed = asyncio.Event()
-        connection.on_close(lambda _: closed.set())
+        closed = self._closed_event(connection)
         try:
             await self._register(connection)
             early, self._early = self._early, None
@@ -149,6 +165,16 @@ class ControllerLink:
             self._connection = None
             connection.close("link ended")
 
+    def _closed_event(self, connection: Connection) -> asyncio.Event:
+        closed = asyncio.Event()
+
+        def on_close(_: Connection) -> None:
+            closed.set()
+            self._stirred.set()
+
+        connection.on_close(on_close)
+        return closed
+
     def _receive(self, request: Request) -> None:
         """Hand on the controller's requests; those that arrive before the registration's reply wait for it."""
         if self._early is None:
@@ -160,21 +186,32 @@ class ControllerLink:
         """Send heartbeats until the connection breaks, or until another controller is known to serve instead.
 
         A controller that vanished with its node, or a cut network, breaks no connection for a long time: the kernel
-        keeps retransmitting. So a process without replies looks the controller up, and connects to it.
+        keeps retransmitting. So a process without replies looks the controller up, and connects to it. While its broker
+        vouches for this process, that one's heartbeats show that the controller replies, and nothing is sent here.
         """
         loop = asyncio.get_running_loop()
         answered_s = loop.time()
         search: asyncio.Task[bool] | None = None
+        self._is_vouched_for = self._is_in_doubt = False
 
-        def answered(answer: asyncio.Future[Reply]) -> None:
+        def answered(request: SessionHeartbeatRequest, answer: asyncio.Future[Reply]) -> None:
             nonlocal answered_s
             if not answer.cancelled() and answer.exception() is None:
                 answered_s = loop.time()
+                self._is_in_doubt = False
+                if self._on_answered is not None:
+                    self._on_answered(request, SESSION_HEARTBEAT.read_reply(answer.result().args))
 
         try:
             while not closed.is_set():
-                beat = connection.call_nowait(SESSION_HEARTBEAT.name, self._report(), timeout_s=ANSWER_TIMEOUT_S)
-                beat.add_done_callback(answered)
+                if self._is_vouched_for and not self._is_in_doubt:
+                    self._stirred.clear()
+                    await self._stirred.wait()
+                    answered_s = loop.time()
+                    continue
+                report = self._report()
+                beat = connection.call_nowait(SESSION_HEARTBEAT.name, report, timeout_s=ANSWER_TIMEOUT_S)
+                beat.add_done_callback(partial(answered, report))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
                         await closed.wait()

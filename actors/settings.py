@@ -10,6 +10,7 @@ from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import INTERNAL_PREFIX
 from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig, sleep_after_ms
 from raylog.core.replication.replica import ReplicationSettings
+from raylog.core.vouching import Pace
 from raylog.storage.log.partition_log import LogConfig
 
 if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
@@ -99,6 +100,12 @@ def catch_up_rate(cluster: Mapping[str, str], replicas: int) -> int:
 def session_heartbeat_s(cluster: Mapping[str, str]) -> float:
     """Return an actor's interval between heartbeats to the controller, in seconds."""
     return ClusterConfig.from_dict(cluster).broker_heartbeat_interval_ms / 1000
+
+
+def vouching_pace(cluster: Mapping[str, str]) -> Pace:
+    """Return the times by which brokers vouch for their replicas."""
+    values = ClusterConfig.from_dict(cluster)
+    return Pace.of(values.broker_heartbeat_interval_ms, values.broker_session_timeout_ms)
 
 
 def controller_settings(

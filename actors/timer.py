@@ -20,9 +20,13 @@ LONGEST_MS: Final = 500
 class TickTimer:
     """Calls ``tick`` at the time that its last call returned; `hasten` moves that time forward."""
 
-    def __init__(self, tick: Callable[[int], int]) -> None:
-        """``tick`` gets the time of the latest next tick, and returns that of the next one (monotonic milliseconds)."""
+    def __init__(self, tick: Callable[[int], int], longest_ms: int | None = None) -> None:
+        """``tick`` gets the time of the latest next tick, and returns that of the next one (monotonic milliseconds).
+
+        ``longest_ms``: between two ticks at rest; None = LONGEST_MS, which is the most.
+        """
         self._tick = tick
+        self._longest_ms = LONGEST_MS if longest_ms is None else longest_ms
         self._due_ms = 0
         self._hastened = asyncio.Event()
 
@@ -38,8 +42,9 @@ class TickTimer:
         """Tick until cancelled."""
         while True:
             now_ms = monotonic_ms()
-            wanted_ms = self._tick(now_ms + LONGEST_MS)
-            self._due_ms = min(now_ms + LONGEST_MS, max(now_ms + SHORTEST_MS, wanted_ms))
+            latest_ms = now_ms + self._longest_ms
+            wanted_ms = self._tick(latest_ms)
+            self._due_ms = min(latest_ms, max(now_ms + SHORTEST_MS, wanted_ms))
             while (left_ms := self._due_ms - monotonic_ms()) > 0:
                 await self._wait(left_ms / 1000)
 

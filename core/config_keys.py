@@ -200,7 +200,7 @@ CLUSTER_KEYS: Final = _keys(
         "broker.heartbeat.interval.ms",
         500,
         10,
-        "How often brokers, replicas and coordinators greet the controller.",
+        "How often brokers and coordinators greet the controller, and replicas without a broker that vouches for them.",
         INT_MAX,
     ),
     _int(

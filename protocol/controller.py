@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import FIRST_LEVEL
 from raylog.protocol.broker import BROKER, METADATA
-from raylog.protocol.message import Empty, Int64, Message
+from raylog.protocol.message import NONE, Empty, Int64, Message
 from raylog.protocol.method import CLUSTER, Endpoint, Method
 
 
@@ -41,6 +41,8 @@ class RegisterBrokerReply(Message, frozen=True):
     snapshot: Sequence[Sequence[Any]]
     """Metadata records as ``core/metadata/records.py`` writes them."""
     broker: Int64
+    vouching: bool = False
+    """Whether the controller takes statements about replicas with the broker's heartbeats."""
 
 
 class RegisterReplicaRequest(Message, frozen=True):
@@ -64,10 +66,14 @@ class RegisterReplicaRequest(Message, frozen=True):
 
 
 class RegisterReplicaReply(Message, frozen=True):
-    """``state``: the partition's state as ``core/partition.py`` writes it."""
+    """``state``: the partition's state as ``core/partition.py`` writes it.
+
+    ``controller_epoch``: -1 = the controller takes no statements of brokers about their replicas.
+    """
 
     incarnation: Int64
     state: Sequence[Any]
+    controller_epoch: Int64 = NONE
 
 
 class RegisterCoordinatorRequest(Message, frozen=True):
@@ -91,13 +97,34 @@ class RegisterCoordinatorReply(Message, frozen=True):
     producer_epoch: Int64
 
 
-class SessionHeartbeatRequest(Message, frozen=True):
-    """Keep the session of this connection alive.
+class ReplicaNote(Message, frozen=True):
+    """What a broker reports of a replica on its directory.
 
-    ``disk_hanging_ms``: how long a sync of the sender has hung; 0 = none hangs.
+    ``silent_ms``: how long ago it last showed that it runs; 0 = it runs. ``disk_hanging_ms``: as in a heartbeat.
+    """
+
+    incarnation: Int64
+    silent_ms: Int64 = 0
+    disk_hanging_ms: Int64 = 0
+
+
+class SessionHeartbeatRequest(Message, frozen=True):
+    """Keep the session of this connection alive, and those of the replicas that a broker vouches for.
+
+    ``disk_hanging_ms``: how long a sync of the sender has hung; 0 = none hangs. ``vouched``: the incarnations of the
+    replicas on the sender's directory that run; null = those of its last heartbeat on this connection. ``notes``: the
+    replicas that have just fallen silent, and those whose disks hang.
     """
 
     disk_hanging_ms: Int64 = 0
+    vouched: Sequence[Int64] | None = None
+    notes: Sequence[ReplicaNote] = ()
+
+
+class SessionHeartbeatReply(Message, frozen=True):
+    """``absent``: incarnations that the sender vouches for and that have no session: each has to register again."""
+
+    absent: Sequence[Int64] = ()
 
 
 class IsrMember(Message, frozen=True):
@@ -190,7 +217,7 @@ REGISTER_REPLICA: Final = Method("register_replica", RegisterReplicaRequest, Reg
 REGISTER_COORDINATOR: Final = Method(
     "register_coordinator", RegisterCoordinatorRequest, RegisterCoordinatorReply, CLUSTER
 )
-SESSION_HEARTBEAT: Final = Method("heartbeat", SessionHeartbeatRequest, Empty, CLUSTER)
+SESSION_HEARTBEAT: Final = Method("heartbeat", SessionHeartbeatRequest, SessionHeartbeatReply, CLUSTER)
 ALTER_PARTITION: Final = Method("alter_partition", AlterPartitionRequest, AlterPartitionReply, CLUSTER)
 SLEEP_PARTITION: Final = Method("sleep_partition", SleepPartitionRequest, AlterPartitionReply, CLUSTER, since=2)
 RESIGN_LEADER: Final = Method("resign_leader", ResignLeaderRequest, Empty, CLUSTER)

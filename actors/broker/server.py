@@ -12,16 +12,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
+from raylog.actors.beat_memory import pages_name
 from raylog.actors.broker.capacity import awake_max
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaFactory, ReplicaSupervisor
 from raylog.actors.broker.voters_note import VotersNote
+from raylog.actors.broker.vouching import Vouching
 from raylog.actors.controller.answers import coordinator_index, metadata_answer
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
-from raylog.actors.settings import session_heartbeat_s
+from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import client_secret, listen
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.coordinators import topic_behind
@@ -115,6 +117,7 @@ class BrokerServer:
         )
         self._note = VotersNote(spec.folder)
         self._sleepers = Sleepers(lambda: self.image, lambda: self.broker, lambda: self._link)
+        self._vouching = Vouching()
         self._link = ControllerLink(
             find_controller,
             name=f"broker on {spec.folder}",
@@ -124,6 +127,8 @@ class BrokerServer:
             heartbeat_s=session_heartbeat_s({}),
             on_superseded=on_fatal,
             on_change=self._sleepers.link_changed,
+            report=self._vouching.report,
+            on_answered=self._vouching.confirmed,
         )
 
     async def start(self) -> None:
@@ -131,6 +136,7 @@ class BrokerServer:
         self._directory = DataDirectory.open(
             self.spec.folder, cluster_id=self.spec.cluster_id, broker_id=self.spec.broker
         )
+        self._vouching.open(pages_name(self._directory.directory_id, self.spec.folder))
         self.endpoint = await self._server.start()
         self._sleepers.start()
         self._link.start()
@@ -139,6 +145,7 @@ class BrokerServer:
         """Stop serving and release the directory; the replicas stay."""
         await self._link.stop()
         await self._sleepers.stop()
+        self._vouching.close()
         if self._supervisor is not None:
             await self._supervisor.stop()
         for task in list(self._tasks):
@@ -255,6 +262,8 @@ class BrokerServer:
         self._note.update(image.voters)
         # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
+        pace = vouching_pace(image.config)
+        self._vouching.begin(registered.controller_epoch, pace, is_understood=registered.vouching)
         self._registered.set()
         self._settled.set()
         if self._supervisor is None:

@@ -32,8 +32,13 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.families import controller_families
 from raylog.protocol.broker import MetadataRequest
-from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest, SessionHeartbeatRequest
-from raylog.protocol.message import Empty, Message
+from raylog.protocol.controller import (
+    CONTROLLER,
+    ControllerMetricsRequest,
+    SessionHeartbeatReply,
+    SessionHeartbeatRequest,
+)
+from raylog.protocol.message import Message
 from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request, RequestConnection
 
@@ -226,7 +231,7 @@ class ControllerServer:
         match args := CONTROLLER.read_request(request.method, request.args):
             case SessionHeartbeatRequest():
                 runner.feed(event_for(args, session, 0, monotonic_ms()))
-                request.reply(Empty())
+                request.reply(SessionHeartbeatReply(runner.machine.absent(session)))
             case ControllerMetricsRequest():
                 request.reply(self._metrics(runner.machine))
             case MetadataRequest():

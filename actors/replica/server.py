@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from raylog.actors import clock
 from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.beat_memory import beats_of
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.metrics import replica_metrics
 from raylog.actors.replica.opening import OpenedLog, abandon, note_boot, open_replica_log
@@ -25,7 +27,13 @@ from raylog.actors.replica.ports import ReplicaPorts
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.status import replica_status
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
-from raylog.actors.settings import log_settings, replication_settings, retention_check_ms, session_heartbeat_s
+from raylog.actors.settings import (
+    log_settings,
+    replication_settings,
+    retention_check_ms,
+    session_heartbeat_s,
+    vouching_pace,
+)
 from raylog.actors.timer import LONGEST_MS, TickTimer
 from raylog.actors.transport import listen
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
@@ -86,7 +94,9 @@ class ReplicaServer:
         self._flusher: Flusher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
-        self._ticks = TickTimer(self._tick)
+        pace = vouching_pace(spec.cluster_config)
+        self._beating = Beating(spec.topic_id, spec.partition, pace)
+        self._ticks = TickTimer(self._tick, pace.beat_ms)
         self._server = listen(self._on_request, spec, permissions(REPLICA, is_internal=spec.topic == OFFSETS_TOPIC))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
@@ -162,6 +172,7 @@ class ReplicaServer:
         )
         self._flusher.start()
         self.endpoint = await self._server.start()
+        self._beating.name = await loop.run_in_executor(None, beats_of, self.spec.data_directory)
         self._link.start()
         self._spawn(self._ticks.run(), "ticks")
 
@@ -178,6 +189,7 @@ class ReplicaServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._beating.close()
         if self._flusher is not None:
             await self._flusher.stop()
         if self._runner is not None and self._keeper is not None:
@@ -348,6 +360,7 @@ class ReplicaServer:
         if runner.machine is None:
             self._incarnation = Incarnation(registered.incarnation)
             runner.begin_life(self.spec.broker, self._incarnation, self._settings)
+        self._beating.registered(self._incarnation, registered.controller_epoch)
         self._on_state(registered.incarnation, registered.state)
 
     def _on_controller_message(self, request: Request) -> None:
@@ -433,6 +446,7 @@ class ReplicaServer:
     def _tick(self, latest_ms: int) -> int:
         runner = self._running()
         now = runner.tick()
+        self._link.vouched_for(self._beating.beat(now, runner.disk_hanging_ms))
         return runner.next_tick_ms(now, latest_ms)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

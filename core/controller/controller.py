@@ -185,6 +185,7 @@ class ControllerMachine:
             raise InvalidRequest(f"{event.host!r}:{event.port} is no endpoint; register after the server listens.")
         match event:
             case SessionHeartbeat():
+                self._sessions.stated(event.session, event.vouched, event.notes, decision.now_ms)
                 self._sessions.heartbeat(event.session, decision.now_ms)
                 self._sessions.reported(event.session, event.disk_hanging_ms)
             case SessionLost():
@@ -277,6 +278,10 @@ class ControllerMachine:
                 case None:
                     pass
 
+    def absent(self, session: int) -> list[int]:
+        """Return the incarnations that the broker with this session vouches for, and that are not registered."""
+        return self._sessions.absent(session)
+
     def hanging_disks(self) -> list[list[object]]:
         """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""
         return self._sessions.hanging_disks()
@@ -330,6 +335,7 @@ class ControllerMachine:
         """Check every cross-reference; costly, for tests and the simulator."""
         image = self.image
         image.validate()
+        require(not (wrong := self._sessions.wrong()), wrong, self.story)
         for session in self._sessions:
             member = session.member
             match member:

@@ -21,10 +21,11 @@ from raylog.core.controller.events import (
 from raylog.core.controller.sessions import Member, ReplicaMember, Sessions
 from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
 from raylog.core.errors import InvalidRequest, RaylogError
-from raylog.core.ids import NO_LEADER, TopicPartition
+from raylog.core.ids import NO_LEADER, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord, PartitionChanged, ReplicaPlaced, TopicDeleted
 from raylog.core.outbox import Outbox
+from raylog.core.partition import PartitionState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,12 @@ class ControllerDecision(LoggedDecision[Effect, MetadataRecord]):
     def skip_state(self, session: SessionId) -> None:
         """Do not send the session its partition's state: the answer of this step carries it."""
         self._informed.add(session)
+
+    def send_state(self, session: SessionId, incarnation: Incarnation, state: PartitionState) -> None:
+        """Send a partition's state that this step does not change, to a replica that shows that it lacks it."""
+        self.after_sync.append(
+            SendPartitionState(cause=self.cause, session=session, incarnation=incarnation, state=state)
+        )
 
     def resend_state(self, partition: TopicPartition) -> None:
         """Send the partition's state also to the sessions that an answer gave it: it has changed once more."""

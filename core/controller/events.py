@@ -104,10 +104,16 @@ class CoordinatorRegistrationReceived(MemberRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHeartbeat(ControllerEvent):
-    """Heartbeat: data arrived on the session. ``disk_hanging_ms``: how long its disk has not finished a sync."""
+    """Heartbeat: data arrived on the session. ``disk_hanging_ms``: how long its disk has not finished a sync.
+
+    A broker states with it which of its replicas run. ``vouched``: their incarnations; None = those of the statement
+    before on this session. ``notes``: incarnation, milliseconds of silence and of a hanging disk of some of them.
+    """
 
     session: SessionId
     disk_hanging_ms: int = 0
+    vouched: Sequence[int] | None = None
+    notes: Sequence[tuple[int, int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,6 +103,8 @@ def checked_proposal(event: IsrChangeReceived | SleepProposed, decision: Control
     if event.leader_epoch > state.leader_epoch or event.partition_epoch > state.partition_epoch:
         raise NotController(f"{event.partition} is ahead of this controller at its leader; try again.")
     if event.partition_epoch < state.partition_epoch:
+        # An answer that came too late for the leader's deadline was the only message with that state.
+        decision.send_state(event.session, place.incarnation, state)
         raise InvalidUpdateVersion(f"{event.partition} is at partition epoch {state.partition_epoch}.")
     if state.leader != event.broker:
         raise InvalidRequest(f"Broker {event.broker} does not lead {event.partition}.")

@@ -96,7 +96,7 @@ class Registrations:
         snapshot: list[object] = [found.to_wire() for found in image.to_records()]
         decision.reply(
             event.request,
-            [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot, event.broker],
+            [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot, event.broker, True],
         )
 
     def _broker_of(self, event: BrokerRegistrationReceived, decision: ControllerDecision) -> BrokerId:
@@ -167,7 +167,7 @@ class Registrations:
         if (event.partition, event.broker) in decision.image.lost_logs:
             warning = lost_copy(event.partition, event.broker, after.elr if after is not None else ())
         if after is not None:
-            decision.reply(event.request, [incarnation, after.to_wire()], warning)
+            decision.reply(event.request, [incarnation, after.to_wire(), decision.image.controller_epoch], warning)
 
     def _is_log_lost(self, event: ReplicaRegistrationReceived, decision: ControllerDecision) -> bool:
         """Return whether a new incarnation runs on another log than the previous one.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from raylog.core.controller.events import SessionId
 from raylog.core.ids import BrokerId, TopicPartition
@@ -35,6 +37,7 @@ class CoordinatorMember:
 
 
 Member = BrokerMember | ReplicaMember | CoordinatorMember
+NOTHING_SEEN: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -46,17 +49,33 @@ class Session:
     life: int
     """Incarnation of a broker or replica, epoch of a coordinator."""
     heartbeat_ms: int
+    """The last heartbeat on this connection; of a replica, that of its broker too, once this vouches no more."""
     disk_hanging_ms: int = 0
     """For how long its disk has not finished a sync, once that is too long; 0 = it keeps up."""
+    vouched: frozenset[int] = frozenset()
+    """The incarnations of the replicas that a broker vouches for with each heartbeat."""
+    absent: set[int] = field(default_factory=set)
+    """Those of them that have no session, so that the broker's word keeps nothing alive."""
 
 
 class Sessions:
-    """All registered connections; a member has at most one."""
+    """All registered connections; a member has at most one.
+
+    A replica's session lives by its own heartbeats, or by those of its broker while that one vouches for it. Only the
+    former are looked at as time passes.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
         self._by_number: dict[SessionId, Session] = {}
         self._by_member: dict[Member, Session] = {}
+        self._brokers: dict[SessionId, Session] = {}
+        self._replicas: dict[int, Session] = {}
+        """The sessions of replicas by incarnation, which no two of them share."""
+        self._alone: dict[SessionId, Session] = {}
+        """The sessions that live by their own heartbeats."""
+        self._hanging: dict[SessionId, frozenset[int]] = {}
+        """The incarnations that a broker has noted last, by its session."""
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -78,14 +97,34 @@ class Sessions:
         """Add a session; the caller has ended the member's earlier one, and the number is free."""
         require(number not in self._by_number, f"session {number} registers once")
         require(member not in self._by_member, f"{member} has one session")
-        self._by_number[number] = self._by_member[member] = Session(number, member, life, now_ms)
+        session = self._by_number[number] = self._by_member[member] = Session(number, member, life, now_ms)
+        if isinstance(member, BrokerMember):
+            self._brokers[number] = session
+        elif isinstance(member, ReplicaMember):
+            self._replicas[life] = session
+            broker = self._by_member.get(BrokerMember(member.broker))
+            if broker is not None:
+                broker.absent.discard(life)
+        if self._voucher(session) is None:
+            self._alone[number] = session
 
     def close(self, number: SessionId) -> Session | None:
         """Remove a session and return it; None when there is none of that number."""
         session = self._by_number.pop(number, None)
         if session is not None:
             del self._by_member[session.member]
+            self._withdraw(session, session.vouched)
+            self._brokers.pop(number, None)
+            self._hanging.pop(number, None)
+            self._alone.pop(number, None)
+            if isinstance(session.member, ReplicaMember):
+                self._replicas.pop(session.life, None)
+                broker = self._by_member.get(BrokerMember(session.member.broker))
+                if broker is not None and session.life in broker.vouched:
+                    broker.absent.add(session.life)
         return session
+
+    # ------------------------------------------------------------ heartbeats
 
     def heartbeat(self, number: SessionId, now_ms: int) -> None:
         """Note a heartbeat; one from a session that is over is ignored."""
@@ -94,10 +133,86 @@ class Sessions:
             session.heartbeat_ms = now_ms
 
     def reported(self, number: SessionId, disk_hanging_ms: int) -> None:
-        """Note the disk state that a heartbeat reports."""
-        session = self._by_number.get(number)
+        """Note the disk state that a heartbeat reports, unless the replica's broker reports it."""
+        session = self._alone.get(number)
         if session is not None:
             session.disk_hanging_ms = disk_hanging_ms
+
+    def stated(
+        self, number: SessionId, vouched: Iterable[int] | None, notes: Iterable[tuple[int, int, int]], now_ms: int
+    ) -> None:
+        """Note what a broker states about its replicas, before its heartbeat itself is noted.
+
+        ``vouched`` None: the same replicas as before. ``notes``: incarnation, silence and hanging disk of some.
+        """
+        broker = self._brokers.get(number)
+        if broker is None:
+            return
+        silent: dict[int, int] = {}
+        hanging: dict[int, int] = {}
+        for life, silent_ms, disk_hanging_ms in notes:
+            if silent_ms > 0:
+                silent[life] = now_ms - silent_ms
+            hanging[life] = disk_hanging_ms
+        if vouched is not None:
+            before, broker.vouched = broker.vouched, frozenset(vouched)
+            self._withdraw(broker, before - broker.vouched, silent)
+            broker.absent &= broker.vouched
+            for life in broker.vouched - before:
+                session = self._replica_of(broker, life)
+                if session is None:
+                    broker.absent.add(life)
+                else:
+                    self._alone.pop(session.number, None)
+                    session.disk_hanging_ms = 0
+        for life in broker.vouched & (self._hanging.get(number, frozenset()) | hanging.keys()):
+            session = self._replica_of(broker, life)
+            if session is not None:
+                session.disk_hanging_ms = hanging.get(life, 0)
+        self._hanging[number] = frozenset(hanging)
+
+    def absent(self, number: SessionId) -> list[int]:
+        """Return the incarnations that a broker vouches for and that have no session: they have to register again."""
+        broker = self._brokers.get(number)
+        return [] if broker is None else sorted(broker.absent)
+
+    def silent_since(self, limit_ms: int) -> list[Session]:
+        """Return the sessions that nothing was received of since ``limit_ms``; brokers among them vouch no more."""
+        for broker in self._brokers.values():
+            if broker.heartbeat_ms < limit_ms:
+                self._withdraw(broker, broker.vouched)
+                broker.vouched, broker.absent = frozenset(), set()
+        silent = [session for session in self._alone.values() if session.heartbeat_ms < limit_ms]
+        return sorted(silent, key=lambda session: session.number)
+
+    def forgive(self, pause_ms: int) -> None:
+        """Discount a time in which no heartbeat could be received, because the controller itself did not run."""
+        for session in self._by_number.values():
+            session.heartbeat_ms += pause_ms
+
+    def _voucher(self, session: Session) -> Session | None:
+        """Return the session of the broker that vouches for a replica's; None = the session lives by itself."""
+        if not isinstance(session.member, ReplicaMember):
+            return None
+        broker = self._by_member.get(BrokerMember(session.member.broker))
+        return broker if broker is not None and session.life in broker.vouched else None
+
+    def _replica_of(self, broker: Session, life: int) -> Session | None:
+        """Return the session of a replica, if it is on this broker: a broker states nothing about those of others."""
+        session = self._replicas.get(life)
+        if session is None or not isinstance(session.member, ReplicaMember):
+            return None
+        return session if BrokerMember(session.member.broker) == broker.member else None
+
+    def _withdraw(self, broker: Session, lives: Iterable[int], seen: Mapping[int, int] = NOTHING_SEEN) -> None:
+        """Let replicas live by their own heartbeats again, as of when they were ``seen``, or the broker's last one."""
+        for life in lives:
+            session = self._replica_of(broker, life)
+            if session is not None:
+                session.heartbeat_ms = max(session.heartbeat_ms, seen.get(life, broker.heartbeat_ms))
+                self._alone[session.number] = session
+
+    # ------------------------------------------------------------ views
 
     def hanging_disks(self) -> list[list[object]]:
         """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""
@@ -107,15 +222,15 @@ class Sessions:
             if session.disk_hanging_ms and isinstance(session.member, ReplicaMember)
         ]
 
-    def silent_since(self, limit_ms: int) -> list[Session]:
-        """Return the sessions whose last heartbeat is before ``limit_ms``."""
-        return [session for session in self if session.heartbeat_ms < limit_ms]
-
-    def forgive(self, pause_ms: int) -> None:
-        """Discount a time in which no heartbeat could be received, because the controller itself did not run."""
-        for session in self._by_number.values():
-            session.heartbeat_ms += pause_ms
-
     def brokers(self) -> tuple[SessionId, ...]:
         """Return the sessions of brokers, by number."""
-        return tuple(session.number for session in self if isinstance(session.member, BrokerMember))
+        return tuple(sorted(self._brokers))
+
+    def wrong(self) -> str:
+        """Return what does not fit together, empty = nothing; costly, for tests and the simulator."""
+        for session in self:
+            if (self._voucher(session) is None) != (session.number in self._alone):
+                return f"{session} lives by its own heartbeats, or by those of its broker"
+            if session.absent != {life for life in session.vouched if self._replica_of(session, life) is None}:
+                return f"{session} vouches for replicas that are absent, or are not"
+        return ""

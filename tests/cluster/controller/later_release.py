@@ -73,12 +73,20 @@ def _grown_value(to_wire: Any) -> Any:
 def _grown(name: str, part: str, args: Any) -> Any:
     """Return arguments with a field added to each message in them, by the page that defines the method."""
     wire = msgspec.msgpack.decode(msgspec.msgpack.encode(() if args is None else args))
-    for _, method in methods():
-        if method.name == name:
-            kind = getattr(method, part)
-            try:
-                read(kind, wire, name)
-            except InvalidRequest:  # another endpoint's method of that name
-                continue
-            return grown(kind, wire)
-    raise AssertionError(f"no page states the {part} of {name}: {wire!r:.200}")
+    kinds = [getattr(method, part) for _, method in methods() if method.name == name and _fits(method, part, wire)]
+    assert kinds, f"no page states the {part} of {name}: {wire!r:.200}"
+    return grown(min(kinds, key=lambda kind: _unlike(kind, wire)), wire)
+
+
+def _fits(method: Any, part: str, wire: Any) -> bool:
+    """Return whether a method may have these arguments; another endpoint may have one of the same name."""
+    try:
+        read(getattr(method, part), wire, method.name)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def _unlike(kind: Any, wire: Any) -> int:
+    """Return by how many fields arguments differ from a message of this kind."""
+    return abs(len(getattr(kind, "__struct_fields__", ())) - len(wire))

@@ -4,7 +4,9 @@ One cluster of three brokers serves most tests of this module, in file order; ea
 """
 
 import json
+import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -206,6 +208,20 @@ def test_a_killed_leader_is_replaced_within_milliseconds_and_returns(wire: Wire)
         back = replica(partition, leader)
         assert (back["role"], back["pid"] != pid) == ("follower", True), "Ray restarted it in place"
     print(f"new leader after SIGKILL, ms: {[round(time, 1) for time in times]}, median {statistics.median(times):.1f}")
+
+
+def test_a_stopped_leader_is_replaced_while_its_broker_runs_and_rejoins(wire: Wire) -> None:
+    _, leader, epoch, *_ = wire.look(TOPIC, 0)
+    pid = replica(0, leader)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wire.leader_after(TOPIC, 0, epoch, time.monotonic())
+        wire.produce(TOPIC, 0, b"without it")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wire.wait_whole(TOPIC, PARTITIONS)
+    back = replica(0, leader)
+    assert (back["role"], back["pid"]) == ("follower", pid)
 
 
 def test_a_killed_controller_interrupts_no_client_and_comes_back(wire: Wire) -> None:

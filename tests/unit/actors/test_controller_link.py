@@ -4,12 +4,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from raylog.actors import controller_link
 from raylog.actors.controller_link import ControllerLink
-from raylog.core.errors import ConnectionFailed, NotController
+from raylog.core.errors import ConnectionFailed, NotController, RequestTimedOut
+from raylog.protocol.controller import SessionHeartbeatRequest
 from raylog.rpc import Connection, Reply, Request, RpcServer
 from tests.waiting import eventually
 
@@ -25,6 +27,7 @@ class Controller:
     def __init__(self, *, silent: bool) -> None:
         self.silent = silent
         self.registered = 0
+        self.beats = 0
         self._unanswered: list[Request] = []
         self.server = RpcServer(self._handle, secret=SECRET)
 
@@ -32,13 +35,15 @@ class Controller:
         if request.method == "register":
             self.registered += 1
             request.reply([])
-        elif self.silent:
+            return
+        self.beats += request.method == "heartbeat"
+        if self.silent or request.method == "slow":
             self._unanswered.append(request)  # no reply, as from a machine without power
         else:
             request.reply()
 
 
-def link_to(find: Callable[[], Awaitable[tuple[str, int]]], heartbeat_s: float = BEAT_S) -> ControllerLink:
+def link_to(find: Callable[[], Awaitable[tuple[str, int]]], heartbeat_s: float = BEAT_S, **more: Any) -> ControllerLink:
     async def register(connection: Connection) -> None:
         await connection.call("register", [], timeout_s=5)
 
@@ -50,6 +55,7 @@ def link_to(find: Callable[[], Awaitable[tuple[str, int]]], heartbeat_s: float =
         handler=lambda request: None,
         heartbeat_s=heartbeat_s,
         on_superseded=lambda reason: None,
+        **more,
     )
 
 
@@ -114,6 +120,65 @@ async def test_a_controller_that_answers_is_never_looked_for_again() -> None:
     async with linked(find, controller, heartbeat_s=PATIENT_BEAT_S):
         await asyncio.sleep(5 * PATIENT_BEAT_S)  # nothing is to happen in this time
         assert (looked, controller.registered) == (1, 1)
+
+
+async def test_a_process_that_its_broker_vouches_for_sends_no_heartbeats() -> None:
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+
+    async def find() -> tuple[str, int]:
+        return place
+
+    async with linked(find, controller) as link:
+        await eventually(lambda: controller.beats > 0)
+        link.vouched_for(True)
+        await asyncio.sleep(2 * BEAT_S)  # the last one is on its way
+        before = controller.beats
+        await asyncio.sleep(10 * BEAT_S)  # nothing is to happen in this time
+        assert (controller.beats, controller.registered) == (before, 1)
+        link.vouched_for(False)
+        await eventually(lambda: controller.beats > before + 1)
+
+
+async def test_a_call_that_is_not_answered_is_followed_by_a_heartbeat() -> None:
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+
+    async def find() -> tuple[str, int]:
+        return place
+
+    async with linked(find, controller) as link:
+        await eventually(lambda: controller.beats > 0)
+        link.vouched_for(True)
+        await asyncio.sleep(2 * BEAT_S)  # the last one is on its way
+        before = controller.beats
+        with pytest.raises(RequestTimedOut):
+            await link.call("slow", [], timeout_s=0.05)
+        await eventually(lambda: controller.beats > before)
+        assert controller.registered == 1
+
+
+async def test_a_heartbeat_is_handed_back_when_it_is_answered() -> None:
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+    sent: list[SessionHeartbeatRequest] = []
+    answered: list[SessionHeartbeatRequest] = []
+
+    async def find() -> tuple[str, int]:
+        return place
+
+    def report() -> SessionHeartbeatRequest:
+        sent.append(SessionHeartbeatRequest(len(sent)))
+        return sent[-1]
+
+    link = link_to(find, report=report, on_answered=lambda request, _: answered.append(request))
+    link.start()
+    try:
+        await eventually(lambda: len(answered) >= 3)
+    finally:
+        await link.stop()
+        await controller.server.close()
+    assert answered[:3] == sent[:3]
 
 
 async def test_a_link_survives_a_search_that_fails_in_an_unforeseen_way() -> None:

@@ -1,0 +1,171 @@
+"""Memory that the processes of one broker share: a file of fixed size in ``/dev/shm``, mapped by each of them.
+
+It lives in memory and not in the data directory, so that a write to it never waits for a disk that hangs, costs no
+disk writes, and is lost at a reboot, with which the monotonic clock begins again. Where there is no such memory,
+processes do without it. The simulator has its own in its place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from raylog.storage.directory import META
+from raylog.storage.folder_lock import parse_properties
+from raylog.storage.log.files import read_text
+
+logger = logging.getLogger(__name__)
+
+FOLDER: Final = Path("/dev/shm")
+PREFIX: Final = "raylog-beats-"
+PAGES_BYTES: Final = 132 * 1024
+"""Room for two thousand replicas."""
+ABANDONED_MS: Final = 3_600_000
+"""Files that no broker has used for so long are removed: their cluster was killed."""
+
+
+class SharedPages(Protocol):
+    """Shared memory as whole numbers of 64 bits, each of which is read and written at once."""
+
+    @property
+    def words(self) -> memoryview: ...
+
+    def try_lock(self) -> bool:
+        """Lock out other processes that do so too, if none has; :meth:`unlock` is to follow."""
+
+    def unlock(self) -> None:
+        """Undo :meth:`try_lock`."""
+
+    def is_current(self) -> bool:
+        """Return whether a process that opens these pages by their name now gets the same ones."""
+
+    def close(self) -> None:
+        """Unmap the pages; the others keep theirs. Idempotent."""
+
+    def remove(self) -> None:
+        """Give the name up. Processes that have the pages mapped keep them."""
+
+
+class OpenPages(Protocol):
+    """:func:`open_pages`, or the simulator's."""
+
+    def __call__(self, name: str, *, make: bool) -> SharedPages | None: ...
+
+
+def pages_name(directory_id: str, folder: Path) -> str:
+    """Return the name of the pages of a data directory on this machine."""
+    identity = f"{directory_id}\n{folder.resolve()}".encode()
+    return PREFIX + hashlib.sha256(identity).hexdigest()[:32]
+
+
+def beats_of(folder: Path) -> str:
+    """Return the name of the pages of a data directory, from the files in it. Blocks: call it in a thread."""
+    properties = parse_properties(read_text(folder / META) or "")
+    return pages_name(properties.get("directory.id", ""), folder)
+
+
+def open_pages(name: str, *, make: bool) -> SharedPages | None:
+    """Return the pages of this name; ``make``: new ones, full of zeros, where there are none. None = there are none.
+
+    They are this user's own, or none: others may write to the folder.
+    """
+    try:
+        return MappedPages(FOLDER / name, make=make)
+    except (OSError, ValueError) as error:
+        if make:
+            logger.info("no memory is shared with the replicas, they send heartbeats themselves: %s", error)
+        return None
+
+
+class MappedPages:
+    """Pages of the operating system."""
+
+    def __init__(self, path: Path, *, make: bool) -> None:
+        """Raises OSError and ValueError when there are none that may be used."""
+        self._path = path
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if make else 0)
+        self._descriptor = os.open(path, flags, 0o600)
+        try:
+            status = os.fstat(self._descriptor)
+            if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+                raise PermissionError(f"{path} belongs to another user.")
+            if make:
+                os.posix_fallocate(self._descriptor, 0, PAGES_BYTES)  # a write to memory that is full ends the process
+            self._map = mmap.mmap(self._descriptor, PAGES_BYTES)
+        except BaseException:  # any error: the descriptor has no other owner
+            os.close(self._descriptor)
+            raise
+        self._identity = (status.st_dev, status.st_ino)
+        self._words = memoryview(self._map).cast("q")
+
+    @property
+    def words(self) -> memoryview:
+        """The memory."""
+        return self._words
+
+    def try_lock(self) -> bool:
+        """Lock the file, without waiting."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Unlock the file."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def is_current(self) -> bool:
+        """Whether the path names this file."""
+        try:
+            status = os.stat(self._path, follow_symlinks=False)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
+
+    def close(self) -> None:
+        """Unmap and close the file."""
+        if self._descriptor >= 0:
+            self._words.release()
+            self._map.close()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self.is_current():
+            with suppress(OSError):
+                os.unlink(self._path)
+
+
+@contextmanager
+def locked(pages: SharedPages) -> Iterator[bool]:
+    """Hold the lock for a block, if it is free; gives whether it was."""
+    if not pages.try_lock():
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        pages.unlock()
+
+
+def remove_abandoned(now_ms: int, used_word: int) -> None:
+    """Remove the files of this user that no broker has used for ``ABANDONED_MS``; ``used_word`` notes when one has."""
+    with suppress(OSError):
+        for found in [FOLDER / name for name in os.listdir(FOLDER) if name.startswith(PREFIX)]:
+            with suppress(OSError, ValueError):
+                pages = MappedPages(found, make=False)
+                try:
+                    if now_ms - pages.words[used_word] > ABANDONED_MS:
+                        pages.remove()
+                finally:
+                    pages.close()

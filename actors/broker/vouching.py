@@ -1,0 +1,116 @@
+"""A broker's side of the table of beats: what its heartbeats state about its replicas, and what these may rely on.
+
+Called by the broker's shell. May touch: the memory that the processes of a broker share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from raylog.actors import beat_memory
+from raylog.actors.beat_memory import OpenPages, SharedPages
+from raylog.actors.beat_table import USED_MS, BeatTable
+from raylog.actors.clock import monotonic_ms
+from raylog.core.vouching import NO_LIFE, Pace, Voucher
+from raylog.protocol.controller import ReplicaNote, SessionHeartbeatReply, SessionHeartbeatRequest
+
+
+class _Sent(NamedTuple):
+    """A heartbeat on its way: when it was sent, and the slots to mark once it is confirmed."""
+
+    request: SessionHeartbeatRequest
+    sent_ms: int
+    marks: list[tuple[int, int]]
+    """Slot and incarnation."""
+
+
+PLAIN: Final = SessionHeartbeatRequest()
+
+
+class Vouching:
+    """What one broker states, over all its sessions with controllers."""
+
+    def __init__(self, now_ms: Callable[[], int] = monotonic_ms, open_pages: OpenPages | None = None) -> None:
+        """State nothing before :meth:`open` and :meth:`begin`."""
+        self._now_ms, self._open_pages = now_ms, open_pages
+        self._name = ""
+        self._pages: SharedPages | None = None
+        self._table: BeatTable | None = None
+        self._voucher: Voucher | None = None
+        """None: the controller takes no statements, or there is no session yet."""
+        self._sent: deque[_Sent] = deque()
+
+    def open(self, name: str) -> None:
+        """Make the table of this name, or take over the one that an earlier process of this broker has left."""
+        self._name = name
+        if self._open_pages is None:
+            beat_memory.remove_abandoned(self._now_ms(), USED_MS)
+        self._renew()
+
+    def begin(self, controller_epoch: int, pace: Pace, *, is_understood: bool) -> None:
+        """Begin a session. ``is_understood``: the controller takes statements about replicas."""
+        if self._pages is not None and not self._pages.is_current():
+            self._pages.close()
+            self._renew()
+        self._sent.clear()
+        self._voucher = Voucher(pace) if is_understood else None
+        if self._table is not None:
+            self._table.begin(controller_epoch if is_understood else NO_LIFE)
+
+    def report(self) -> SessionHeartbeatRequest:
+        """Return the content of a heartbeat that leaves now.
+
+        Replicas that it leaves out send their own heartbeats from now on; those that it names do so until it is
+        confirmed.
+        """
+        table, voucher = self._table, self._voucher
+        if table is None or voucher is None:
+            return PLAIN
+        now_ms = self._now_ms()
+        table.used(now_ms)
+        beats = table.beats()
+        stated = voucher.look(now_ms, beats)
+        marks = []
+        for beat in beats:
+            if beat.incarnation not in stated.vouched:
+                table.unmark(beat.slot)
+            elif beat.vouched != beat.incarnation:
+                marks.append((beat.slot, beat.incarnation))
+        request = SessionHeartbeatRequest(
+            vouched=sorted(stated.vouched) if stated.is_new else None,
+            notes=[ReplicaNote(*note) for note in stated.notes],
+        )
+        self._sent.append(_Sent(request, now_ms, marks))
+        return request
+
+    def confirmed(self, request: SessionHeartbeatRequest, reply: SessionHeartbeatReply) -> None:
+        """The controller has replied to a heartbeat: replicas that it knows may rely on what the heartbeat states."""
+        while self._sent and self._table is not None and self._voucher is not None:
+            sent = self._sent.popleft()
+            if sent.request is request:
+                for slot, incarnation in sent.marks:
+                    if incarnation in self._voucher.stated and incarnation not in reply.absent:
+                        self._table.mark(slot, incarnation)
+                if reply.absent:
+                    self._send_back(self._table, reply.absent)
+                self._table.confirm(sent.sent_ms)
+                return
+
+    def _send_back(self, table: BeatTable, absent: Collection[int]) -> None:
+        """Have replicas send heartbeats, whose connections have ended at the controller's side alone: they notice."""
+        for beat in table.beats():
+            if beat.incarnation in absent:
+                table.unmark(beat.slot)
+
+    def close(self) -> None:
+        """Leave the table, and remove it: the replicas send their own heartbeats until the next process makes one."""
+        pages, self._pages, self._table, self._voucher = self._pages, None, None, None
+        if pages is not None:
+            pages.remove()
+            pages.close()
+
+    def _renew(self) -> None:
+        self._pages = (self._open_pages or beat_memory.open_pages)(self._name, make=True)
+        self._table = None if self._pages is None else BeatTable(self._pages)

@@ -18,6 +18,7 @@ from raylog.core.metadata.records import MetadataRecord, PartitionChanged, Parti
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, ReplicaPlace
 from tests.simulation.checks.duties import Duties, has_port, is_able
+from tests.simulation.checks.signs import Signs
 from tests.simulation.world import Violation
 
 Step = Outbox[ctl.Effect]
@@ -46,10 +47,12 @@ class Decisions:
         self._version = machine.image.version
         self._states = {state.partition: state for state in machine.image.partitions()}
         self._duties = Duties(machine)
+        self._signs = Signs(machine)
 
     def stepped(self, event: ctl.Event, out: Step) -> Step:
         """Check a step and return its effects."""
         records = [record for effect in out.now if isinstance(effect, ctl.WriteRecords) for record in effect.records]
+        self._signs.stepped(event, out)
         if records:
             self._changed(event, records, out)
         if isinstance(event, ctl.Tick):
@@ -147,7 +150,7 @@ class Decisions:
             session = self._machine._sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
             if session is None or notified.get(session.number) == state:
                 continue
-            is_answered = any(isinstance(found, list) and found and found[-1] == state.to_wire() for found in answers)
+            is_answered = any(isinstance(found, list) and state.to_wire() in found for found in answers)
             if session.number != requested_by or not is_answered:
                 raise Violation(self.RULE, f"the replica on broker {place.broker} is not notified {state}")
 

@@ -1,4 +1,4 @@
-"""What a controller has to do in time, without a request: end silent sessions, give leadership back.
+"""What a controller has to do in time, without a request: give leadership back. Silent sessions: ``signs.py``.
 
 Looked at after each of its ticks; counted is for how long a duty has been due at every tick.
 """
@@ -29,10 +29,6 @@ class Duties:
     def ticked(self, now_ms: int) -> None:
         """The tick is over."""
         machine = self._machine
-        settings = machine._settings
-        for session in machine._sessions:
-            if now_ms - session.heartbeat_ms > settings.session_timeout_ms:
-                raise Violation(self.RULE, f"{session} is kept, without a heartbeat, at {now_ms} ms")
         due = {} if machine.awaited() is not None else self._due()
         self._due_since_ms = {key: self._due_since_ms.get(key, now_ms) for key in due}
         for key, since_ms in self._due_since_ms.items():

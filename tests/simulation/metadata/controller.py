@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from raylog.actors.broker.vouching import PLAIN
+from raylog.actors.controller.requests import event_for
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerSettings
@@ -15,9 +17,11 @@ from raylog.core.errors import NotController, RaylogError
 from raylog.core.ids import ControllerEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.outbox import Outbox
+from raylog.protocol.controller import SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.protocol.message import Message
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 from tests.simulation.checks.decisions import WatchedMachine
+from tests.simulation.metadata.members import SESSION_MS
 from tests.simulation.quorum.controller import SimController
 
 if TYPE_CHECKING:
@@ -35,6 +39,9 @@ class SessionEnd(Protocol):
 
     def lost(self) -> None:
         """The connection broke."""
+
+    def is_steady(self, controller: MetadataController, session: int) -> bool:
+        """Whether it has sent heartbeats on this session all the time."""
 
 
 class Arrived:
@@ -76,6 +83,8 @@ class MetadataController(SimController):
     world: MetadataWorld
 
     def __init__(self, world: MetadataWorld, name: str) -> None:
+        self.is_old = world.random.random() < world.old_share
+        """Whether it is of a release that knows no statements of brokers."""
         self.controller: ControllerRunner[Arrived] | None = None
         self.ends: dict[int, SessionEnd] = {}
         self._last_session = 0
@@ -98,7 +107,7 @@ class MetadataController(SimController):
         settings = ControllerSettings(
             new_topic_id=world.new_topic_id,
             cluster_id="c" * 32,
-            session_timeout_ms=800,
+            session_timeout_ms=SESSION_MS,
             registration_grace_ms=600,
             initial_leader_wait_ms=300,
             default_replication_factor=2,
@@ -149,10 +158,21 @@ class MetadataController(SimController):
         if self.ends.pop(session, None) is not None:
             self._feed(lambda runner: runner.session_lost(session, "lost"))
 
-    def heartbeat(self, session: int) -> None:
+    def heartbeat(
+        self,
+        session: int,
+        report: SessionHeartbeatRequest = PLAIN,
+        answered: Callable[[SessionHeartbeatRequest, SessionHeartbeatReply], None] = lambda *_: None,
+    ) -> None:
         """A heartbeat arrives."""
-        event = ctl.SessionHeartbeat(cause="heartbeat", now_ms=self.world.now_ms, session=session)
-        self._feed(lambda runner: runner.feed(event))
+
+        def take(runner: ControllerRunner[Arrived]) -> None:
+            content = PLAIN if self.is_old else report
+            runner.feed(event_for(content, session, 0, self.world.now_ms))
+            reply = SessionHeartbeatReply(() if self.is_old else runner.machine.absent(session))
+            self.later(lambda: answered(report, reply) if session in self.ends else None)
+
+        self._feed(take)
 
     def request(self, event_for: Callable[[int, int], ctl.Event], answered: Answered) -> None:
         """A request arrives; ``event_for`` takes the time and the request's number."""
@@ -184,6 +204,9 @@ class MetadataController(SimController):
     def close_session(self, session: int, reason: str) -> None:
         end = self.ends.pop(session, None)
         if end is not None:
+            is_steady = self.world.now_ms - self.paused_until_ms > 2 * SESSION_MS and end.is_steady(self, session)
+            if is_steady and reason.startswith("no heartbeat"):
+                self.world.silenced(self, end, reason)
             self.later(end.lost)
 
     def start_coordinator(self, kind: str, index: int) -> None:

@@ -1,14 +1,22 @@
-"""Brokers, replicas and coordinators of the metadata world: members with a control session and no data."""
+"""Brokers, replicas and coordinators of the metadata world: members with a control session and no data.
+
+Brokers vouch for their replicas by the shipped code on both sides of the table. Members hang, and heartbeats of brokers
+are late; some members are of the release before, which knows nothing of that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from raylog.actors.broker.vouching import Vouching
+from raylog.actors.replica.beating import Beating
 from raylog.core.controller import events as ctl
 from raylog.core.features import SUPPORTED
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
+from raylog.core.vouching import Pace
+from raylog.protocol.controller import SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.protocol.message import Message
 from raylog.protocol.notifications import PartitionStateUpdate, StopReplica
 
@@ -17,16 +25,31 @@ if TYPE_CHECKING:
     from tests.simulation.metadata.world import MetadataWorld
 
 _PORT = 9000
+SESSION_MS = 800
+HEARTBEAT_MS = 250
+PACE = Pace.of(HEARTBEAT_MS, SESSION_MS)
+LATE_MS = 2 * SESSION_MS + 3 * HEARTBEAT_MS + 300
+"""After so long a replica that hangs is fenced, even if heartbeats of its broker were on their way for long."""
 
 
 class Member:
     """One member over all its lives: connects to the leading controller, registers, sends heartbeats."""
+
+    PAUSE_MS = (200, 350)
+    OLD_FIELDS = 3
+    """How many fields the answer to a registration has from a controller of an earlier release."""
+    hung_since_ms = 0
 
     def __init__(self, world: MetadataWorld) -> None:
         self.world = world
         self.up = self.is_running = True
         self.life = Incarnation(-1)
         self.is_registered = False
+        self.hung_until_ms = 0
+        self.unsteady_ms = world.now_ms
+        """Until when its heartbeats were not as they should be."""
+        self.is_old = world.random.random() < world.old_share
+        """Whether it is of a release that knows no statements of brokers."""
         self._controller: MetadataController | None = None
         self._session = 0
         self.turn()
@@ -38,16 +61,33 @@ class Member:
             self.is_running = False
             return
         controller = self._controller
-        if self.up and controller is None:
+        is_hung = world.now_ms < self.hung_until_ms
+        if self.up and controller is None and not is_hung:
             leading = world.leading()
             if leading:
                 self._controller = controller = world.random.choice(leading)
                 self._session = controller.connect(self)
+                self.unsteady_ms = max(self.unsteady_ms, world.now_ms)
                 controller.request(lambda now, number: self.registration(now, number, self._session), self._registered)
-        elif self.up and controller is not None:
-            controller.heartbeat(self._session)
+        elif self.up and controller is not None and not is_hung:
+            self.beat(controller)
             self.act()
-        world.after(world.random.randint(200, 350), self.turn)
+        world.after(world.random.randint(*self.PAUSE_MS), self.turn)
+
+    def beat(self, controller: MetadataController) -> None:
+        """Send a heartbeat."""
+        controller.heartbeat(self._session)
+
+    def hang(self, for_ms: int) -> None:
+        """Stand still for a time; the connection stays."""
+        if self.world.now_ms >= self.hung_until_ms:
+            self.hung_since_ms = self.world.now_ms
+            self.hung_until_ms = self.unsteady_ms = self.world.now_ms + for_ms
+
+    def is_steady(self, controller: MetadataController, session: int) -> bool:
+        """Whether it has run and sent its heartbeats on this session for longer than the session timeout."""
+        is_here = self.up and self.is_registered and (self._controller, self._session) == (controller, session)
+        return is_here and self.world.now_ms - self.unsteady_ms > 2 * SESSION_MS
 
     def is_wanted(self) -> bool:
         return True
@@ -72,7 +112,7 @@ class Member:
             return
         if code == 0:
             self.is_registered = True
-            self.accepted(result)
+            self.accepted(result[: self.OLD_FIELDS] if self._controller.is_old else result)
         else:
             self.restart()
 
@@ -104,11 +144,43 @@ class Member:
 
 
 class BrokerEnd(Member):
-    """A broker."""
+    """A broker, which vouches for its replicas."""
+
+    PAUSE_MS = (150, HEARTBEAT_MS)
+    OLD_FIELDS = 6
 
     def __init__(self, world: MetadataWorld, number: int) -> None:
         self.number = number
+        self.unsent_until_ms = 0
+        """Its heartbeats are held until then."""
+        self.vouching = self._new_vouching(world)
         super().__init__(world)
+
+    def _new_vouching(self, world: MetadataWorld) -> Vouching:
+        vouching = Vouching(lambda: world.now_ms, world.open_pages)
+        vouching.open(f"b{self.number}")
+        return vouching
+
+    def accepted(self, result: list[Any]) -> None:
+        super().accepted(result)
+        self.vouching.begin(result[2], PACE, is_understood=len(result) > 6 and not self.is_old)
+
+    def beat(self, controller: MetadataController) -> None:
+        report, session = self.vouching.report(), self._session
+        held_ms = max(0, self.unsent_until_ms - self.world.now_ms)
+        self.world.after(held_ms, lambda: controller.heartbeat(session, report, self._answered))
+
+    def _answered(self, report: SessionHeartbeatRequest, reply: SessionHeartbeatReply) -> None:
+        if self.world.now_ms >= self.hung_until_ms:
+            self.vouching.confirmed(report, reply)
+
+    def hold_heartbeats(self, for_ms: int) -> None:
+        """Hold what it sends for a time, in the order of sending, as a connection over a link that is cut."""
+        self.unsent_until_ms = self.unsteady_ms = self.world.now_ms + for_ms
+
+    def restart(self) -> None:
+        super().restart()
+        self.vouching = self._new_vouching(self.world)
 
     def registration(self, now_ms: int, request: int, session: int) -> ctl.Event:
         return ctl.BrokerRegistrationReceived(
@@ -156,6 +228,9 @@ class CoordinatorEnd(Member):
 class ReplicaEnd(Member):
     """A replica, whose log has an identity; as leader, it proposes the running replicas that keep up for the ISR."""
 
+    PAUSE_MS = (100, PACE.beat_ms)
+    OLD_FIELDS = 2
+
     def __init__(self, world: MetadataWorld, topic_id: str, partition: TopicPartition, broker: int) -> None:
         self.topic_id, self.partition, self.broker = topic_id, partition, BrokerId(broker)
         self.log_number = 1
@@ -164,7 +239,34 @@ class ReplicaEnd(Member):
         self.incomplete = False
         """It lost unsynced records, and has not been in the ISR since."""
         self.state: PartitionState | None = None
+        self.beating = self._new_beating(world)
         super().__init__(world)
+
+    def _new_beating(self, world: MetadataWorld) -> Beating:
+        beating = Beating(self.topic_id, self.partition.partition, PACE, world.open_pages)
+        beating.name = f"b{self.broker}"
+        return beating
+
+    def beat(self, controller: MetadataController) -> None:
+        if not self.beating.beat(self.world.now_ms, 0):
+            self.world.own_heartbeats += 1
+            controller.heartbeat(self._session)
+
+    @property
+    def is_vouched_for(self) -> bool:
+        """Whether its broker is to vouch for it, once nothing disturbs it."""
+        broker = self.world.brokers[int(self.broker)]
+        releases = self.is_old or broker.is_old or self._controller is None or self._controller.is_old
+        return self.up and self.is_registered and not releases
+
+    def drop(self) -> None:
+        super().drop()
+        if not self.is_wanted():
+            self.beating.close()
+
+    def restart(self) -> None:
+        super().restart()
+        self.beating = self._new_beating(self.world)
 
     @property
     def log_id(self) -> str:
@@ -193,6 +295,7 @@ class ReplicaEnd(Member):
     def accepted(self, result: list[Any]) -> None:
         super().accepted(result)
         self.unsynced_lost = False
+        self.beating.registered(self.life, result[2] if len(result) > 2 and not self.is_old else -1)
         self.state = PartitionState.from_wire(result[1])
 
     def notified(self, message: Message) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 
+from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.records import BrokerStopped, MetadataRecord, PartitionChanged
@@ -19,15 +20,19 @@ from raylog.core.partition import PartitionState
 from raylog.core.quorum import majority
 from tests.simulation.checks.checkers import MetadataLine
 from tests.simulation.metadata.admin import REQUEST_MS, Administrator
-from tests.simulation.metadata.controller import MetadataController
+from tests.simulation.metadata.controller import MetadataController, SessionEnd
 from tests.simulation.metadata.facts import Facts
-from tests.simulation.metadata.members import BrokerEnd, CoordinatorEnd, ReplicaEnd
+from tests.simulation.metadata.members import LATE_MS, BrokerEnd, CoordinatorEnd, ReplicaEnd
 from tests.simulation.quorum.disk import Broken
 from tests.simulation.quorum.play import heal
 from tests.simulation.quorum.simulation import World
+from tests.simulation.shared_pages import SimPages, open_in
 from tests.simulation.world import Violation
 
 _LOOK_MS = 100
+_REST_MS = 2_000
+_HANGS = 12
+_HANG_MS = (300, 1_500, 6_000)
 _SETTLE_S = 10
 """Seconds in which voters and ISRs are complete once the administrators are done."""
 
@@ -54,6 +59,11 @@ class MetadataWorld(World):
         """Brokers that were once stopped by force."""
         self.is_healed = False
         """No more faults: every running replica keeps up."""
+        self.old_share = self.random.choice([0.0, 0.0, 0.3])
+        """Share of members and controllers of an earlier release, which knows no statements of brokers."""
+        self.own_heartbeats = 0
+        """Heartbeats that replicas have sent themselves."""
+        self._pages: dict[str, SimPages] = {}
         self._topic_ids = 0
         self._coordinators: dict[tuple[str, int], CoordinatorEnd] = {}
         self.brokers = {number: BrokerEnd(self, number) for number in self.numbers}
@@ -64,6 +74,10 @@ class MetadataWorld(World):
     def new_topic_id(self) -> str:
         self._topic_ids += 1
         return f"{self._topic_ids:032d}"
+
+    def open_pages(self, name: str, *, make: bool) -> SimPages | None:
+        """Open the memory that a broker shares with its replicas; a crash of the broker's process leaves it."""
+        return open_in(self._pages, name, make=make)
 
     def leading(self) -> list[MetadataController]:
         """Return the controllers that accept requests, including replaced ones that have not noticed."""
@@ -92,9 +106,33 @@ class MetadataWorld(World):
                 key = (state.topic_id, state.partition, int(broker))
                 if key not in self.replicas or not self.replicas[key].is_running:
                     self.replicas[key] = ReplicaEnd(self, *key)
+        for controller in self.leading():
+            for replica in self.replicas.values():
+                self._hangs(controller, replica)
         self.after(_LOOK_MS, self._look)
 
     # ------------------------------------------------------------ checks
+
+    def _hangs(self, controller: MetadataController, replica: ReplicaEnd) -> None:
+        """A replica that hangs is fenced soon, whatever its broker does."""
+        if self.now_ms >= replica.hung_until_ms or not replica.up or controller.controller is None:
+            return
+        hung_ms = self.now_ms - max(replica.hung_since_ms, controller.paused_until_ms)
+        member = ReplicaMember(replica.topic_id, replica.partition, replica.broker)
+        if hung_ms > LATE_MS and controller.controller.machine.is_present(member):
+            raise Broken(f"{member} hangs for {hung_ms} ms and is present at {controller.name}")
+
+    def silenced(self, controller: MetadataController, end: SessionEnd, reason: str) -> None:
+        """A controller has ended the session of a member that was never silent."""
+        raise Broken(f"{vars(end)} runs, and {controller.name} ends its session: {reason}")
+
+    def rests(self) -> None:
+        """While nothing happens, no replica sends heartbeats that has a broker to vouch for it."""
+        before = self.own_heartbeats
+        self.run(_REST_MS)
+        replicas = [replica for replica in self.replicas.values() if replica.is_running]
+        if all(replica.is_vouched_for for replica in replicas) and self.own_heartbeats != before:
+            raise Broken(f"{self.own_heartbeats - before} heartbeats of replicas while nothing happened")
 
     def apply(self, record: MetadataRecord) -> None:
         """Check the change of a record to its partition, and what stopping a broker leaves."""
@@ -159,7 +197,7 @@ def play(seed: int, *, steps: int = 30) -> MetadataWorld:
         for _ in range(steps):
             world.run(draw.choice([50, 200, 500, 1_000]))
             _fault(world, draw)
-        _heal(world)
+        _heal(world, draw)
     except (InvariantBroken, Violation) as broken:
         raise Broken(str(broken)) from broken
     return world
@@ -180,6 +218,8 @@ def _fault(world: MetadataWorld, draw: random.Random) -> None:
         world.cut = set() if world.cut else {number}
     elif kind < 0.65:
         world.brokers[number].go_down(draw.choice([10, 500, 3_000]))
+    elif kind < 0.7:
+        _hang(world, draw)
     elif kind < 0.95 and world.replicas:
         for replica in draw.sample(sorted(world.replicas.values(), key=lambda replica: replica.log_id), 1):
             replica.crash()
@@ -187,7 +227,25 @@ def _fault(world: MetadataWorld, draw: random.Random) -> None:
         world.start_controller()
 
 
-def _heal(world: MetadataWorld) -> None:
+def _hang(world: MetadataWorld, draw: random.Random) -> None:
+    """A broker hangs, is cut off, or dies; replicas of it hang, too or instead, or lose their connections."""
+    number = draw.choice(world.numbers)
+    broker, kind = world.brokers[number], draw.random()
+    for_ms = draw.choice(_HANG_MS)
+    if kind < 0.3:
+        broker.hang(for_ms)
+    elif kind < 0.5:
+        broker.hold_heartbeats(for_ms)
+    elif kind < 0.6:
+        broker.go_down(for_ms)
+    own = [replica for _, replica in sorted(world.replicas.items()) if replica.broker == number and replica.up]
+    for replica in own if draw.random() < 0.2 else own[:1] if draw.random() < 0.6 else []:
+        replica.hang(draw.choice(_HANG_MS))
+    for replica in own[1:2]:
+        replica.drop()
+
+
+def _heal(world: MetadataWorld, draw: random.Random) -> None:
     world.is_healed = True
     if not heal(world):
         return
@@ -196,6 +254,13 @@ def _heal(world: MetadataWorld) -> None:
         if not any(controller.alive for controller in world.controllers):
             world.start_controller()
         world.run(5_000)
+    for _ in range(_HANGS):  # now that there is a controller that sees them
+        _hang(world, draw)
+        world.run(draw.choice([100, 500, 2_500]))
+        if draw.random() < 0.1:
+            draw.choice([controller for controller in world.controllers if controller.alive]).die()
+            world.start_controller()
+    world.run(_HANG_MS[-1])
     for administrator in world.administrators:
         administrator.stopping = True
     world.run(REQUEST_MS)  # a broker may still be stopped by a request on its way
@@ -211,6 +276,7 @@ def _heal(world: MetadataWorld) -> None:
         world.run(1_000)
     if unsettled := _unsettled(world):
         raise Broken(f"{unsettled} after all was healed")
+    world.rests()
     for name, known in world.facts.topics.items():
         for number, target in known.targets.items():
             state = world.image.topics[name].partitions[number]

@@ -31,6 +31,7 @@ from tests.simulation.planted.planted_moves import MOVE_BUGS
 from tests.simulation.planted.planted_quorum import QUORUM_BUGS
 from tests.simulation.planted.planted_replica import REPLICA_BUGS
 from tests.simulation.planted.planted_survivor import SURVIVOR_BUGS
+from tests.simulation.planted.planted_vouching import VOUCHING_BUGS
 from tests.simulation.runs import run_seed
 from tests.simulation.storage.planted import STORAGE_BUGS
 from tests.simulation.storage.planted_calls import CALL_BUGS
@@ -299,6 +300,7 @@ EVERY_BUG = (
     + SURVIVOR_BUGS
     + ADMIN_BUGS
     + METADATA_BUGS
+    + VOUCHING_BUGS
     + QUORUM_BUGS
     + GROUP_BUGS
     + STORAGE_BUGS

@@ -49,6 +49,7 @@ class Finish:
             await self._until("what sleeps has no process", self._sleepers_have_ended)
             await self._until("every partition stays awake", lambda: self._keep_awake(admin))
         await self._until("the replicas are the same", self._replicas_differ)
+        await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)
         ends = await self._read_everything()
         self._check_records(ends)
@@ -119,6 +120,9 @@ class Finish:
 
     async def _replicas_differ(self) -> str:
         return self._world.observer.final_difference()
+
+    async def _are_alone(self) -> str:
+        return self._world.observer.presence.alone()
 
     async def _is_changed(self) -> str:
         return "" if self._world.is_unchanged else "topics come and go"

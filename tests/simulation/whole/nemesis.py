@@ -109,6 +109,7 @@ class Nemesis:
             self._kill_coordinator,
             self._strike_member,
             self._pause,
+            self._strike_broker,
             self._cut_host,
             self._cut_link,
             self._slow_link,
@@ -163,6 +164,21 @@ class Nemesis:
             process = actor.process
             process.pause()
             self._scheduler.after(self._scheduler.between(0.05, 8.0), process.resume)
+
+    def _strike_broker(self) -> None:
+        """Kill a broker or let it hang, with or without a replica beside it."""
+        broker = self._pick(self._world.cluster.named("broker-"))
+        if broker is None or broker.process is None:
+            return
+        host = broker.process.host
+        beside = [actor for actor in self.replicas() if actor.process is not None and actor.process.host == host]
+        struck = [actor for actor in (self._pick(beside),) if actor is not None and self._scheduler.chance(0.5)]
+        for actor in [*struck, *([] if self._scheduler.chance(0.5) else [broker])]:
+            if actor.process is not None:
+                actor.process.pause()
+                self._scheduler.after(self._scheduler.between(0.5, 12.0), actor.process.resume)
+        if not broker.process.is_paused:
+            self._kill(broker)
 
     def _cut_host(self) -> None:
         host = self.a_host()
@@ -225,6 +241,7 @@ class Nemesis:
         for actor in list(self._world.cluster.actors.values()):
             if actor.process is not None and actor.process.host == host:
                 actor.process.kill("its node lost power")
+        self._world.memory.lose_power(host)
         if self._world.disks is not None:
             self._world.disks.lose_power(host)
 

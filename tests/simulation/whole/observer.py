@@ -18,6 +18,7 @@ from raylog.storage.batch.header import iter_headers
 from tests.simulation.whole.books import At
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.plan import LOOSE, LOOSE_FLUSH_MS, TOPICS
+from tests.simulation.whole.presence import Presence
 from tests.simulation.whole.promises import Promises
 from tests.simulation.world import Violation
 
@@ -54,6 +55,7 @@ class Observer:
         world.books.on_committed, world.books.on_written = self.committed, self.written
         self._watch_images()
         self._promises = Promises(world.fail)
+        self.presence = Presence(world)
 
     # ------------------------------------------------------------ what clients know
 
@@ -125,6 +127,7 @@ class Observer:
             self._check_flush(actor, runner)
         self._check_stopped()
         self._check_asleep()
+        self.presence.look()
         for at, end in self._committed.items():
             state = self._state(at)
             if state is not None and not state.unclean_leader_epoch:

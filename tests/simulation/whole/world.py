@@ -37,6 +37,7 @@ from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TOPICS, UNCLEAN, Plan
+from tests.simulation.whole.shared_memory import SharedMemory
 from tests.simulation.world import Violation
 
 BUILT_S: Final = 60.0
@@ -58,6 +59,8 @@ class World:
         self.network = Network(self.scheduler)
         self.disks = NodeDisks(self.scheduler, root, plan.brokers) if plan.disks else None
         ports.bind(self.scheduler, self.network, *([] if self.disks is None else [self.disks.files]))
+        self.memory = SharedMemory(self.scheduler)
+        self.memory.bind()
         self.books = Books()
         self.cluster = Cluster(
             self.scheduler, self.network, root, brokers=plan.brokers, voters=plan.voters, config=plan.config

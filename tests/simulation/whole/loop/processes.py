@@ -58,6 +58,8 @@ class SimProcess(asyncio.BaseEventLoop):
         self.number = next(_numbers)
         self.ready: deque[asyncio.Handle] = deque()
         self.is_paused = False
+        self.changed_s = scheduler.now_s
+        """When it was started, or last paused or resumed."""
         self.is_queued = False
         self.transports: dict[SimTransport, None] = {}
         self.descriptors: dict[int, None] = {}
@@ -223,12 +225,14 @@ class SimProcess(asyncio.BaseEventLoop):
         """Hold all callbacks, as SIGSTOP does."""
         if self.is_alive and not self.is_paused:
             self.is_paused = True
+            self.changed_s = self.scheduler.now_s
             self.scheduler.log(self.name, "is paused")
 
     def resume(self) -> None:
         """Resume, as SIGCONT does."""
         if self.is_paused:
             self.is_paused = False
+            self.changed_s = self.scheduler.now_s
             self.scheduler.log(self.name, "goes on")
             held, self._held = self._held, []
             for call in held:

@@ -199,7 +199,12 @@ SERVER_BUGS: Final = (
     Bug("an offset is looked up one batch too far", Segment, "locate", _wrong_place, ("W5", "W4", "W10", "W9")),
     Bug("too many records are deleted", PartitionLog, "advance_log_start", _too_far, ("W5", "W13", "W10", "W9")),
     Bug(
-        "a coordinator answers before it has stored", GroupDecision, "reply", _answer_at_once, ("W6", "W7", "W9", "W10")
+        "a coordinator answers before it has stored",
+        GroupDecision,
+        "reply",
+        _answer_at_once,
+        ("W6", "W7", "W9", "W10"),
+        24,
     ),
     Bug("all members get the same partitions", Group, "assignment", _all_for_all, ("W6",)),
     Bug("a coordinator loads half of its log", OffsetsLog, "read_to", _half_log, ("W6", "W7", "W10")),

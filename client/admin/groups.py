@@ -5,6 +5,7 @@ The part of `AsyncAdmin` for groups. May touch: the network through `ClusterClie
 
 from __future__ import annotations
 
+import asyncio
 import time
 import zlib
 from collections.abc import Iterable
@@ -16,8 +17,8 @@ from raylog.client.admin.lag import PartitionLag, partition_lags
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.core.errors import UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
+from raylog.core.errors import RaylogError
+from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.groups import (
     DELETE_GROUP,
     DESCRIBE_GROUP,
@@ -34,6 +35,8 @@ from raylog.protocol.groups import (
 )
 
 OFFSETS_TOPIC = "__consumer_offsets"
+AT_ONCE = 4
+"""Coordinators that are queried at the same time: each may have to be started."""
 
 
 class AsyncGroups:
@@ -42,17 +45,41 @@ class AsyncGroups:
     cluster: ClusterClient
 
     async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
-        """All groups, sorted by name. Queries every coordinator, and starts those that are not running."""
+        """All groups, sorted by name. Queries every coordinator that had a group, and starts those that sleep."""
         deadline = Deadline(timeout_s)
-        try:
-            topic = await self.cluster.topic(OFFSETS_TOPIC, timeout_s=min(timeout_s, 0.05))
-        except UnknownTopicOrPartition:
+        await self.cluster.refresh((OFFSETS_TOPIC,), timeout_s=deadline.left_s)
+        topic = self.cluster.metadata.topic(OFFSETS_TOPIC)
+        if topic is None:
             return []  # no group has committed or joined yet
+        at_once = asyncio.Semaphore(AT_ONCE)
         found: set[tuple[str, str, str]] = set()
-        for key in keys_of_each_coordinator(len(topic.partitions)):
-            rows = await self.cluster.call_coordinator(key, LIST_GROUPS, ListGroupsRequest(), timeout_s=deadline.left_s)
+
+        async def add(partition: int, key: str) -> None:
+            if not await self._had_groups(partition, deadline):
+                return
+            async with at_once:
+                request = ListGroupsRequest()
+                rows = await self.cluster.call_coordinator(key, LIST_GROUPS, request, timeout_s=deadline.left_s)
             found.update((row.group_id, row.protocol_type, row.state) for row in rows)
+
+        keys = keys_of_each_coordinator(len(topic.partitions))
+        answers = await asyncio.gather(*(add(*each) for each in enumerate(keys)), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
         return [GroupListing(*row) for row in sorted(found)]
+
+    async def _had_groups(self, partition: int, deadline: Deadline) -> bool:
+        """Whether a partition of the offsets topic was ever written to, which wakes nothing; True if it is not known.
+
+        A coordinator begins with an append, before it takes its first member.
+        """
+        try:
+            limit_s = deadline.left_s / 2
+            end = await self.cluster.list_offset((OFFSETS_TOPIC, partition), LATEST, timeout_s=limit_s)
+        except RaylogError:
+            return True  # its coordinator answers, or says why it does not
+        return end.offset > 0
 
     async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
         """One group with members and committed offsets. Raises GroupIdNotFound."""

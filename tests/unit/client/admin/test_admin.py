@@ -6,6 +6,7 @@ import pytest
 
 from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.admin.groups import keys_of_each_coordinator
+from raylog.client.producer.producer import Producer
 from raylog.core.errors import (
     ClientClosed,
     ElectionNotNeeded,
@@ -94,7 +95,15 @@ def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:
         deleted.append(DELETE_GROUP.read_request(request.args).group_id)
         request.reply(Empty())
 
-    cluster.extra_methods["list_groups"] = lambda request: request.reply([ListedGroup("g", "consumer", "Stable")])
+    with Producer(**cluster.options) as producer:
+        producer.send("__consumer_offsets", b"a coordinator begins with a record", partition=2).result(30)
+    queried: list[Request] = []
+
+    def list_groups(request: Request) -> None:
+        queried.append(request)
+        request.reply([ListedGroup("g", "consumer", "Stable")])
+
+    cluster.extra_methods["list_groups"] = list_groups
     cluster.extra_methods["delete_group"] = delete
     member = DescribedMember(
         member_id="m",
@@ -118,6 +127,7 @@ def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:
     cluster.extra_methods["describe_group"] = lambda request: request.reply(described)
     with Admin(**cluster.options) as admin:
         assert [group.group_id for group in admin.list_groups()] == ["g"]
+        assert len(queried) == 1, "the other partitions were never written to"
         found = admin.describe_group("g")
         assert found.members[0].assignment == ()
         assert found.offsets == {("t", 0): 5}

@@ -1,6 +1,7 @@
 """Requests the groups of one node's coordinators, and from the partitions' leaders the offsets for the lag.
 
-A coordinator runs on one node, and only that node's page has its groups, so that each group is reported once.
+A coordinator runs on one node, and only that node's page has its groups, so that each group is reported once. When it
+ends because they are not used, the page keeps them, so that a group whose members have all stopped does not vanish.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Final
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.collector import Endpoint, Inquiries
 from raylog.core.ids import LATEST, TopicPartition
-from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.image import Coordinator, MetadataImage
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import process_families
-from raylog.core.metrics.groups import EndHistory, GroupCensus, group_families
+from raylog.core.metrics.groups import EndHistory, GroupCensus, RestingGroups, group_families
 from raylog.core.metrics.usage import usage_from_wire
 
 logger = logging.getLogger(__name__)
@@ -30,29 +31,34 @@ class GroupFigures:
         """``inquiries`` stays its owner's to close."""
         self._inquiries = inquiries
         self._ends = EndHistory()
+        self._resting = RestingGroups()
 
     async def families(self, image: MetadataImage, host: str) -> list[Family]:
-        """Return the metrics of the groups of the coordinators at this address; none when none runs here."""
-        places: dict[Endpoint, str] = {
-            (coordinator.host, coordinator.port): f"{coordinator.kind}-{coordinator.index}"
+        """Return the metrics of the groups of the coordinators that run at this address, or last did."""
+        groups = self._resting.groups(image.coordinators.values())
+        here: dict[Endpoint, Coordinator] = {
+            (coordinator.host, coordinator.port): coordinator
             for coordinator in image.coordinators.values()
             if coordinator.host == host and coordinator.port
         }
-        if not places:
+        if not here and not groups:
             return []
-        answers = await self._inquiries.call({place: ("coordinator_metrics", []) for place in places})
+        answers = await self._inquiries.call({place: ("coordinator_metrics", []) for place in here})
         families: list[Family] = []
-        groups: list[GroupCensus] = []
         for place, answer in answers.items():
+            name = f"{here[place].kind}-{here[place].index}"
             try:
                 if not isinstance(answer, dict):
                     raise ValueError("no mapping")
                 usage = usage_from_wire(answer["process"])
-                groups.extend(_census(image, answer["groups"]))
+                reported = _census(image, answer["groups"])
             except (ValueError, KeyError, TypeError) as error:
-                logger.warning("coordinator %s has figures that cannot be read: %s", places[place], error)
+                logger.warning("coordinator %s has figures that cannot be read: %s", name, error)
                 continue
-            families.extend(process_families(usage, process=PROCESS, coordinator=places[place]))
+            if answer.get("loaded", True):
+                self._resting.saw(here[place], reported)
+            groups.extend(reported)
+            families.extend(process_families(usage, process=PROCESS, coordinator=name))
         await self._see_ends(image, {partition for group in groups for partition in group.offsets})
         now_ms = monotonic_ms()
         lags = {
@@ -69,6 +75,8 @@ class GroupFigures:
         for partition in partitions:
             state = image.partition(partition)
             leader = None if state is None else state.place(state.leader)
+            if state is not None and state.asleep is not None:
+                self._ends.saw(partition, state.asleep.end_offset, monotonic_ms())
             if state is not None and leader is not None and leader.port:
                 leaders[leader.host, leader.port] = partition
                 arguments = [state.topic_id, partition.partition, state.leader_epoch, LATEST]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from raylog.core.ids import TopicPartition
+from raylog.core.metadata.image import Coordinator
 from raylog.core.metrics.exposition import Family
 
 MARKS_MAX: Final = 500
@@ -29,6 +30,34 @@ class GroupCensus:
     state: str
     members: int
     offsets: Mapping[TopicPartition, int]
+
+
+class RestingGroups:
+    """The groups of coordinators that have ended since they were last reported.
+
+    Nothing about them changes until another incarnation starts: they have no members, and their offsets stay.
+    """
+
+    def __init__(self) -> None:
+        """Know no coordinator."""
+        self._last: dict[tuple[str, int], tuple[int, list[GroupCensus]]] = {}
+
+    def saw(self, coordinator: Coordinator, groups: Iterable[GroupCensus]) -> None:
+        """Note the groups that a coordinator has reported."""
+        key = (coordinator.kind, coordinator.index)
+        self._last[key] = coordinator.epoch, [replace(group, state="Empty", members=0) for group in groups]
+
+    def groups(self, coordinators: Iterable[Coordinator]) -> list[GroupCensus]:
+        """Return the groups of those that do not run; forgets a coordinator whose next incarnation has registered."""
+        found: list[GroupCensus] = []
+        for coordinator in coordinators:
+            key = (coordinator.kind, coordinator.index)
+            epoch, groups = self._last.get(key, (coordinator.epoch, []))
+            if epoch != coordinator.epoch:
+                del self._last[key]
+            elif not coordinator.port:
+                found += groups
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,15 @@
 """Lag of consumer groups in records and in seconds."""
 
-from raylog.core.ids import TopicPartition
+from dataclasses import replace
+
+from raylog.core.ids import ProducerId, TopicPartition
+from raylog.core.metadata.image import Coordinator
 from raylog.core.metrics.exposition import render
-from raylog.core.metrics.groups import MARKS_MAX, EndHistory, GroupCensus, Lag, group_families
+from raylog.core.metrics.groups import MARKS_MAX, EndHistory, GroupCensus, Lag, RestingGroups, group_families
 
 T0 = TopicPartition("t", 0)
+RUNS = Coordinator(kind="group", index=3, epoch=5, producer_id=ProducerId(1), host="host", port=7)
+ENDED = replace(RUNS, host="", port=0)
 
 
 def test_lag_in_seconds_is_the_age_of_the_first_uncommitted_record() -> None:
@@ -55,3 +60,20 @@ def test_a_group_has_its_members_offsets_and_lag() -> None:
     assert 'kafka_consumergroup_lag_sum{consumergroup="board",topic="t"} 4\n' in page
     assert 'raylog_consumergroup_lag_seconds{consumergroup="board",topic="t",partition="0"} 2.5\n' in page
     assert 'kafka_consumergroup_lag{consumergroup="board",topic="t",partition="1"}' not in page
+
+
+def test_the_groups_of_a_coordinator_that_has_ended_stay_without_members() -> None:
+    resting = RestingGroups()
+    resting.saw(RUNS, [GroupCensus(name="g", state="Stable", members=2, offsets={T0: 4})])
+    assert resting.groups([RUNS]) == [], "it reports them itself"
+    at_rest = [GroupCensus(name="g", state="Empty", members=0, offsets={T0: 4})]
+    assert resting.groups([ENDED]) == at_rest
+    assert resting.groups([ENDED]) == at_rest
+
+
+def test_the_groups_of_a_coordinator_that_started_elsewhere_are_forgotten() -> None:
+    resting = RestingGroups()
+    resting.saw(RUNS, [GroupCensus(name="g", state="Stable", members=2, offsets={T0: 4})])
+    assert resting.groups([replace(RUNS, host="another", epoch=6)]) == []
+    assert resting.groups([replace(ENDED, epoch=6)]) == []
+    assert resting.groups([ENDED]) == []

@@ -72,6 +72,8 @@ class Answers:
         """Assignments that leaders sent, by group and generation."""
         self._given_ms: dict[tuple[str, str], int] = {}
         """When an id was issued that has not been used yet."""
+        self._used_ms: int | None = None
+        """When the id of this step's join was issued; None = it was used before."""
         self._leavers: list[Leaver] = []
         """The members that this step's request removes, before the step."""
         self._fresh: set[int] = set()
@@ -154,7 +156,7 @@ class Answers:
             group.is_touched = True
             if call.member_id == "" and args[2] is not None:
                 group.successors.add(str(args[2]))
-            given_ms = self._given_ms.pop((call.group, call.member_id), None)
+            self._used_ms = given_ms = self._given_ms.pop((call.group, call.member_id), None)
             if given_ms is not None and call.came_ms - given_ms < args[4]:
                 self._fresh.add(call.request)
         elif call.method == "leave_group":
@@ -215,6 +217,8 @@ class Answers:
         group = self._group(call.group)
         if call is self._excess and isinstance(error, GroupMaxSizeReached):
             self._excess = None
+        if isinstance(error, GroupMaxSizeReached) and self._used_ms is not None:
+            self._given_ms[call.group, call.member_id] = self._used_ms  # it may be used again, or given back
         invalid = malformed(call.method, call.args)
         if invalid is not None:
             reason = None if isinstance(error, invalid) else f"it deserves {invalid.__name__}"

@@ -131,8 +131,8 @@ def controller_settings(
     )
 
 
-def group_settings(cluster: Mapping[str, str]) -> GroupSettings:
-    """Return the settings of a group coordinator's machine."""
+def group_settings(cluster: Mapping[str, str], topic: Mapping[str, str]) -> GroupSettings:
+    """Return the settings of a group coordinator's machine; ``topic`` is the configuration of the offsets topic."""
     from raylog.core.groups.settings import GroupSettings
 
     return GroupSettings(
@@ -142,4 +142,5 @@ def group_settings(cluster: Mapping[str, str]) -> GroupSettings:
         group_max_size=ClusterConfig.from_dict(cluster).group_max_size,
         offsets_retention_ms=ClusterConfig.from_dict(cluster).offsets_retention_minutes * 60_000,
         offsets_retention_check_ms=ClusterConfig.from_dict(cluster).offsets_retention_check_interval_ms,
+        sleep_after_ms=sleep_after_ms(topic, cluster),
     )

@@ -185,6 +185,17 @@ class SleepPartitionRequest(Message, frozen=True):
     point: Sequence[Int64]
 
 
+class SleepCoordinatorRequest(Message, frozen=True):
+    """End a coordinator whose groups are not used, as the coordinator; a request for it starts the next one.
+
+    ``epoch``: of the coordinator. Its session ends with an agreement.
+    """
+
+    kind: str
+    index: Int64
+    epoch: Int64
+
+
 class AllocateProducerIdsRequest(Message, frozen=True):
     """Get a block of producer ids to give out.
 
@@ -220,6 +231,7 @@ REGISTER_COORDINATOR: Final = Method(
 SESSION_HEARTBEAT: Final = Method("heartbeat", SessionHeartbeatRequest, SessionHeartbeatReply, CLUSTER)
 ALTER_PARTITION: Final = Method("alter_partition", AlterPartitionRequest, AlterPartitionReply, CLUSTER)
 SLEEP_PARTITION: Final = Method("sleep_partition", SleepPartitionRequest, AlterPartitionReply, CLUSTER, since=2)
+SLEEP_COORDINATOR: Final = Method("sleep_coordinator", SleepCoordinatorRequest, Empty, CLUSTER, since=2)
 RESIGN_LEADER: Final = Method("resign_leader", ResignLeaderRequest, Empty, CLUSTER)
 ALLOCATE_PRODUCER_IDS: Final = Method(
     "allocate_producer_ids", AllocateProducerIdsRequest, AllocateProducerIdsReply, CLUSTER
@@ -236,6 +248,7 @@ CONTROLLER: Final = Endpoint.of(
         SESSION_HEARTBEAT,
         ALTER_PARTITION,
         SLEEP_PARTITION,
+        SLEEP_COORDINATOR,
         RESIGN_LEADER,
         ALLOCATE_PRODUCER_IDS,
         ENSURE_COORDINATOR,

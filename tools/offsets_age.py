@@ -61,6 +61,9 @@ class Life:
         self._runner.tick()
         self._store()
 
+    def propose_sleep(self) -> None:
+        """The settings have no such time."""
+
     def _store(self) -> None:
         while taken := self._runner.take_batch(BATCH_BYTES):
             self._append([key for key, _ in taken], [value for _, value in taken])

@@ -68,6 +68,8 @@ from raylog.storage.directory import DataDirectory
 logger = logging.getLogger(__name__)
 
 FORWARD_TIMEOUT_S: Final = 10.0
+COORDINATOR_START_S: Final = 4.0
+"""How long a client that looks for a coordinator waits here for its start; then it tries again by itself."""
 REGISTER_TIMEOUT_S: Final = 5.0
 REFUSED_PAUSE_S: Final = 5.0
 """How long a broker with a release that is too old waits before it retries the registration."""
@@ -356,7 +358,15 @@ class BrokerServer:
         await self._link.call(
             ENSURE_COORDINATOR.name, EnsureCoordinatorRequest(kind, index), timeout_s=FORWARD_TIMEOUT_S
         )
-        request.fail(CoordinatorNotAvailable(f"The {kind} coordinator {index} is being started; try again."))
+        try:
+            async with asyncio.timeout(COORDINATOR_START_S):
+                while (found := self.image.coordinators.get((kind, index))) is None or not found.port:
+                    self._updated.clear()
+                    await self._updated.wait()
+        except TimeoutError:
+            request.fail(CoordinatorNotAvailable(f"The {kind} coordinator {index} is being started; try again."))
+        else:
+            request.reply(FindCoordinatorReply(index, found.host, found.port))
 
     async def _forward(self, request: Request) -> None:
         reply = await self._link.call(request.method, request.args, timeout_s=FORWARD_TIMEOUT_S)

@@ -25,6 +25,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
             partition=lambda args: TopicPartition(args.topic, args.partition),
         ),
         DerivedEvent(controller.REGISTER_COORDINATOR, ev.CoordinatorRegistrationReceived),
+        DerivedEvent(controller.SLEEP_COORDINATOR, ev.CoordinatorSleepProposed),
         DerivedEvent(controller.SESSION_HEARTBEAT, ev.SessionHeartbeat),
         DerivedEvent(
             controller.ALTER_PARTITION,

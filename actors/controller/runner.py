@@ -64,7 +64,10 @@ class ControllerPorts(Protocol):
         """Close a session's connection."""
 
     def start_coordinator(self, kind: str, index: int) -> None:
-        """Make a coordinator's actor if there is none."""
+        """Make a coordinator's actor if there is none, once an earlier one has ended that is to end."""
+
+    def end_coordinator(self, kind: str, index: int) -> None:
+        """End a coordinator's actor for good."""
 
     def warn(self, warning: str) -> None:
         """Report something to the operator."""
@@ -105,6 +108,7 @@ class ControllerRunner(Generic[RequestT]):
                 ),
                 ctl.CloseSession: lambda effect: ports.close_session(effect.session, effect.reason),
                 ctl.StartCoordinator: lambda effect: ports.start_coordinator(effect.kind, effect.index),
+                ctl.EndCoordinator: lambda effect: ports.end_coordinator(effect.kind, effect.index),
                 ctl.WantVoters: lambda effect: log.want_voters(effect.voters),
             },
             _Committed(log),
@@ -150,7 +154,7 @@ class ControllerRunner(Generic[RequestT]):
         self._runner.feed(ctl.VotersShown(cause="voters shown", now_ms=self._ports.now_ms(), voters=voters))
 
     def rest(self) -> None:
-        """Have all leaders propose that their partitions sleep."""
+        """Have all leaders propose that their partitions sleep, and unused coordinators that they end."""
         self._runner.feed(ctl.RestRequested(cause="rest", now_ms=self._ports.now_ms()))
 
     def release(self) -> None:

@@ -60,17 +60,21 @@ class ControllerServer:
         spec: ControllerSpec,
         *,
         start_coordinator: Callable[[str, int], None],
+        end_coordinator: Callable[[str, int], None],
         on_fatal: Callable[[str], None],
         find_voter: FindVoter,
         find_brokers: FindBrokers,
         nodes_alive: NodesAlive | None = None,
     ) -> None:
-        """``start_coordinator`` makes the actor for (kind, index) if there is none; ``on_fatal`` ends the process.
+        """``start_coordinator`` makes the actor for (kind, index) if there is none, ``end_coordinator`` ends it.
+
+        ``on_fatal`` ends the process.
 
         ``nodes_alive`` helps to give up replicas that were lost.
         """
         self.spec = spec
         self._start_coordinator = start_coordinator
+        self._end_coordinator = end_coordinator
         self._on_fatal = on_fatal
         self._find_voter = find_voter
         self._find_brokers = find_brokers
@@ -123,7 +127,7 @@ class ControllerServer:
         machine = ControllerMachine(
             image,
             settings=controller_settings(
-                self.spec.cluster_config,
+                {**image.config, **self.spec.cluster_config},  # as the machine takes them
                 cluster_id=self.spec.cluster_id,
                 new_topic_id=lambda: uuid.uuid4().hex,
             ),
@@ -141,8 +145,9 @@ class ControllerServer:
         self.endpoint = await self._server.start()
         self._tick_task = asyncio.create_task(self._keep_ticking(), name="controller ticks")
         self._probe.start()
-        for kind, index in sorted(image.coordinators):
-            self._start_coordinator(kind, index)
+        for (kind, index), coordinator in sorted(image.coordinators.items()):
+            if coordinator.port:  # the others sleep until they are used
+                self._start_coordinator(kind, index)
         logger.info("controller ready at version %d on port %d", image.version, self.endpoint[1])
 
     async def stop(self) -> None:
@@ -302,6 +307,10 @@ class ControllerServer:
     def start_coordinator(self, kind: str, index: int) -> None:
         """Make a coordinator's actor if there is none."""
         self._start_coordinator(kind, index)
+
+    def end_coordinator(self, kind: str, index: int) -> None:
+        """End a coordinator's actor for good."""
+        self._end_coordinator(kind, index)
 
     def warn(self, warning: str) -> None:
         """Log a warning."""

@@ -78,6 +78,8 @@ class OffsetsLog:
         self._leader: _Leader | None = None
         self._identity = Identity(-1, -1)
         self._sequence = 0
+        self.config: dict[str, str] = {}
+        """The topic's configuration when its leader was last looked up."""
         self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
         """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
         self.end_offset = 0
@@ -188,6 +190,7 @@ class OffsetsLog:
         if not port:
             raise ConnectionResetError("the offsets topic's partition has no leader at the moment")
         if isinstance(config, dict):
+            self.config = {str(key): str(value) for key, value in config.items()}
             self.rows_bytes_max = TopicConfig.from_dict(config).max_message_bytes - BATCH_HEAD_BYTES
         connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
         self._leader = _Leader(str(topic_id), leader_epoch, connection)

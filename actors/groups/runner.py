@@ -53,6 +53,9 @@ class GroupPorts(Protocol[_RowT_co]):
     def trim(self, before_offset: int) -> None:
         """Delete the rows below an offset; ``trimmed`` follows if that succeeds."""
 
+    def propose_sleep(self) -> None:
+        """Propose to the controller that this coordinator ends; ``sleep_refused`` follows if it does not agree."""
+
     def fatal(self, reason: str) -> None:
         """End the process."""
 
@@ -72,6 +75,7 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
             Refuse: self._refuse,
             ev.ReportStored: self._report_stored,
             ev.TrimLog: self._trim,
+            ev.ProposeSleep: lambda _: ports.propose_sleep(),
         }
         self._runner: Runner[ev.Event, ev.Effect] = Runner(machine.step, carry_out, self._rows, on_defect=ports.fatal)
         self.rows_replayed = 0
@@ -133,6 +137,14 @@ class GroupCoordinatorRunner(Generic[RequestT, RowT]):
     def trimmed(self, before_offset: int) -> None:
         """Note that the log starts at an offset now, or later."""
         self._runner.feed(ev.LogTrimmed(cause="trim", now_ms=self._ports.now_ms(), before_offset=before_offset))
+
+    def sleep_requested(self) -> None:
+        """Propose to end now, unless the groups are in use: the cluster is about to stop."""
+        self._runner.feed(ev.SleepRequested(cause="sleep requested", now_ms=self._ports.now_ms()))
+
+    def sleep_refused(self) -> None:
+        """Serve on: the controller did not agree that this coordinator ends."""
+        self._runner.feed(ev.SleepRefused(cause="sleep refused", now_ms=self._ports.now_ms()))
 
     # ------------------------------------------------------------ effects out
 

@@ -2,7 +2,8 @@
 
 Runs in a ``GroupCoordinator`` actor. Each incarnation registers with the controller under a higher epoch, fences its
 predecessor with its first append, replays the partition, and only then serves. A failed append begins the next
-incarnation in the same process. ``runner.py`` handles events and effects, with one runner for each load.
+incarnation in the same process. ``runner.py`` handles events and effects, with one runner for each load. A coordinator
+that is not in use has the controller end it.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.groups.early_requests import EarlyRequests
 from raylog.actors.groups.offsets_log import ROW_HEAD_BYTES, EncodedRow, Identity, OffsetsLog, encoded_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner, fence_row
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.settings import group_settings, session_heartbeat_s
 from raylog.actors.transport import listen
-from raylog.core.errors import (
-    CoordinatorLoadInProgress,
-    InvalidProducerEpoch,
-    InvalidRequest,
-    NotCoordinator,
-    RaylogError,
-)
+from raylog.core.errors import InvalidProducerEpoch, InvalidRequest, NotController, NotCoordinator, RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import LogExtent
-from raylog.protocol.controller import REGISTER_COORDINATOR, RegisterCoordinatorRequest
+from raylog.protocol.controller import (
+    REGISTER_COORDINATOR,
+    SLEEP_COORDINATOR,
+    RegisterCoordinatorRequest,
+    SleepCoordinatorRequest,
+)
 from raylog.protocol.groups import COORDINATOR_METRICS, GROUP_COORDINATOR
+from raylog.protocol.notifications import FALL_ASLEEP
 from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request
 
@@ -45,6 +47,8 @@ REGISTER_TIMEOUT_S: Final = 5.0
 LOAD_TIMEOUT_S: Final = 60.0
 APPEND_TIMEOUT_S: Final = 20.0
 RELOAD_PAUSE_S: Final = 0.2
+ENDED_WITHIN_S: Final = 10.0
+"""A coordinator that sleeps and was not ended by then begins its next incarnation: the controller may have died."""
 
 _Runner = GroupCoordinatorRunner[Request, EncodedRow]
 
@@ -63,12 +67,18 @@ class GroupCoordinatorServer:
         self._identity: Identity | None = None
         self._registered = asyncio.Event()
         self._runner: _Runner | None = None
-        """None = loading."""
+        """None = loading, or asleep."""
+        self._early = EarlyRequests()
+        self._is_asleep = False
+        """The controller has agreed that this coordinator ends, and ends it."""
+        self._trouble: RaylogError | None = None
+        """Why this incarnation has to end; None = it has not."""
         self._clock = CarefulClock(self._name)
         """The clock by which offsets expire."""
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._trimming: asyncio.Task[None] | None = None
+        self._proposing: asyncio.Task[None] | None = None
         self._server = listen(self._on_request, spec, permissions(GROUP_COORDINATOR))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
@@ -76,7 +86,7 @@ class GroupCoordinatorServer:
             name=self._name,
             secret=spec.secret,
             register=self._register,
-            handler=lambda request: request.fail(InvalidRequest(f"unexpected message {request.method!r}")),
+            handler=self._on_controller_message,
             heartbeat_s=session_heartbeat_s(spec.cluster_config),
             on_superseded=on_fatal,
         )
@@ -98,7 +108,7 @@ class GroupCoordinatorServer:
 
     async def stop(self) -> None:
         """Stop serving; everything acknowledged is in the log."""
-        tasks = self._tasks if self._trimming is None else [*self._tasks, self._trimming]
+        tasks = [*self._tasks, *(task for task in (self._trimming, self._proposing) if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -126,21 +136,26 @@ class GroupCoordinatorServer:
                 runner = await self._load()
                 self._runner = runner
                 runner.serve()
+                self._early.hand_over(runner.receive)
                 await self._keep_writing(runner)
             except InvalidProducerEpoch as fenced:
                 self.fatal(f"a newer coordinator has taken over: {fenced}")
                 return
             except RaylogError as trouble:
-                logger.warning("%s: %s; loading again", self._name, trouble)
+                if not self._is_asleep:
+                    logger.warning("%s: %s; loading again", self._name, trouble)
             except Exception as defect:  # a defect, or rows that cannot be read: half a coordinator is of no use
                 self.fatal(f"its life failed: {defect!r}")
                 raise
             if self._runner is not None:
                 self._runner.end()
                 self._runner = None
-            await asyncio.sleep(RELOAD_PAUSE_S)
+            if self._is_asleep:
+                await self._link.stop()  # it must not register this incarnation again
+            await asyncio.sleep(ENDED_WITHIN_S if self._is_asleep else RELOAD_PAUSE_S)
             await self._link.stop()
             self._epoch = -1
+            self._is_asleep, self._trouble = False, None
             self._registered.clear()
             self._link.start()
 
@@ -153,7 +168,8 @@ class GroupCoordinatorServer:
         fence, _ = encoded_row(fence_row(self._epoch), None)
         end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
         settings = replace(
-            group_settings(self.spec.cluster_config), record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES
+            group_settings(self.spec.cluster_config, self._log.config),
+            record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
         )
         runner = _Runner(CoordinatorMachine(settings=settings, new_member_id=_new_member_id), self)
         async for key, value in self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S):
@@ -165,6 +181,8 @@ class GroupCoordinatorServer:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            if self._trouble is not None:
+                raise self._trouble
             while rows := runner.take_batch(self._log.rows_bytes_max):
                 await self._log.append(rows, timeout_s=APPEND_TIMEOUT_S)
                 runner.stored()
@@ -174,10 +192,18 @@ class GroupCoordinatorServer:
     def _on_request(self, request: Request) -> None:
         if request.method == COORDINATOR_METRICS.name:
             request.reply(self._metrics())
-        elif self._runner is None:
-            request.fail(CoordinatorLoadInProgress())
-        else:
+        elif self._runner is not None:
             self._runner.receive(request)
+        elif self._is_asleep:
+            request.fail(NotCoordinator("The coordinator has ended, because its groups were not used; find it again."))
+        else:
+            self._early.hold(request, monotonic_ms())
+
+    def _on_controller_message(self, request: Request) -> None:
+        if request.method != FALL_ASLEEP.name:
+            request.fail(InvalidRequest(f"unexpected message {request.method!r}"))
+        elif self._runner is not None:
+            self._runner.sleep_requested()
 
     def _metrics(self) -> dict[str, object]:
         groups = [] if self._runner is None else self._runner.census()
@@ -186,6 +212,7 @@ class GroupCoordinatorServer:
     async def _keep_ticking(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            self._early.expire(monotonic_ms())
             if self._runner is not None:
                 self._runner.tick()
 
@@ -221,9 +248,31 @@ class GroupCoordinatorServer:
         if self._trimming is None or self._trimming.done():
             self._trimming = asyncio.create_task(self._trim(before_offset), name=f"{self._name} trim")
 
+    def propose_sleep(self) -> None:
+        """Have the controller end this coordinator, if it agrees."""
+        self._proposing = asyncio.create_task(self._propose(), name=f"{self._name} sleep")
+
     def fatal(self, reason: str) -> None:
         """End the process."""
         self._on_fatal(f"{self._name}: {reason}")
+
+    async def _propose(self) -> None:
+        runner = self._runner
+        try:
+            request = SleepCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch)
+            await self._link.call(SLEEP_COORDINATOR.name, request, timeout_s=REGISTER_TIMEOUT_S)
+        except RaylogError as refusal:
+            if refusal.is_remote or isinstance(refusal, NotController):
+                logger.debug("%s: it stays: %s", self._name, refusal)
+                if runner is not None and runner is self._runner:
+                    runner.sleep_refused()
+                return
+            self._trouble = refusal  # it may be over, or not: the next incarnation is sure to be registered
+        else:
+            logger.info("%s ends, because its groups are not used", self._name)
+            self._is_asleep = True
+            self._trouble = NotCoordinator("it was not ended in time")
+        self._wanted.set()
 
     async def _trim(self, before_offset: int) -> None:
         runner = self._runner

@@ -1,8 +1,8 @@
-"""The Ray actors: thin classes that run the servers of this package inside Ray; replicas are in ``ray_replica.py``.
+"""The Ray actors of controller and brokers: thin classes that run the servers of this package inside Ray.
 
-Made by ``raylog.launch.cluster`` (controller, brokers), by brokers (replicas) and by the controller (coordinators). All
-are detached, named, without CPU claims, restarted without a limit, and never retried by Ray: a failed call may have
-run.
+Made by ``raylog.launch.cluster``; brokers make replicas (``ray_replica.py``), the controller makes coordinators
+(``ray_coordinator.py``). All are detached, named, without CPU claims, restarted without a limit, and never retried by
+Ray: a failed call may have run.
 
 The constructors import the servers: Ray loads an actor's class, hence this module, in every process that gets the
 actor's handle, and each replica gets the controller's. The servers would be most of what a replica loads.
@@ -20,12 +20,14 @@ from typing import Any, Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec
+from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
 from raylog.actors.logs import set_up_logging
-from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, coordinator_name, node_broker_name
+from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, node_broker_name
 from raylog.actors.processes.ray_secrets import secret_here, values_of
 from raylog.actors.processes.ray_support import (
+    A_SHARE,
     FIND_TIMEOUT_S,
+    LOOPBACK,
     MAKE_TIMEOUT_S,
     actor_options,
     answer,
@@ -37,15 +39,10 @@ from raylog.actors.processes.ray_support import (
 )
 from raylog.actors.titles import broker_title, wear
 from raylog.core.errors import ConnectionFailed
-from raylog.rpc.host.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
-_not_started = OccasionalWarning(logger)  # each request for it tries again while its node is being given up
 
-LOOPBACK: Final = "127.0.0.1"
 TITLE_S: Final = 10.0
-A_SHARE: Final = 0.0001
-"""How much of the resource controller and coordinators claim: the least there is, to be put where Raylog runs."""
 
 keep_arrow_out()
 
@@ -127,17 +124,19 @@ class Controller:
         """Replay the metadata log and begin to serve."""
         from raylog.actors.broker.node_watch import NodeWatch
         from raylog.actors.controller.server import ControllerServer
+        from raylog.actors.processes.coordinator_factory import RayCoordinators
 
         set_up_logging(CONTROLLER)
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
-        self._making: set[asyncio.Task[None]] = set()
+        self._coordinators = RayCoordinators(spec, lambda: self._server.image.config)
         self._spec = spec
 
         async def start() -> None:
             self._server = ControllerServer(
                 replace(spec, secret=await secret_here(spec.secret)),
-                start_coordinator=self._start_coordinator,
+                start_coordinator=self._coordinators.start,
+                end_coordinator=self._coordinators.end,
                 on_fatal=end_process,
                 find_voter=find_voter,
                 find_brokers=find_brokers,
@@ -187,19 +186,6 @@ class Controller:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
         await self._nodes.stop()
         await self._server.stop()
-
-    def _start_coordinator(self, kind: str, index: int) -> None:
-        spec = CoordinatorSpec(
-            kind=kind,
-            index=index,
-            secret=self._spec.secret,
-            cluster_config=dict(self._spec.cluster_config),
-            host=self._spec.host,
-            allow_plaintext=self._spec.allow_plaintext,
-        )
-        task = asyncio.create_task(make_coordinator(spec), name=coordinator_name(kind, index))
-        self._making.add(task)
-        task.add_done_callback(self._making.discard)
 
 
 class Broker:
@@ -283,52 +269,6 @@ class Broker:
         await self._page.stop()
         await self._spares.stop()
         await self._server.stop()
-
-
-class GroupCoordinator:
-    """Ray actor of a group coordinator."""
-
-    async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
-        from raylog.actors.groups.server import GroupCoordinatorServer
-
-        name = coordinator_name(spec.kind, spec.index)
-        set_up_logging(name)
-        wear(f"ray::GroupCoordinator {name}", f"coordinator-{spec.index}")
-        if spec.host != LOOPBACK:
-            spec = replace(spec, host=node_address())
-
-        async def start() -> None:
-            here = replace(spec, secret=await secret_here(spec.secret))
-            self._server = GroupCoordinatorServer(here, find_controller=find_controller, on_fatal=end_process)
-            await self._server.start()
-
-        await begin(start)
-
-    async def endpoint(self) -> tuple[str, int]:
-        """Return host and port."""
-        return self._server.endpoint
-
-    async def pid(self) -> int:
-        """Return the process id, for operators and chaos tests."""
-        return os.getpid()
-
-    async def stop(self) -> None:
-        """Stop serving; the caller ends the actor afterwards."""
-        await self._server.stop()
-
-
-async def make_coordinator(spec: CoordinatorSpec) -> None:
-    """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
-    try:
-        options = actor_options(coordinator_name(spec.kind, spec.index))
-        if spec.host != LOOPBACK:
-            options["resources"] = {RESOURCE: A_SHARE}  # where a broker is, and with it the secrets
-        actor = ray.remote(GroupCoordinator).options(**options)
-        handle: Any = actor.remote(spec)
-        await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
-    except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-        _not_started.warn("%s was not started: %s", coordinator_name(spec.kind, spec.index), error)
 
 
 def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:

@@ -22,6 +22,7 @@ from raylog.core.controller.events import (
     ClientRequest,
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
+    CoordinatorSleepProposed,
     CreatePartitionsReceived,
     CreateTopicReceived,
     DeleteTopicReceived,
@@ -110,7 +111,7 @@ class ControllerMachine:
         self._moves = Moves(self._liveness)
         self._healing = Healing(self._moves)
         self._voters = Voters()
-        self._coordinators = Coordinators(self._topics)
+        self._coordinators = Coordinators(self._topics, self._sleeping)
         self._started = False
 
     def is_present(self, member: Member) -> bool:
@@ -199,6 +200,8 @@ class ControllerMachine:
                 self._registrations.register_replica(event, decision)
             case CoordinatorRegistrationReceived():
                 self._coordinators.register(event, decision)
+            case CoordinatorSleepProposed():
+                self._coordinators.fall_asleep(event, decision)
             case IsrChangeReceived():
                 self._sessions.heartbeat(event.session, decision.now_ms)
                 self._isr_changes.change_isr(event, decision)
@@ -209,6 +212,7 @@ class ControllerMachine:
                 self._sleeping.propose(event, decision)
             case RestRequested():
                 self._sleeping.rest(decision)
+                self._coordinators.rest(decision)
             case VotersShown():
                 decision.write(VotersEntered(voters=event.voters))
             case EndpointsDead():

@@ -1,18 +1,22 @@
 """Coordinators and producer ids. Called by the controller's step.
 
 A coordinator is started on first use, and fenced by the producer epoch it writes with: each incarnation gets the next
-one.
+one. One whose groups are not used ends, until the next use (ADR 0044).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raylog.core.config import sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
+    CoordinatorSleepProposed,
+    EndCoordinator,
     ProducerIdsRequested,
+    RequestSleep,
     StartCoordinator,
 )
 from raylog.core.controller.sessions import CoordinatorMember
@@ -27,6 +31,7 @@ from raylog.core.errors import (
 from raylog.core.ids import ProducerId
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated
+from raylog.core.sleeping.changes import Sleeping
 
 INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
@@ -65,13 +70,17 @@ def topic_behind(kind: str) -> str:
 class Coordinators:
     """Decides which coordinators run, and hands out producer ids."""
 
-    def __init__(self, topics: Topics) -> None:
-        """Internal topics are made by ``topics``."""
+    def __init__(self, topics: Topics, sleeping: Sleeping) -> None:
+        """Internal topics are made by ``topics``, and their partitions woken by ``sleeping``."""
         self._topics = topics
+        self._sleeping = sleeping
         self._started_ms: dict[tuple[str, int], int] = {}
 
     def ensure(self, event: CoordinatorRequested, decision: ControllerDecision) -> None:
-        """Start a coordinator unless it runs; its topic is created on first use."""
+        """Start a coordinator unless it runs; its topic is created on first use.
+
+        Its partition wakes at the same time: a coordinator begins with an append.
+        """
         name = topic_behind(event.kind)
         if name not in decision.image.topics:
             if not decision.image.online_brokers():
@@ -87,6 +96,7 @@ class Coordinators:
             started = self._started_ms.get(key)
             if started is None or decision.now_ms - started >= START_RETRY_MS:
                 self._started_ms[key] = decision.now_ms
+                self._sleeping.wake_if_room(decision.image.topics[name].partitions[event.index], decision)
                 decision.after_sync.append(StartCoordinator(cause=event.cause, kind=event.kind, index=event.index))
         decision.reply(event.request, [])
 
@@ -117,6 +127,30 @@ class Coordinators:
         decision.sessions.open(event.session, member, epoch, decision.now_ms)
         self._started_ms.pop(key, None)
         decision.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS])
+
+    def fall_asleep(self, event: CoordinatorSleepProposed, decision: ControllerDecision) -> None:
+        """End a coordinator that proposes it. The next request for it starts another one, in the next epoch.
+
+        Raises StaleBrokerEpoch for another incarnation than the registered one, and InvalidRequest where it is
+        configured not to sleep: its own configuration may be older.
+        """
+        member = CoordinatorMember(event.kind, event.index)
+        session = decision.sessions.of(member)
+        if session is None or session.number != event.session or session.life != event.epoch:
+            raise StaleBrokerEpoch(f"{event.kind} coordinator {event.index} is not registered in epoch {event.epoch}.")
+        topic = decision.image.topics[topic_behind(event.kind)]
+        if sleep_after_ms(topic.config, decision.image.config) < 0:
+            raise InvalidRequest(f"The coordinators of {topic.name} do not sleep, because its partitions do not.")
+        decision.sessions.close(session.number)
+        self.lost(member, decision)
+        decision.reply(event.request, [])
+        decision.after_sync.append(EndCoordinator(cause=event.cause, kind=event.kind, index=event.index))
+
+    def rest(self, decision: ControllerDecision) -> None:
+        """Have all coordinators propose to end that are not in use."""
+        for session in decision.sessions:
+            if isinstance(session.member, CoordinatorMember):
+                decision.after_sync.append(RequestSleep(cause=decision.cause, session=session.number, idle_ms=0))
 
     def lost(self, member: CoordinatorMember, decision: ControllerDecision) -> None:
         """Note that a coordinator's session is over."""

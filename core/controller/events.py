@@ -103,6 +103,15 @@ class CoordinatorRegistrationReceived(MemberRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSleepProposed(MemberRequest):
+    """The coordinator of this session, in this epoch, proposes to end: its groups are not used."""
+
+    kind: str
+    index: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHeartbeat(ControllerEvent):
     """Heartbeat: data arrived on the session. ``disk_hanging_ms``: how long its disk has not finished a sync.
 
@@ -317,6 +326,7 @@ Event = (
     BrokerRegistrationReceived
     | ReplicaRegistrationReceived
     | CoordinatorRegistrationReceived
+    | CoordinatorSleepProposed
     | SessionHeartbeat
     | SessionLost
     | IsrChangeReceived
@@ -377,7 +387,10 @@ class StopReplica(ControllerEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSleep(ControllerEffect):
-    """Have the leader on this session propose that its partition sleeps, if it was not used for ``idle_ms``."""
+    """Have the leader on this session propose that its partition sleeps, if it was not used for ``idle_ms``.
+
+    A coordinator that is not in use proposes its own end.
+    """
 
     session: SessionId
     idle_ms: int
@@ -394,6 +407,14 @@ class CloseSession(ControllerEffect):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCoordinator(ControllerEffect):
     """Make sure that this coordinator's process runs; it will register."""
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndCoordinator(ControllerEffect):
+    """End this coordinator's process permanently; a later :class:`StartCoordinator` waits until it has ended."""
 
     kind: str
     index: int
@@ -421,6 +442,7 @@ Effect = (
     | RequestSleep
     | CloseSession
     | StartCoordinator
+    | EndCoordinator
     | WantVoters
     | Warn
     | Reply

@@ -37,16 +37,20 @@ from raylog.core.groups.events import (
     LeaveReceived,
     ListGroupsReceived,
     LogTrimmed,
+    Notice,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
     RequestDropped,
     RowsStored,
+    SleepRefused,
+    SleepRequested,
     SyncReceived,
     Tick,
 )
 from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.group import Group
+from raylog.core.groups.idleness import Idleness
 from raylog.core.groups.offsets import OffsetStore
 from raylog.core.groups.records import (
     GroupChanged,
@@ -82,6 +86,7 @@ class CoordinatorMachine:
         self._images_bytes = 0
         """Approximate size in bytes of the records of all groups in the log."""
         self._rewriting = Rewriting(settings)
+        self._idleness = Idleness(settings.sleep_after_ms)
         self._loaded = False
         self._next_expiry_ms = 0
         self._wall_ahead_ms: int | None = None
@@ -109,6 +114,7 @@ class CoordinatorMachine:
         self._set_wall_clock(now_ms, wall_ms)
         require(not self._loaded, "the log is loaded once")
         self._loaded = True
+        self._idleness.used(now_ms)
         self._next_expiry_ms = now_ms + self._settings.offsets_retention_check_ms
         for name in self._offsets.groups():
             self._groups.setdefault(name, Group(name))
@@ -178,8 +184,10 @@ class CoordinatorMachine:
             self.story.append((event.now_ms, event.cause, type(event).__name__))
         error = self._door_error(event)
         if error is None:
+            if not isinstance(event, (Notice, ListGroupsReceived)):
+                self._idleness.used(event.now_ms)
             self._handle(event, decision)
-        elif not isinstance(event, (Tick, RequestDropped, RowsStored, LogTrimmed)):
+        elif not isinstance(event, Notice):
             decision.refuse(event.request, error)
         return decision.finish()
 
@@ -187,7 +195,9 @@ class CoordinatorMachine:
         """Return the error of an event that is invalid in every group state."""
         if not self._loaded:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
-        if isinstance(event, (Tick, RequestDropped, RowsStored, LogTrimmed, ListGroupsReceived)):
+        if self._idleness.is_closed and not isinstance(event, SleepRefused):
+            return NotCoordinator("The coordinator ends, because its groups were not used; find it again.")
+        if isinstance(event, (Notice, ListGroupsReceived)):
             return None
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
@@ -240,10 +250,15 @@ class CoordinatorMachine:
             case Tick():
                 self._tick(decision)
                 self._keep_log_short(event, decision)
+                self._sleep_if_idle(decision)
             case RowsStored():
                 self._rewriting.chunk_stored()
             case LogTrimmed():
                 self._rewriting.trimmed(event.before_offset)
+            case SleepRequested():
+                self._idleness.hurry()
+            case SleepRefused():
+                self._idleness.refused(event.now_ms)
             case _:
                 assert_never(event)
 
@@ -331,7 +346,7 @@ class CoordinatorMachine:
     def _tick(self, decision: GroupDecision) -> None:
         # A group without members and without pending member ids has no deadlines: the usual case in a quiet cluster.
         for group in list(self._groups.values()):
-            if group.members or group.pending or group.join_deadline_ms is not None:
+            if group.has_deadlines:
                 rebalance.tick(group, decision)
                 self._drop_if_blank(group.name)
         if decision.now_ms >= self._next_expiry_ms:
@@ -348,6 +363,20 @@ class CoordinatorMachine:
                 decision.write(OffsetDeleted(key=key))
             if group.state is GroupState.EMPTY and not group.pending and not self._offsets.has(name):
                 decision.write(GroupDeleted(group=name))
+
+    def _sleep_if_idle(self, decision: GroupDecision) -> None:
+        """Propose to end, where nothing is left to do; offsets that have expired by now are deleted first.
+
+        Those that expire while no coordinator runs are deleted by the next one.
+        """
+        if not self._idleness.is_due(decision.now_ms) or self._rewriting.is_under_way:
+            return
+        if any(group.has_deadlines for group in self._groups.values()):
+            return
+        self._expire(decision)
+        if self._next_expiry_ms > decision.now_ms:  # else there are more of them than one tick deletes
+            self._idleness.propose()
+            decision.propose_sleep()
 
     def _keep_log_short(self, tick: Tick, decision: GroupDecision) -> None:
         if tick.log is not None and self._rewriting.is_due(tick.log, self._images_bytes + self._offsets.size_bytes):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
 from raylog.core.errors import RaylogError
-from raylog.core.groups.events import AppendRecords, Effect, ReportStored, TrimLog
+from raylog.core.groups.events import AppendRecords, Effect, ProposeSleep, ReportStored, TrimLog
 from raylog.core.groups.records import Record
 from raylog.core.groups.settings import GroupSettings
 
@@ -46,6 +46,10 @@ class GroupDecision(LoggedDecision[Effect, Record]):
     def trim(self, before_offset: int) -> None:
         """Delete the log's records below the offset."""
         self.now.append(TrimLog(cause=self.cause, before_offset=before_offset))
+
+    def propose_sleep(self) -> None:
+        """Propose that the coordinator ends, once everything written so far is committed."""
+        self.after_sync.append(ProposeSleep(cause=self.cause))
 
     def _store(self) -> Effect:
         return AppendRecords(cause=self.cause, records=tuple(record.to_wire() for record in self.records))

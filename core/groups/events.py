@@ -163,6 +163,16 @@ class LogTrimmed(CoordinatorEvent):
     before_offset: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepRequested(CoordinatorEvent):
+    """The cluster is about to stop: a coordinator that is not in use shall end now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepRefused(CoordinatorEvent):
+    """The controller did not agree to a :class:`ProposeSleep`: the coordinator serves on."""
+
+
 RequestEvent = (
     JoinReceived
     | SyncReceived
@@ -175,7 +185,9 @@ RequestEvent = (
     | DescribeGroupReceived
     | DeleteGroupReceived
 )
-Event = RequestEvent | RequestDropped | Tick | RowsStored | LogTrimmed
+Notice = RequestDropped | Tick | RowsStored | LogTrimmed | SleepRequested | SleepRefused
+"""Events that are answered to no client."""
+Event = RequestEvent | Notice
 
 # ---------------------------------------------------------------- effects
 
@@ -210,5 +222,15 @@ class TrimLog:
     before_offset: int
 
 
-Effect = AppendRecords | Reply | Refuse | ReportStored | TrimLog
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeSleep:
+    """Propose to the controller that this coordinator ends; :class:`SleepRefused` follows if it does not agree.
+
+    Always in ``after_sync``: everything decided is in the log, and every request is answered. Nothing more is decided.
+    """
+
+    cause: str
+
+
+Effect = AppendRecords | Reply | Refuse | ReportStored | TrimLog | ProposeSleep
 """A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""

@@ -106,6 +106,11 @@ class Group:
         return self.image.generation if self.image is not None else 0
 
     @property
+    def has_deadlines(self) -> bool:
+        """Return whether time can change the group: it has members, pending member ids, or a round under way."""
+        return bool(self.members or self.pending) or self.join_deadline_ms is not None
+
+    @property
     def protocol(self) -> str:
         """Return the assignor of the current generation, empty when there is none."""
         return self.image.protocol if self.image is not None else ""

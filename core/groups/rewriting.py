@@ -50,6 +50,11 @@ class Rewriting:
         least = max(self._settings.rewrite_floor_bytes, self._settings.rewrite_factor * live_bytes)
         return self._begin is None and log.size_bytes - self._kept_from > least
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a round has begun and is not over."""
+        return self._begin is not None
+
     def begin(self, log: LogExtent, keys: Iterable[LiveKey]) -> None:
         """Begin a round: ``keys`` are all present keys, stored or about to be."""
         self._begin = log

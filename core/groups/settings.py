@@ -30,5 +30,7 @@ class GroupSettings:
     """A longer log is not rewritten while it is at most so many times as large as its live rows."""
     rewrite_chunk_bytes: int = 128 * 1024
     """Size of one chunk, written between the rows of live traffic."""
+    sleep_after_ms: int = -1
+    """How long a coordinator without members is not used before it ends; -1 = never."""
     trim_retry_ms: int = 30_000
     """Timeout after which the deletion of the log's beginning is requested again."""

@@ -107,6 +107,11 @@ class Sleeping:
             woken += 1
         decision.reply(event.request, [woken])
 
+    def wake_if_room(self, state: PartitionState, decision: ControllerDecision) -> None:
+        """Wake a partition that is about to be written to, if it sleeps and its brokers have room for it."""
+        if state.asleep is not None and self._full_broker(state, decision.image) is None:
+            self._liveness.wake(state.partition, decision)
+
     def _full_broker(self, state: PartitionState, image: MetadataImage) -> BrokerId | None:
         """Return a broker of the partition that has as many replicas awake as it may; None = all have room."""
         for broker in state.replicas:

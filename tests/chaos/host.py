@@ -94,6 +94,7 @@ class Host:
                     allow_plaintext=True,
                 ),
                 start_coordinator=self._start_coordinator,
+                end_coordinator=self._end_coordinator,
                 on_fatal=end_process,
                 find_voter=self._find_voter,
                 find_brokers=self._find_brokers,
@@ -228,6 +229,11 @@ class Host:
         )
         self._coordinators[place] = server
         self._spawn(server.start())
+
+    def _end_coordinator(self, kind: str, index: int) -> None:
+        server = self._coordinators.pop((kind, index), None)
+        if server is not None:
+            self._spawn(server.stop())
 
     async def _coordinator_again(self, kind: str, index: int) -> None:
         server = self._coordinators.pop((kind, index), None)

@@ -92,6 +92,7 @@ class LocalCluster:
                 quorum_timeout_s=quorum_timeout_s,
             ),
             start_coordinator=self.start_coordinator,
+            end_coordinator=self.end_coordinator,
             on_fatal=self.fatal.append,
             find_voter=self.find_voter,
             find_brokers=self.find_brokers,
@@ -248,6 +249,12 @@ class LocalCluster:
         server = GroupCoordinatorServer(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
         self.coordinators[(kind, index)] = server
         self._spawn(server.start())
+
+    def end_coordinator(self, kind: str, index: int) -> None:
+        """End a coordinator (a port of the controller)."""
+        coordinator = self.coordinators.pop((kind, index), None)
+        if coordinator is not None:
+            self._spawn(coordinator.stop())
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

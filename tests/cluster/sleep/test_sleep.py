@@ -193,6 +193,7 @@ def test_a_broker_that_is_killed_hands_its_sleepers_over(
     assert put(producer, "handed", b"b") == [1]
     assert values("handed", 2) == [b"a", b"b"]
     wait_for(lambda: online(cluster) == {1, 2, 3}, "the broker is back")
+    wait_for(lambda: all(broker["online"] for broker in cluster.status()["brokers"]), "the broker is back")
 
 
 def test_a_topic_that_is_deleted_asleep_leaves_no_folder(
@@ -204,6 +205,26 @@ def test_a_topic_that_is_deleted_asleep_leaves_no_folder(
     assert len(list(root.glob("broker-*/deleted-*"))) == 3
     admin.delete_topic("deleted")
     wait_for(lambda: not list(root.glob("broker-*/deleted-*")), "its folders are removed")
+
+
+def coordinators() -> list[str]:
+    return [name for name in actor_names() if name.startswith("group-coordinator-")]
+
+
+def test_a_coordinator_ends_with_its_groups_and_starts_with_them(
+    cluster: Cluster, admin: raylog.Admin, producer: raylog.Producer
+) -> None:
+    admin.create_topic("visited", partitions=1, replication_factor=3)
+    put(producer, "visited", b"a", b"b")
+    for value in (b"a", b"b"):
+        with raylog.Consumer("visited", group_id="visitors", auto_offset_reset="earliest") as consumer:
+            assert [record.value for record in consumer.consume(1, timeout=60)] == [value]
+            assert coordinators()
+            consumer.commit()
+        wait_for(lambda: not coordinators(), "the coordinator has ended")
+        wait_asleep(cluster, "__consumer_offsets")
+    assert admin.describe_group("visitors").offsets == {TopicPartition("visited", 0): 2}
+    assert "visitors" in [found.group_id for found in admin.list_groups()]
 
 
 def test_everything_survives_a_stop_asleep(cluster: Cluster, root: Path, admin: raylog.Admin) -> None:

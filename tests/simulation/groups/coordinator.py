@@ -157,7 +157,7 @@ class Coordinator:
         self._deadlines = self._new_deadlines()
         self._event: ev.Event | None = None
         self._last_member = 0
-        self._is_writing = False
+        self._is_writing = self._proposes = False
         self._log = ev.LogExtent(end_offset=0, size_bytes=0)
 
     # ------------------------------------------------------------ life
@@ -189,7 +189,7 @@ class Coordinator:
 
     def _load(self) -> None:
         self.runner = None
-        self._is_writing = False
+        self._is_writing = self._proposes = False
         self._loads += 1
         self.epoch = self.simulation.register(self)
         fence = Row(fence_row(self.epoch), None, self.world.now_ms, self._number, 0, None)
@@ -246,6 +246,7 @@ class Coordinator:
             trim_retry_ms=1_000,
             offsets_retention_ms=faults.retention_ms,
             offsets_retention_check_ms=RETENTION_CHECK_MS,
+            sleep_after_ms=faults.sleep_after_ms,
         )
         self._requests = {}
         self._answers = answers = Answers(self.simulation.books, self._number, self.world.now_ms)
@@ -283,8 +284,8 @@ class Coordinator:
         if self._asleep(self.receive, wire, number, method, args):
             return
         call = Call(self, wire, number, method, args)
-        if self.runner is None:
-            call.fail(CoordinatorLoadInProgress())
+        if self.runner is None or self._proposes:  # after a proposal the machine would refuse it as well
+            call.fail(CoordinatorLoadInProgress() if self.runner is None else NotCoordinator())
             return
         if method == "leave_group":
             for member_id, instance in cast("list[tuple[str, str | None]]", args[1]):
@@ -355,6 +356,8 @@ class Coordinator:
             elif isinstance(effect, (Reply, Refuse)):
                 answers.settled(self._requests[effect.request])
                 deadlines.settled(self._requests[effect.request])
+            elif isinstance(effect, ev.ProposeSleep):
+                self._proposes = True
         for effect in effects:
             if isinstance(effect, Refuse):
                 call = self._requests[effect.request]
@@ -390,7 +393,7 @@ class Coordinator:
         self._requests.pop(call.request, None)
         if self._dies_here():
             return
-        if isinstance(error, _UNDECIDED) and self.runner is not None:
+        if isinstance(error, _UNDECIDED) and self.runner is not None and not self._proposes:
             raise Violation("I15", f"{call.method} is refused with {type(error).__name__} by the coordinator")
         books = self.simulation.books
         instance = call.wire.member.membership.instance_id
@@ -465,6 +468,25 @@ class Coordinator:
     def _trimmed(self, loads: int, before_offset: int) -> None:
         if loads == self._loads and not self._asleep(self._trimmed, loads, before_offset) and self.runner is not None:
             self.runner.trimmed(before_offset)
+
+    def propose_sleep(self) -> None:
+        """The controller decides a moment later: this life ends, or serves on."""
+        if self._dies_here():
+            return
+        if self._requests:
+            raise Violation("L1", "the coordinator proposes to end, and requests are left without an answer")
+        if self.runner is not None and (members := [each for each in self.runner.census() if each.members]):
+            raise Violation("I15", f"the coordinator proposes to end, and has members: {members}")
+        self.world.after(self.world.between_us(1, 20), self._sleep_decided, self._loads)
+
+    def _sleep_decided(self, loads: int) -> None:
+        if loads != self._loads or self._asleep(self._sleep_decided, loads) or self.runner is None:
+            return
+        self._proposes = False
+        if self.world.chance(self.simulation.faults.sleep_refused):
+            self.runner.sleep_refused()
+        else:
+            self.end("its groups are not used")
 
     def fatal(self, reason: str) -> None:
         """A defect ends the run: the runner raises it."""

@@ -87,6 +87,10 @@ class GroupFaults:
     rewrite_floor_bytes: int = 3_000
     """Size in bytes from which the coordinator rewrites live rows and deletes the head of its log."""
     rewrite_chunk_bytes: int = 150
+    sleep_after_ms: int = -1
+    """How long a coordinator without members is not used before it ends; -1 = never."""
+    sleep_refused: float = 0.3
+    """Share of its proposals to end that are refused."""
     trim_lost: float = 0.1
     """Share of deletions without an answer; half of them are carried out nevertheless."""
     compact: float = 0.05
@@ -155,4 +159,5 @@ def draw(seed: int) -> GroupFaults:
         group_max_size=source.choice((slots, slots + 1, 10_000)),
         visit_rate=sometimes(1.0),
         probe_rate=sometimes(4.0),
+        sleep_after_ms=source.choice((-1, 60, 300)),
     )

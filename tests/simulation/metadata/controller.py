@@ -212,5 +212,8 @@ class MetadataController(SimController):
     def start_coordinator(self, kind: str, index: int) -> None:
         self.world.start_coordinator(kind, index)
 
+    def end_coordinator(self, kind: str, index: int) -> None:
+        """No coordinator proposes to end here."""
+
     def warn(self, warning: str) -> None:
         self.world.warnings += 1

@@ -234,6 +234,10 @@ class ControllerNode(Pausable):
         """There are no coordinators here."""
         self._dies_here()
 
+    def end_coordinator(self, kind: str, index: int) -> None:
+        """There are no coordinators here."""
+        self._dies_here()
+
     def warn(self, warning: str) -> None:
         """For the operator; ignored."""
         self.warned = True

@@ -64,6 +64,10 @@ class Actor:
     lives: int = 0
     ended: bool = False
     """Ended permanently: it is not restarted."""
+    ending: tuple[str, int] | None = None
+    """Kind and index of a coordinator that is about to be ended."""
+    is_wanted: bool = False
+    """Its next life was requested meanwhile."""
     failure: str = ""
     """Why the first life never served; Ray gives up on such an actor."""
 
@@ -143,6 +147,7 @@ class Cluster:
         return ControllerServer(
             spec,
             start_coordinator=self.start_coordinator,
+            end_coordinator=self.end_coordinator,
             on_fatal=self._end_process(process),
             find_voter=self._find_voter,
             find_brokers=self._find_brokers,
@@ -158,7 +163,26 @@ class Cluster:
                 spec, find_controller=self.find_controller, on_fatal=self._end_process(process)
             )
 
-        self._ensure(f"coordinator-{kind}-{index}", tuple(self.hosts), make)
+        actor = self._ensure(f"coordinator-{kind}-{index}", tuple(self.hosts), make)
+        actor.is_wanted = actor.ending is not None
+
+    def end_coordinator(self, kind: str, index: int) -> None:
+        """End a coordinator, a moment later (the controller's port). One that is started meanwhile comes after it."""
+        actor = self.actors.get(f"coordinator-{kind}-{index}")
+        if actor is not None and actor.ending is None:
+            actor.ending = (kind, index)
+            self.scheduler.after(self.scheduler.between(0.0, 0.1), self._end_coordinator, actor)
+
+    def _end_coordinator(self, actor: Actor) -> None:
+        place, actor.ending = actor.ending, None
+        if self.controller() is None:
+            return  # it died before it ended the coordinator
+        actor.ended = True
+        self.actors.pop(actor.name, None)
+        if actor.process is not None:
+            actor.process.kill("ended for good")
+        if actor.is_wanted and place is not None:
+            self.start_coordinator(*place)
 
     def ensure_replica(self, spec: ReplicaSpec) -> Actor:
         """Create a replica unless there is one (the supervisor's port)."""

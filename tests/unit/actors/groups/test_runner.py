@@ -33,12 +33,13 @@ class SentRequest:
 class Ports:
     """A stopped clock, and a log in memory that stores on the test's command."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: GroupSettings | None = None) -> None:
         self.time_ms = 0
         self.log: list[Row] = []
         self.trims: list[int] = []
+        self.proposals = 0
         self.reasons: list[str] = []
-        settings = GroupSettings(
+        settings = settings or GroupSettings(
             initial_rebalance_delay_ms=0, rewrite_floor_bytes=1, rewrite_factor=0, rewrite_chunk_bytes=1
         )
         self.machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: f"{client}-1")
@@ -61,6 +62,9 @@ class Ports:
 
     def trim(self, before_offset: int) -> None:
         self.trims.append(before_offset)
+
+    def propose_sleep(self) -> None:
+        self.proposals += 1
 
     def fatal(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -179,3 +183,27 @@ def test_a_replay_restores_what_was_stored_and_passes_over_fences(ports: Ports) 
     later.runner.serve()
     assert later.runner.rows_replayed == 2
     assert later.send("offset_fetch", "g", None).answers == ports.send("offset_fetch", "g", None).answers
+
+
+def test_a_proposal_to_end_waits_for_the_rows_before_it() -> None:
+    ports = Ports(GroupSettings(sleep_after_ms=1_000, offsets_retention_ms=500))
+    ports.runner.serve()
+    ports.send("offset_commit", *commit_args(0))
+    ports.store()
+    ports.time_ms = 1_000
+    ports.runner.tick()
+    assert ports.proposals == 0, "the tombstone of the expired offset is not stored"
+    (error,) = ports.send("offset_fetch", "g", None).answers
+    assert isinstance(error, NotCoordinator)
+    ports.store()
+    assert ports.proposals == 1
+    ports.runner.sleep_refused()
+    assert ports.send("offset_fetch", "g", None).answers == [[]]
+
+
+def test_a_request_to_sleep_is_a_proposal_at_the_next_tick() -> None:
+    ports = Ports(GroupSettings(sleep_after_ms=1_000))
+    ports.runner.serve()
+    ports.runner.sleep_requested()
+    ports.runner.tick()
+    assert ports.proposals == 1

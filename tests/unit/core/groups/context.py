@@ -22,6 +22,7 @@ from raylog.core.groups.events import (
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    ProposeSleep,
     ReportStored,
     RequestDropped,
     RowsStored,
@@ -52,6 +53,8 @@ class Groups:
         self.log: list[Row] = list(log)
         self.trims: list[int] = []
         """Offsets of the machine's trim effects."""
+        self.proposals = 0
+        """How often the machine has proposed to end."""
         self.replies: dict[int, list[object] | dict[str, object]] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.last: Outbox[Effect] = Outbox()
@@ -85,6 +88,9 @@ class Groups:
         for effect in self.last.after_sync:
             if isinstance(effect, ReportStored):
                 reports += 1
+                continue
+            if isinstance(effect, ProposeSleep):
+                self.proposals += 1
                 continue
             assert isinstance(effect, Reply)
             self._finish(effect.request)

@@ -1,0 +1,58 @@
+"""The Ray actor of a group coordinator: a thin class that runs its server inside Ray.
+
+Made by ``coordinator_factory.py``. The constructor imports the server, as in ``ray_actors.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from raylog.actors.actor_specs import CoordinatorSpec
+from raylog.actors.logs import set_up_logging
+from raylog.actors.naming import coordinator_name
+from raylog.actors.processes.ray_secrets import secret_here
+from raylog.actors.processes.ray_support import (
+    LOOPBACK,
+    begin,
+    end_process,
+    find_controller,
+    keep_arrow_out,
+    node_address,
+)
+from raylog.actors.titles import wear
+
+keep_arrow_out()
+
+
+class GroupCoordinator:
+    """Ray actor of a group coordinator."""
+
+    async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
+        """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
+        from raylog.actors.groups.server import GroupCoordinatorServer
+
+        name = coordinator_name(spec.kind, spec.index)
+        set_up_logging(name)
+        wear(f"ray::GroupCoordinator {name}", f"coordinator-{spec.index}")
+        if spec.host != LOOPBACK:
+            spec = replace(spec, host=node_address())
+
+        async def start() -> None:
+            here = replace(spec, secret=await secret_here(spec.secret))
+            self._server = GroupCoordinatorServer(here, find_controller=find_controller, on_fatal=end_process)
+            await self._server.start()
+
+        await begin(start)
+
+    async def endpoint(self) -> tuple[str, int]:
+        """Return host and port."""
+        return self._server.endpoint
+
+    async def pid(self) -> int:
+        """Return the process id, for operators and chaos tests."""
+        return os.getpid()
+
+    async def stop(self) -> None:
+        """Stop serving; the caller ends the actor afterwards."""
+        await self._server.stop()

@@ -1,0 +1,55 @@
+"""When a group coordinator proposes to end, so that it has no process while its groups are not used.
+
+Owned by the machine. A coordinator without members knows no more than its log, so it ends when no request has come for
+``replica.sleep.after.ms`` of its topic, and the next request starts another one (ADR 0044). From the proposal on it
+decides nothing more, so that no request is lost with its process; it serves again when the proposal is refused. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+REFUSED_PAUSE_MS: Final = 10_000
+"""Pause before a coordinator whose proposal was refused repeats it."""
+
+
+class Idleness:
+    """How long a coordinator was not used, and whether its proposal is under way."""
+
+    __slots__ = ("_active_ms", "_hurries", "_is_closed", "_sleep_after_ms")
+
+    def __init__(self, sleep_after_ms: int) -> None:
+        """``sleep_after_ms``: so long without a request suffices; -1 = it never ends by itself."""
+        self._sleep_after_ms = sleep_after_ms
+        self._active_ms = 0
+        self._hurries = False
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a proposal is under way."""
+        return self._is_closed
+
+    def used(self, now_ms: int) -> None:
+        """Note a use: a coordinator that begins to serve counts as used."""
+        self._active_ms = now_ms
+        self._hurries = False
+
+    def hurry(self) -> None:
+        """Wait no longer, because the cluster is about to stop; a coordinator that never ends stays all the same."""
+        self._hurries = True
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether it was not used for long enough."""
+        if self._sleep_after_ms < 0 or self._is_closed:
+            return False
+        return self._hurries or now_ms - self._active_ms >= self._sleep_after_ms
+
+    def propose(self) -> None:
+        """Note that the proposal is under way."""
+        self._is_closed = True
+
+    def refused(self, now_ms: int) -> None:
+        """Serve again, and propose it again after a pause."""
+        self._is_closed = self._hurries = False
+        self._active_ms = now_ms + min(REFUSED_PAUSE_MS, self._sleep_after_ms) - self._sleep_after_ms

@@ -158,7 +158,10 @@ def _with_voters_at_odds(plan: Plan) -> Plan:
 
 def _with_sleepers(plan: Plan, seed: int) -> Plan:
     chance = random.Random(f"sleep {seed}")
-    sleep = {"replica.sleep.after.ms": str(chance.choice([1_000, 2_500]))}
+    sleep = {
+        "replica.sleep.after.ms": str(chance.choice([1_000, 2_500])),
+        "offsets.topic.num.partitions": str(chance.choice([2, 5])),
+    }
     plan = replace(
         plan, config={**plan.config, **sleep}, schemes=("kill_of_sleeper", "strike_sleeper"), topics_besides=(SINGLE,)
     )

@@ -38,6 +38,7 @@ from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TOPICS, UNCLEAN, Plan
 from tests.simulation.whole.shared_memory import SharedMemory
+from tests.simulation.whole.visitors import Visitor
 from tests.simulation.world import Violation
 
 BUILT_S: Final = 60.0
@@ -218,6 +219,8 @@ class World:
         self._spawn("reader", Reader(self, "reader").run())
         if UNCLEAN in self.plan.topics_besides:
             self._spawn("unclean-reader", UncleanReader(self, "unclean-reader").run())
+        if self.plan.sleeps:
+            self._spawn("visitor", Visitor(self, "visitor").run())
         if self.plan.is_operated:
             self._spawn("near-reader", Reader(self, "near-reader", seeks=0.3).run(), self.cluster.host(1))
         self._spawn("administrator", Administrator(self, "administrator").run())

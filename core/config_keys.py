@@ -167,7 +167,8 @@ TOPIC_KEYS: Final = _keys(
         computed="the cluster's `replica.sleep.after.ms`",
         minimum=-1,
         doc="How long nothing must have been written to or read from a partition before it sleeps: its replicas have "
-        "no processes then, and the next record starts them again; -1 = never, else at least 1000.",
+        "no processes then, and the next record starts them again; -1 = never, else at least 1000. For "
+        "`__consumer_offsets` it counts for group coordinators too.",
     ),
     _int("retention.bytes", -1, -1, "Size of a partition above which its oldest segments are removed; -1 = no limit."),
     _int("retention.ms", 7 * _DAY_MS, -1, "Age above which segments are removed; -1 = never."),
@@ -301,8 +302,8 @@ CLUSTER_KEYS: Final = _keys(
         "offsets.topic.num.partitions",
         1,
         1,
-        "Partitions of `__consumer_offsets`, hence group coordinators at most (Kafka's default is 50; here each is a "
-        "process of its own). Counts when the topic is created, on first use.",
+        "Partitions of `__consumer_offsets`, hence group coordinators at most, each a process while it is used. "
+        "A new cluster of nodes has 50, as in Kafka. Counts when the topic is created, on first use.",
         10_000,
     ),
     _int(

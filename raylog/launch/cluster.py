@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
+NODES_DEFAULTS: Final[Mapping[str, str]] = {"offsets.topic.num.partitions": "50"}
+"""Configuration of a new cluster of nodes where none is given; an embedded one has the keys' defaults (ADR 0044)."""
 
 
 class Cluster:
@@ -273,6 +275,7 @@ def _make_actors(
         provide(secret, [placement.node_id for placement in placements], this_node())
     voters = kept_voters(root)
     if not is_known:
+        settings = settings if embedded else {**NODES_DEFAULTS, **settings}
         most = ClusterConfig.from_dict(settings).metadata_voters_max
         if embedded:
             voters = found_embedded([placement.folder for placement in embedded], most)

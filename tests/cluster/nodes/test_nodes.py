@@ -11,6 +11,24 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
+def test_groups_are_spread_over_fifty_coordinators_on_nodes(tmp_path: Path) -> None:
+    with RayNodes(tmp_path) as nodes:
+        nodes.add("head")
+        cluster = nodes.start("head")
+        assert cluster.status()["config"]["offsets.topic.num.partitions"] == "50"
+        cluster.stop()
+        cluster = nodes.start("head")  # before the first group, whose partition brokers and the controller agree on
+        with raylog.Admin() as admin:
+            admin.create_topic("t", partitions=1, replication_factor=1)
+        for offset, group in enumerate("abc"):
+            with raylog.Consumer(group_id=group) as consumer:
+                consumer.commit({raylog.TopicPartition("t", 0): offset})
+        partitions = cluster.status()["topics"]["__consumer_offsets"]
+        assert len(partitions) == 50
+        assert sum(partition["asleep"] for partition in partitions) == 47
+        cluster.stop()
+
+
 def test_nodes_get_brokers_when_they_join_and_keep_their_identity(tmp_path: Path) -> None:
     with RayNodes(tmp_path) as nodes:
         nodes.add("head")

@@ -1,0 +1,40 @@
+"""When a replica may doze: nothing is under way in its process, and nothing is due soon. Pure.
+
+Used by the replica's shell, which collects the facts and offers its broker to be stopped until the time found here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LONGEST_MS: Final = 60_000
+"""Longest doze: Ray's own threads get a turn from time to time, and work without a deadline is delayed by no more."""
+SHORTEST_MS: Final = 50
+"""A doze that is due to end sooner is not worth its signals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """What a replica's machine knows of its own rest. Times are monotonic milliseconds."""
+
+    since_ms: int
+    """When something was last written, or read with records."""
+    parked: int
+    """Requests that wait for records at the end of the log; more may not be open."""
+    due_ms: int
+    """The earliest of its deadlines."""
+
+
+def doze_until_ms(now_ms: int, quiet: Quiet | None, *, doze_after_ms: int, open_requests: int) -> int | None:
+    """Return until when the process may be stopped; None = it may not be stopped now.
+
+    ``quiet`` None: the machine has something under way. ``doze_after_ms``: how long nothing must have been written or
+    read; -1 = never. ``open_requests``: those that have no answer yet.
+    """
+    if quiet is None or doze_after_ms < 0 or now_ms - quiet.since_ms < doze_after_ms:
+        return None
+    if open_requests != quiet.parked:
+        return None
+    until_ms = min(now_ms + LONGEST_MS, quiet.due_ms)
+    return until_ms if until_ms - now_ms >= SHORTEST_MS else None

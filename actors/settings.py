@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import INTERNAL_PREFIX
-from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig, sleep_after_ms
+from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig, doze_after_ms, sleep_after_ms
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.vouching import Pace
 from raylog.storage.log.partition_log import LogConfig
@@ -86,6 +86,7 @@ def replication_settings(
         majority=config.min_insync_replicas is None,
         replica_lag_time_max_ms=ClusterConfig.from_dict(cluster).replica_lag_time_max_ms,
         sleep_after_ms=sleep_after_ms(topic, cluster),
+        doze_after_ms=doze_after_ms(topic, cluster),
         sync_time_max_ms=ClusterConfig.from_dict(cluster).replica_sync_time_max_ms,
         catch_up_bytes_per_s=catch_up_bytes_per_s,
     )

@@ -14,6 +14,7 @@ from raylog.core.config_keys import CLUSTER_KEYS, INT_MAX, LONG_MAX, TOPIC_KEYS,
 from raylog.core.errors import InvalidConfig, did_you_mean
 
 SLEEP_KEY: Final = "replica.sleep.after.ms"
+DOZE_KEY: Final = "replica.doze.after.ms"
 SLEEP_AFTER_MIN_MS: Final = 1_000
 
 
@@ -76,6 +77,11 @@ def _check_sleep(config: Mapping[str, str]) -> None:
 def sleep_after_ms(topic: Mapping[str, str], cluster: Mapping[str, str]) -> int:
     """Return ``replica.sleep.after.ms`` of a topic with this configuration in this cluster; -1 = never."""
     return int(topic.get(SLEEP_KEY) or cluster.get(SLEEP_KEY) or CLUSTER_KEYS[SLEEP_KEY].default)
+
+
+def doze_after_ms(topic: Mapping[str, str], cluster: Mapping[str, str]) -> int:
+    """Return ``replica.doze.after.ms`` of a topic with this configuration in this cluster; -1 = never."""
+    return int(topic.get(DOZE_KEY) or cluster.get(DOZE_KEY) or CLUSTER_KEYS[DOZE_KEY].default)
 
 
 def majority(replication_factor: int) -> int:
@@ -166,6 +172,7 @@ class ClusterConfig:
     replica_awake_max: int
     replica_lag_time_max_ms: int
     replica_sleep_after_ms: int
+    replica_doze_after_ms: int
     replica_spares: int
     replica_sync_time_max_ms: int
 
@@ -189,6 +196,7 @@ __all__ = [
     "ClusterConfig",
     "ConfigKey",
     "TopicConfig",
+    "doze_after_ms",
     "majority",
     "sleep_after_ms",
     "validate_cluster_config",

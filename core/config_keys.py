@@ -161,6 +161,15 @@ TOPIC_KEYS: Final = _keys(
         doc="With `acks=all`, a write is refused while fewer replicas than this are in sync (Kafka's default is 1).",
     ),
     ConfigKey(
+        name="replica.doze.after.ms",
+        kind="int",
+        default="",
+        computed="the cluster's `replica.doze.after.ms`",
+        minimum=-1,
+        doc="How long nothing must have been written to or read from a replica before its broker stops the process, "
+        "until something comes in; -1 = never.",
+    ),
+    ConfigKey(
         name="replica.sleep.after.ms",
         kind="int",
         default="",
@@ -321,6 +330,13 @@ CLUSTER_KEYS: Final = _keys(
         "How many replicas each broker has awake at most, each a process. Requests that would wake more are refused "
         "until others have fallen asleep. -1 = by the cores and the memory of its machine.",
         INT_MAX,
+    ),
+    _int(
+        "replica.doze.after.ms",
+        2_000,
+        -1,
+        "`replica.doze.after.ms` of topics without it. Needs Linux, and a broker that may signal its replicas: "
+        "elsewhere none dozes.",
     ),
     _int(
         "replica.sleep.after.ms",

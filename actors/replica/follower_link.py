@@ -67,6 +67,11 @@ class FollowerLink:
             self._connection = None
         self._endpoint = None
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way but a fetch that waits at the leader."""
+        return not self._tasks
+
     async def stop(self) -> None:
         """Close the connection and end every task; no outcome is reported any more."""
         self._is_stopped = True
@@ -100,11 +105,11 @@ class FollowerLink:
                 fetch.fetch_offset,
                 fetch.last_fetched_epoch if fetch.last_fetched_epoch is not None else NO_EPOCH,
                 min(fetch.max_bytes or MAX_FETCH_BYTES, MAX_FETCH_BYTES),
-                MAX_WAIT_MS,
+                fetch.max_wait_ms or MAX_WAIT_MS,
                 fetch.log_start_offset,
                 int(fetch.disk_failing),
             ),
-            timeout_s=self._fetch_timeout_s,
+            timeout_s=self._fetch_timeout_s + fetch.max_wait_ms / 1000,
             then=partial(self._answered, fetch),
         )
 

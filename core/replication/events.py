@@ -371,7 +371,10 @@ class AnswerDiverging:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Send a fetch to the leader; at most one is in flight. ``max_bytes`` 0 = the shell chooses."""
+    """Send a fetch to the leader; at most one is in flight.
+
+    ``max_bytes`` and ``max_wait_ms``, the time that it may wait there for records: 0 = the shell chooses.
+    """
 
     cause: str
     request: RequestId
@@ -383,6 +386,7 @@ class SendFetch:
     max_bytes: int = 0
     log_start_offset: Offset = _ZERO
     disk_failing: bool = False
+    max_wait_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

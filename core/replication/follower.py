@@ -8,7 +8,9 @@ older answer must not cut what was fetched since. A fetch leaves only when every
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
+from raylog.core.dozing.rest import Quiet
 from raylog.core.errors import FencedLeaderEpoch, OffsetOutOfRange, StaleBrokerEpoch
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.core.invariants import require
@@ -29,6 +31,14 @@ from raylog.core.replication.events import (
 from raylog.core.replication.log import ReplicaLog, ReplicationSettings
 from raylog.core.replication.throttle import Throttle
 
+RESTING_WAIT_MS: Final = 120_000
+"""How long a follower's fetch waits at the leader while nothing is written, so that neither has to run meanwhile.
+
+A connection that is silently cut is found by its keepalive probes before that.
+"""
+USUAL_WAIT_MS: Final = 500
+"""How long other fetches wait there at the most."""
+SHORTEST_WAIT_MS: Final = 50
 _LOOK_AGAIN_MS = 500
 """How often a throttled replica checks whether it still has to wait: it may be in sync, or have a new rate."""
 
@@ -45,6 +55,7 @@ class Follower:
         "_next_request",
         "_note",
         "_outstanding",
+        "_quiet_since_ms",
         "_retry_at_ms",
         "_throttle",
         "leader",
@@ -76,6 +87,8 @@ class Follower:
         self._outstanding: RequestId | None = None
         self._appending: RequestId | None = None
         self._retry_at_ms = 0
+        self._quiet_since_ms: int | None = None
+        """When the first fetch since the last records was sent; None = none was."""
         self._leader_watermark = Offset(0)
         self._throttle = throttle
         self.throttled = False
@@ -94,8 +107,9 @@ class Follower:
             self._retry_at_ms = now_ms + min(wait_ms, _LOOK_AGAIN_MS)
             return
         request = self._next_request()
+        wait_ms = self._wait_ms(now_ms)
         self._outstanding = request
-        self._retry_at_ms = now_ms + self.settings.fetch_timeout_ms
+        self._retry_at_ms = now_ms + wait_ms + self.settings.fetch_timeout_ms
         out.after_sync.append(
             SendFetch(
                 cause=cause,
@@ -108,8 +122,15 @@ class Follower:
                 max_bytes=Throttle.fetch_bytes(rate) if rate else 0,
                 log_start_offset=self._log.start,
                 disk_failing=self._log.disk.is_failing(now_ms),
+                max_wait_ms=wait_ms,
             )
         )
+
+    def quiet(self, otherwise_ms: int) -> Quiet | None:
+        """Return since when nothing came, and when the fetch at the leader is given up; None = it is not at rest."""
+        if self._outstanding is None or self._appending is not None or self.throttled or self._quiet_since_ms is None:
+            return None
+        return Quiet(since_ms=self._quiet_since_ms, parked=0, due_ms=min(otherwise_ms, self._retry_at_ms))
 
     def tick(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Send a new fetch when the pause after a failure, or the fetch timeout, is over."""
@@ -140,6 +161,7 @@ class Follower:
         if event.log_start_offset > self._leader_log_start:
             self._leader_log_start = event.log_start_offset
         if event.end_offset > self._log.end:
+            self._quiet_since_ms = None
             self._appending = event.request
             out.now.append(AppendFetched(cause=event.cause, request=event.request))
             return
@@ -194,6 +216,21 @@ class Follower:
     def validate(self) -> None:
         """Raise InvariantBroken unless at most one of fetching and appending is under way."""
         require(self._outstanding is None or self._appending is None, "a fetch and an append are both under way")
+
+    def _wait_ms(self, now_ms: int) -> int:
+        """Return how long a fetch that is sent now waits at the leader for records; 0 = the shell chooses.
+
+        The high watermark comes with an answer. So the first fetch after records waits no longer than the replica may
+        be awake, and the next one, when everything that was fetched is committed, for as long as it may rest.
+        """
+        log, doze_after_ms = self._log, self.settings.doze_after_ms
+        if self._quiet_since_ms is None:
+            self._quiet_since_ms = now_ms
+        if doze_after_ms < 0 or self.throttled:
+            return 0
+        enough_ms = max(SHORTEST_WAIT_MS, min(USUAL_WAIT_MS, doze_after_ms))
+        has_all = self._leader_watermark >= log.end and log.high_watermark >= log.end
+        return RESTING_WAIT_MS if has_all and now_ms - self._quiet_since_ms >= enough_ms else enough_ms
 
     def _expects(self, request: RequestId) -> bool:
         return request == self._outstanding

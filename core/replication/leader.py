@@ -178,8 +178,16 @@ class Leader:
         if replaced is not None:
             out.now.append(self._fetch_answer(replaced))
 
+    def records_came(self, now_ms: int, out: Outbox[Effect]) -> None:
+        """Answer the parked fetches. Their followers had everything until now, however long ago they fetched."""
+        for follower, _ in self.fetches.waiting:
+            progress = self.followers.get(follower)
+            if progress is not None:
+                progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
+        self.wake_fetches(out)
+
     def wake_fetches(self, out: Outbox[Effect]) -> None:
-        """Answer every parked fetch: new records are available."""
+        """Answer every parked fetch."""
         for fetch in self.fetches.take_all():
             out.now.append(self._fetch_answer(fetch))
 

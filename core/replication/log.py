@@ -34,6 +34,8 @@ class ReplicationSettings:
     """Pause before an ISR proposal of unknown outcome is sent again."""
     sleep_after_ms: int = -1
     """The partition sleeps when nothing was written to it or read from it for so long; -1 = never."""
+    doze_after_ms: int = -1
+    """The process may be stopped when nothing was written or read for so long; -1 = never."""
     catch_up_bytes_per_s: int = 0
     """Fetch rate of this replica while a reassignment adds it and it is not in sync; 0 = unlimited."""
 

@@ -230,7 +230,7 @@ class ReplicaMachine(ReplicaViews):
             if log.disk.failing_since_ms is not None:
                 log.disk.append_succeeded()
             if leader.fetches.waiting:
-                leader.wake_fetches(out)
+                leader.records_came(event.now_ms, out)
         produce.first = event.first_offset
         leader.produces.wait(event.request, produce, event.end_offset)
         leader.advance(event.cause, out)

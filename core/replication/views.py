@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
+from raylog.core.dozing.rest import Quiet
 from raylog.core.ids import NO_EPOCH, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.invariants import InvariantBroken, require
 from raylog.core.partition import PartitionState
@@ -120,6 +121,18 @@ class ReplicaViews:
         """The configuration in force."""
         return self._settings
 
+    def quiet(self, otherwise_ms: int) -> Quiet | None:
+        """Return since when and until when nothing is to be done, ``otherwise_ms`` at the latest; None = something is.
+
+        Then the process of this replica may be stopped: what waits here waits for records, or for the given time.
+        """
+        log, disk_is_well = self._log, self._log.disk.failing_since_ms is None and not self._log.disk.hanging_ms
+        if not disk_is_well or not log.high_watermark == log.durable_end == log.end:
+            return None
+        if self._leader is not None:
+            return _quiet_leader(self._leader, self.broker, log, self._settings, otherwise_ms)
+        return None if self._follower is None else self._follower.quiet(otherwise_ms)
+
     @property
     def story(self) -> tuple[str, ...]:
         """The last steps, oldest first, as text."""
@@ -137,3 +150,28 @@ class ReplicaViews:
                 require(self.state is not None, "a role without the controller's word")
         except InvariantBroken as broken:
             raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
+
+
+def _quiet_leader(
+    leader: Leader, me: BrokerId, log: ReplicaLog, settings: ReplicationSettings, otherwise_ms: int
+) -> Quiet | None:
+    """Return since when nothing was written or read, and when something is due; None = something is under way."""
+    waiting, visibility = leader.visibility.waiting, leader.visibility
+    if leader.produces.is_busy or leader.deletions.waiting or leader.isr.pending is not None:
+        return None
+    if leader.idleness.is_closed or any(fetch.is_blocked for fetch in waiting.values()):
+        return None
+    others = (leader.followers[broker] for broker in leader.isr.committed if broker != me)
+    if (
+        visibility.exposed is None
+        or visibility.is_touched
+        or any(follower.durable_end != log.end for follower in others)
+    ):
+        return None
+    since_ms, sleep_after_ms = leader.idleness.active_ms, settings.sleep_after_ms
+    due_ms = min(otherwise_ms, since_ms + sleep_after_ms) if sleep_after_ms >= 0 else otherwise_ms
+    return Quiet(
+        since_ms=since_ms,
+        parked=len(waiting) + len(leader.fetches.waiting),
+        due_ms=leader.next_due_ms(otherwise_ms, due_ms),
+    )

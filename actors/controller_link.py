@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -75,6 +76,8 @@ class ControllerLink:
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._early: list[Request] | None = []
+        self._beat_at_s = 0.0
+        self._rested_s = 0.0
 
     def start(self) -> None:
         """Begin to look for the controller; returns at once."""
@@ -92,6 +95,22 @@ class ControllerLink:
     def is_connected(self) -> bool:
         """Whether there is a registered connection now."""
         return self._connected.is_set()
+
+    @property
+    def beat_due_s(self) -> float | None:
+        """When the next heartbeat is due, by the loop's clock; None while anything is under way with the controller.
+
+        Infinity while the broker vouches for this process.
+        """
+        connection = self._connection
+        is_open = connection is not None and self.is_connected and not connection.is_closed and connection.is_quiet
+        if connection is None or not is_open or connection.statistics()["pending_calls"]:
+            return None
+        return math.inf if self._is_vouched_for and not self._is_in_doubt else self._beat_at_s + self.heartbeat_s
+
+    def rested(self, for_s: float) -> None:
+        """This process was stopped for so long by its broker: the controller was not silent meanwhile."""
+        self._rested_s += for_s
 
     async def wait_connected(self, timeout_s: float) -> None:
         """Wait until registered; raises :class:`NotController` after the timeout."""
@@ -190,14 +209,14 @@ class ControllerLink:
         vouches for this process, that one's heartbeats show that the controller replies, and nothing is sent here.
         """
         loop = asyncio.get_running_loop()
-        answered_s = loop.time()
+        answered_s, self._rested_s = loop.time(), 0.0
         search: asyncio.Task[bool] | None = None
         self._is_vouched_for = self._is_in_doubt = False
 
         def answered(request: SessionHeartbeatRequest, answer: asyncio.Future[Reply]) -> None:
             nonlocal answered_s
             if not answer.cancelled() and answer.exception() is None:
-                answered_s = loop.time()
+                answered_s, self._rested_s = loop.time(), 0.0
                 self._is_in_doubt = False
                 if self._on_answered is not None:
                     self._on_answered(request, SESSION_HEARTBEAT.read_reply(answer.result().args))
@@ -211,11 +230,12 @@ class ControllerLink:
                     continue
                 report = self._report()
                 beat = connection.call_nowait(SESSION_HEARTBEAT.name, report, timeout_s=ANSWER_TIMEOUT_S)
+                self._beat_at_s = loop.time()
                 beat.add_done_callback(partial(answered, report))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.heartbeat_s):  # wait_for of Python 3.11 can swallow a cancellation
                         await closed.wait()
-                is_silent = loop.time() - answered_s > SILENT_BEATS * self.heartbeat_s
+                is_silent = loop.time() - answered_s - self._rested_s > SILENT_BEATS * self.heartbeat_s
                 if search is None and is_silent:
                     search = asyncio.create_task(self._serves_elsewhere(), name=f"search of {self._name}")
                 elif search is not None and search.done():

@@ -7,17 +7,22 @@ of each. A replica sends its own ones while it does not see that the controller 
 That is safe for any broker: a replica stays silent for ``trusted_ms`` and one beat after a heartbeat of its broker was
 sent that named it, and was confirmed. The controller received it later than that, and waits longer (`Pace.of`). Used by
 the shells of brokers and replicas, and by the simulator.
+
+A replica that its broker has stopped because it is at rest (``core/dozing``) writes no beats. The broker vouches for it
+all the same, and continues it as soon as it may not rely on that. A process that anything else has stopped is silent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 NO_LIFE: Final = -1
 """In place of an incarnation or of a controller epoch: none."""
 LONGEST_BEAT_MS: Final = 500
+NONE_RESTS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,9 @@ class Pace:
     """A broker vouches for no replica whose last beat is older."""
     trusted_ms: int
     """For how long after a heartbeat of its broker a replica sends none itself."""
+    hung_after_ms: int
+    """What a broker has stopped is continued so long after its last heartbeat that was confirmed, or after the broker
+    has run for the last time."""
 
     @classmethod
     def of(cls, heartbeat_ms: int, session_timeout_ms: int) -> Self:
@@ -41,6 +49,7 @@ class Pace:
             beat_ms=max(1, min(LONGEST_BEAT_MS, heartbeat_ms, session_timeout_ms // 4)),
             silent_after_ms=2 * heartbeat_ms,
             trusted_ms=min(2 * heartbeat_ms, session_timeout_ms // 2),
+            hung_after_ms=session_timeout_ms // 2,
         )
 
 
@@ -83,11 +92,16 @@ class Voucher:
         """The incarnations of the last statement."""
         self._is_first = True
 
-    def look(self, now_ms: int, beats: Iterable[Beat]) -> Statement:
-        """State which replicas beat; a replica that no longer does is noted once, with the time of its silence."""
+    def look(self, now_ms: int, beats: Iterable[Beat], rested: Mapping[int, int] = NONE_RESTS) -> Statement:
+        """State which replicas beat; a replica that no longer does is noted once, with the time of its silence.
+
+        ``rested``: until when this broker had stopped the process of an incarnation, ``now_ms`` = it is stopped now.
+        """
         before, alive, notes = self.stated, set(), []
         for beat in beats:
             silent_ms = now_ms - beat.beat_ms
+            if beat.incarnation in rested:
+                silent_ms = min(silent_ms, max(0, now_ms - rested[beat.incarnation]))
             if -self._pace.silent_after_ms <= silent_ms <= self._pace.silent_after_ms:
                 alive.add(beat.incarnation)
                 if beat.disk_hanging_ms:

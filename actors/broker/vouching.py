@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from raylog.actors import beat_memory
 from raylog.actors.beat_memory import OpenPages, SharedPages
 from raylog.actors.beat_table import USED_MS, BeatTable
+from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.clock import monotonic_ms
-from raylog.core.vouching import NO_LIFE, Pace, Voucher
+from raylog.core.vouching import NO_LIFE, Beat, Pace, Voucher
 from raylog.protocol.controller import ReplicaNote, SessionHeartbeatReply, SessionHeartbeatRequest
 
 
@@ -32,9 +33,15 @@ PLAIN: Final = SessionHeartbeatRequest()
 class Vouching:
     """What one broker states, over all its sessions with controllers."""
 
-    def __init__(self, now_ms: Callable[[], int] = monotonic_ms, open_pages: OpenPages | None = None) -> None:
-        """State nothing before :meth:`open` and :meth:`begin`."""
-        self._now_ms, self._open_pages = now_ms, open_pages
+    def __init__(
+        self,
+        now_ms: Callable[[], int] = monotonic_ms,
+        open_pages: OpenPages | None = None,
+        resting: Resting = NEVER,
+    ) -> None:
+        """State nothing before :meth:`open` and :meth:`begin`. ``resting``: the replicas that this broker stops."""
+        self._now_ms, self._open_pages, self._resting = now_ms, open_pages, resting
+        self._relied_ms = 0
         self._name = ""
         self._pages: SharedPages | None = None
         self._table: BeatTable | None = None
@@ -56,8 +63,11 @@ class Vouching:
             self._renew()
         self._sent.clear()
         self._voucher = Voucher(pace) if is_understood else None
+        self._relied_ms = pace.hung_after_ms
         if self._table is not None:
             self._table.begin(controller_epoch if is_understood else NO_LIFE)
+        self._resting.expect(pace.hung_after_ms)
+        self._resting.rely_until(None)  # they have to look for this controller, too
 
     def report(self) -> SessionHeartbeatRequest:
         """Return the content of a heartbeat that leaves now.
@@ -71,16 +81,17 @@ class Vouching:
         now_ms = self._now_ms()
         table.used(now_ms)
         beats = table.beats()
-        stated = voucher.look(now_ms, beats)
+        stated = voucher.look(now_ms, beats, self._resting.rested(now_ms))
         marks = []
         for beat in beats:
             if beat.incarnation not in stated.vouched:
-                table.unmark(beat.slot)
+                self._unmark(table, beat)
             elif beat.vouched != beat.incarnation:
                 marks.append((beat.slot, beat.incarnation))
         request = SessionHeartbeatRequest(
             vouched=sorted(stated.vouched) if stated.is_new else None,
             notes=[ReplicaNote(*note) for note in stated.notes],
+            dozing=self._resting.dozing_count(),
         )
         self._sent.append(_Sent(request, now_ms, marks))
         return request
@@ -96,16 +107,23 @@ class Vouching:
                 if reply.absent:
                     self._send_back(self._table, reply.absent)
                 self._table.confirm(sent.sent_ms)
+                self._resting.rely_until(sent.sent_ms + self._relied_ms)
                 return
 
     def _send_back(self, table: BeatTable, absent: Collection[int]) -> None:
         """Have replicas send heartbeats, whose connections have ended at the controller's side alone: they notice."""
         for beat in table.beats():
             if beat.incarnation in absent:
-                table.unmark(beat.slot)
+                self._unmark(table, beat)
+
+    def _unmark(self, table: BeatTable, beat: Beat) -> None:
+        """Have a replica send its own heartbeats, even if its process is stopped now."""
+        table.unmark(beat.slot)
+        self._resting.wake(beat.incarnation)
 
     def close(self) -> None:
         """Leave the table, and remove it: the replicas send their own heartbeats until the next process makes one."""
+        self._resting.rely_until(None)
         pages, self._pages, self._table, self._voucher = self._pages, None, None, None
         if pages is not None:
             pages.remove()

@@ -181,7 +181,8 @@ class ControllerServer:
     def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders as plain values."""
         machine = self._running().machine
-        return {**cluster_answer(machine.image, machine.is_present), "hanging_disks": machine.hanging_disks()}
+        soft = {"hanging_disks": machine.hanging_disks(), "replica_counts": machine.replica_counts()}
+        return {**cluster_answer(machine.image, machine.is_present), **soft}
 
     async def put_to_sleep(self, timeout_s: float) -> list[int]:
         """Have the partitions fall asleep that may, for a clean stop; returns how many sleep and how many do not.

@@ -7,6 +7,7 @@ image is hard state and is rebuilt from the log; sessions are soft state and re-
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -189,6 +190,7 @@ class ControllerMachine:
                 self._sessions.stated(event.session, event.vouched, event.notes, decision.now_ms)
                 self._sessions.heartbeat(event.session, decision.now_ms)
                 self._sessions.reported(event.session, event.disk_hanging_ms)
+                self._sessions.dozed(event.session, event.dozing)
             case SessionLost():
                 self._end([self._sessions.close(event.session)], decision)
             case Tick():
@@ -290,6 +292,17 @@ class ControllerMachine:
         """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""
         return self._sessions.hanging_disks()
 
+    def replica_counts(self) -> list[list[int]]:
+        """Return of each broker how many of its replicas are awake, how many doze, and how many sleep."""
+        asleep = Counter(
+            broker for state in self.image.partitions() if state.asleep is not None for broker in state.replicas
+        )
+        counts = []
+        for broker in sorted(self.image.brokers):
+            dozing = min(self._sessions.dozing_on(broker), self.image.awake[broker])
+            counts.append([int(broker), self.image.awake[broker] - dozing, dozing, asleep[broker]])
+        return counts
+
     def _description(self) -> dict[str, object]:
         image = self.image
         leaderless = [str(state.partition) for state in image.partitions() if image.leader_of(state) == NO_LEADER]
@@ -332,6 +345,7 @@ class ControllerMachine:
                 if state.unclean_leader_epoch
             ],
             "hanging_disks": self.hanging_disks(),
+            "replica_counts": self.replica_counts(),
             "lost_logs": [[str(partition), broker] for partition, broker in sorted(image.lost_logs)],
         }
 

@@ -117,12 +117,14 @@ class SessionHeartbeat(ControllerEvent):
 
     A broker states with it which of its replicas run. ``vouched``: their incarnations; None = those of the statement
     before on this session. ``notes``: incarnation, milliseconds of silence and of a hanging disk of some of them.
+    ``dozing``: how many of its replicas doze.
     """
 
     session: SessionId
     disk_hanging_ms: int = 0
     vouched: Sequence[int] | None = None
     notes: Sequence[tuple[int, int, int]] = ()
+    dozing: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,8 @@ class Session:
     """The incarnations of the replicas that a broker vouches for with each heartbeat."""
     absent: set[int] = field(default_factory=set)
     """Those of them that have no session, so that the broker's word keeps nothing alive."""
+    dozing: int = 0
+    """How many of a broker's replicas doze, as it has reported last."""
 
 
 class Sessions:
@@ -213,6 +215,17 @@ class Sessions:
                 self._alone[session.number] = session
 
     # ------------------------------------------------------------ views
+
+    def dozed(self, number: SessionId, dozing: int) -> None:
+        """Note how many replicas of a broker doze."""
+        broker = self._brokers.get(number)
+        if broker is not None:
+            broker.dozing = dozing
+
+    def dozing_on(self, broker: BrokerId) -> int:
+        """Return how many replicas of a broker doze; 0 for one that is not connected."""
+        session = self._by_member.get(BrokerMember(broker))
+        return 0 if session is None else session.dozing
 
     def hanging_disks(self) -> list[list[object]]:
         """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""

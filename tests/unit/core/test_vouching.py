@@ -79,3 +79,35 @@ def test_a_replica_relies_on_a_fresh_statement_of_its_own_controller() -> None:
 def test_what_is_not_known_vouches_for_no_replica() -> None:
     assert not is_vouched_for(0, NO_LIFE, EPOCH, PACE, Cover(EPOCH, 0, NO_LIFE))
     assert not is_vouched_for(0, 5, NO_LIFE, PACE, Cover(NO_LIFE, 0, 5))
+
+
+def test_a_broker_vouches_for_a_replica_that_it_has_stopped() -> None:
+    voucher = Voucher(PACE)
+    voucher.look(10_000, [beat(1, 10_000), beat(2, 10_000)])
+    stopped_for_long = voucher.look(60_000, [beat(1, 10_000), beat(2, 60_000)], {1: 60_000})
+    assert stopped_for_long == (frozenset({1, 2}), False, ())
+
+
+def test_a_replica_that_anything_else_has_stopped_is_silent() -> None:
+    voucher = Voucher(PACE)
+    voucher.look(10_000, [beat(1, 10_000), beat(2, 10_000)])
+    found = voucher.look(20_000, [beat(1, 10_000), beat(2, 10_000)], {2: 20_000})
+    assert found == (frozenset({2}), True, (Note(1, 10_000, 0),))
+
+
+def test_a_continued_replica_is_silent_from_then_on_until_it_beats() -> None:
+    voucher = Voucher(PACE)
+    voucher.look(10_000, [beat(1, 10_000)])
+    late = PACE.silent_after_ms
+    assert voucher.look(60_000 + late, [beat(1, 10_000)], {1: 60_000}).vouched == {1}
+    found = voucher.look(60_001 + late, [beat(1, 10_000)], {1: 60_000})
+    assert found == (frozenset(), True, (Note(1, late + 1, 0),))
+    assert voucher.look(62_000, [beat(1, 61_900)], {1: 60_000}).vouched == {1}
+
+
+@pytest.mark.parametrize(
+    ("heartbeat_ms", "timeout_ms"), [(500, 2_500), (50, 300), (10, 20), (500, 1_000), (60_000, 600_000)]
+)
+def test_a_broker_that_hangs_keeps_nothing_stopped_for_a_session(heartbeat_ms: int, timeout_ms: int) -> None:
+    pace = Pace.of(heartbeat_ms, timeout_ms)
+    assert pace.hung_after_ms + pace.beat_ms <= timeout_ms * 3 // 4

@@ -13,7 +13,7 @@ from tests.simulation.whole.planted.bugs import Bug
 
 def _all_beat(original: Callable[..., Any]) -> Callable[..., Any]:
     """A broker vouches for every replica that has a slot, whenever it beat last."""
-    return lambda self, now_ms, beats: original(self, now_ms, [beat._replace(beat_ms=now_ms) for beat in beats])
+    return lambda self, now_ms, beats, _: original(self, now_ms, [beat._replace(beat_ms=now_ms) for beat in beats])
 
 
 def _at_any_time(original: Callable[..., bool]) -> Callable[..., bool]:

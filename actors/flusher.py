@@ -69,6 +69,11 @@ class Flusher:
         """Start of the running sync, in monotonic milliseconds; None = no sync runs."""
         return self._began_ms if self._is_busy else None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sync runs, waits or will be repeated."""
+        return not (self._is_busy or self._is_wanted or self._is_postponed)
+
     def kick(self) -> None:
         """Request a sync after an append. Other appends of this turn of the loop go to disk with it."""
         if not self._is_wanted:

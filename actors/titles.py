@@ -19,9 +19,9 @@ def replica_titles(topic: str, partition: int, broker: int) -> tuple[str, str]:
     return f"ray::Replica {topic}-{partition} broker {broker}", topic[: max(0, SHORT_CHARACTERS - len(tail))] + tail
 
 
-def broker_title(name: str, awake: int, asleep: int) -> str:
-    """Return the title of a broker's process, which speaks for the replicas that have none."""
-    return f"ray::Broker {name} ({awake} replicas awake, {asleep} asleep)"
+def broker_title(name: str, awake: int, dozing: int, asleep: int) -> str:
+    """Return the title of a broker's process, which speaks for the replicas that are stopped or have no process."""
+    return f"ray::Broker {name} ({awake} replicas awake, {dozing} dozing, {asleep} asleep)"
 
 
 def wear(title: str, short: str) -> None:

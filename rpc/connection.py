@@ -131,6 +131,12 @@ class Connection(Caller, asyncio.BufferedProtocol):
         """Whether the peer has more of our answers to read than `Limits.send_high_water_bytes`."""
         return self._queue.is_over
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no part of a frame waits here in either direction; calls and requests may be unanswered."""
+        vitals = self.vitals()
+        return not (vitals.partial_bytes or vitals.unsent_bytes or self._backlog or self._reading_paused)
+
     def vitals(self) -> Vitals:
         """Counters that separate a live peer from a stuck one."""
         return Vitals(

@@ -106,6 +106,11 @@ class RpcServer:
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every byte that came was handled, and every answer has been sent; answers may still be owed."""
+        return not self._strangers and all(connection.is_quiet for connection in self.connections)
+
     async def close(self) -> None:
         """Stop listening, send what is queued, close every connection; done within `Limits.close_linger_s` or so."""
         if self._server is None:

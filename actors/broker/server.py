@@ -14,6 +14,7 @@ from typing import Any, Final
 from raylog.actors.actor_specs import BrokerSpec
 from raylog.actors.beat_memory import pages_name
 from raylog.actors.broker.capacity import awake_max
+from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaFactory, ReplicaSupervisor
 from raylog.actors.broker.voters_note import VotersNote
@@ -87,8 +88,9 @@ class BrokerServer:
         find_controller: FindController,
         factory: ReplicaFactory,
         on_fatal: Callable[[str], None],
+        resting: Resting = NEVER,
     ) -> None:
-        """``factory`` makes and ends replica actors; ``on_fatal`` ends the process."""
+        """``factory`` makes and ends replica actors; ``on_fatal`` ends the process; ``resting``: those it may stop."""
         self.spec = spec
         self.image = MetadataImage()
         self._incarnation = int(NO_INCARNATION)
@@ -115,11 +117,13 @@ class BrokerServer:
                 broker=lambda: self.broker,
                 image=lambda: self.image,
                 is_registered=lambda: self._link.is_connected,
+                dozing=resting.dozing,
             )
         )
         self._note = VotersNote(spec.folder)
         self._sleepers = Sleepers(lambda: self.image, lambda: self.broker, lambda: self._link)
-        self._vouching = Vouching()
+        self.resting = resting
+        self._vouching = Vouching(resting=resting)
         self._link = ControllerLink(
             find_controller,
             name=f"broker on {spec.folder}",
@@ -167,11 +171,11 @@ class BrokerServer:
         known = None if self._directory is None else self._directory.broker_id
         return int(NO_LEADER) if known is None else known
 
-    def replicas(self) -> tuple[int, int]:
-        """Return how many of this broker's replicas are awake, and how many asleep."""
-        me = BrokerId(self.broker)
+    def replicas(self) -> tuple[int, int, int]:
+        """Return how many of this broker's replicas are awake, how many doze, and how many are asleep."""
+        me, dozing = BrokerId(self.broker), self.resting.dozing_count()
         asleep = sum(state.asleep is not None and me in state.replicas for state in self.image.partitions())
-        return self.image.awake[me], asleep
+        return max(0, self.image.awake[me] - dozing), dozing, asleep
 
     @property
     def is_locked(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
 from raylog.actors.metrics.process import disk_figures, usage_of
 from raylog.core.config import ClusterConfig
@@ -32,6 +33,8 @@ class BrokerLooks:
     broker: Callable[[], int]
     image: Callable[[], MetadataImage]
     is_registered: Callable[[], bool]
+    dozing: Callable[[], Mapping[str, DozingReplica]] = dict
+    """Replicas whose processes are stopped, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class BrokerMetrics:
     async def _look(self) -> BrokerReport:
         looks = self._looks
         image, broker = looks.image(), looks.broker()
-        replicas = await self._collector.look(image, broker)
+        dozing = looks.dozing()
+        replicas = await self._collector.look(image, broker, dozing)
         self._inquiries.keep(_endpoints(image, broker))
         try:
             disk = await asyncio.to_thread(disk_figures, looks.folder)
@@ -90,6 +94,7 @@ class BrokerMetrics:
             replicas=replicas,
             totals=self._collector.totals,
             changes=self._changes,
+            dozing=len(dozing),
             usage=usage_of(looks.server),
             controller_connected=looks.is_registered(),
             disk=disk,

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
+from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.counters import reading_from_wire
+from raylog.actors.naming import replica_name
 from raylog.actors.transport import dial
 from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, TopicPartition
@@ -30,6 +33,7 @@ ANSWER_S: Final = 3.0
 HOLDS_MS: Final = 900
 """Less than a second, so that a scrape a second never meets the one before."""
 DIALS_AT_ONCE: Final = 16
+NONE_DOZES: Final[Mapping[str, DozingReplica]] = MappingProxyType({})
 Answer = TypeVar("Answer")
 
 
@@ -125,6 +129,10 @@ def places_of(image: MetadataImage, broker: int) -> dict[TopicPartition, Endpoin
     return places
 
 
+def _name_of(image: MetadataImage, partition: TopicPartition, broker: int) -> str:
+    return replica_name(partition.topic, partition.partition, broker, image.topics[partition.topic].topic_id)
+
+
 class ReplicaCollector:
     """Figures of one broker's replicas, and the sums of what they counted."""
 
@@ -133,11 +141,24 @@ class ReplicaCollector:
         self._inquiries = inquiries
         self.totals = Totals(born_ms=monotonic_ms())
 
-    async def look(self, image: MetadataImage, broker: int) -> dict[TopicPartition, ReplicaFigures | None]:
-        """Request metrics of all replicas of the broker; None = the replica does not run or did not answer."""
+    async def look(
+        self, image: MetadataImage, broker: int, dozing: Mapping[str, DozingReplica] = NONE_DOZES
+    ) -> dict[TopicPartition, ReplicaFigures | None]:
+        """Request metrics of all replicas of the broker; None = the replica does not run or did not answer.
+
+        Those that doze are not continued for that: their last report holds.
+        """
         places = places_of(image, broker)
         running = {place: partition for partition, place in places.items() if place is not None}
-        answers = await self._inquiries.call({place: ("replica_metrics", []) for place in running})
+        known = {
+            place: dozing[name].metrics
+            for place, partition in running.items()
+            if dozing and (name := _name_of(image, partition, broker)) in dozing
+        }
+        answers = await self._inquiries.call(
+            {place: ("replica_metrics", []) for place in running if place not in known}
+        )
+        answers |= known
         found: dict[TopicPartition, ReplicaFigures | None] = dict.fromkeys(places)
         for place, answer in answers.items():
             partition = running[place]

@@ -193,7 +193,9 @@ class Broker:
 
     async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
+        from raylog.actors.broker.dozers import Dozers
         from raylog.actors.broker.server import BrokerServer
+        from raylog.actors.dozing.processes import SystemProcesses
         from raylog.actors.metrics.node import NodePage
         from raylog.actors.processes.replica_factory import RayReplicaFactory
         from raylog.actors.processes.spares import SpareReplicas
@@ -207,14 +209,17 @@ class Broker:
         async def start() -> None:
             here = replace(spec, secret=await secret_here(spec.secret, keep=True))
             self._spares = SpareReplicas(here.folder, node_id=here.node_id, secret=here.secret)
+            self._dozers = Dozers(SystemProcesses(here.folder))
             self._server = BrokerServer(
                 here,
                 find_controller=find_controller,
-                factory=RayReplicaFactory(here.node_id, self._spares),
+                factory=RayReplicaFactory(here.node_id, self._spares, self._dozers),
                 on_fatal=end_process,
+                resting=self._dozers,
             )
             self._page = NodePage(self._server)
             await self._server.start()
+            await self._dozers.start()  # by now the directory is locked: no other broker stops its replicas
 
         await begin(start)
         self._page.start()
@@ -223,10 +228,11 @@ class Broker:
 
     async def _keep_title(self, name: str) -> None:
         """Show in ``ps`` how many replicas are awake and asleep, as of a few seconds ago."""
-        version = -1
+        shown = None
         while True:
-            if self._server.image.version != version:
-                version = self._server.image.version
+            state = self._server.image.version, self._server.resting.dozing_count()
+            if state != shown:
+                shown = state
                 wear(broker_title(name, *self._server.replicas()), name)
             await asyncio.sleep(TITLE_S)
 
@@ -262,12 +268,18 @@ class Broker:
         """Return the process id, for operators and chaos tests."""
         return os.getpid()
 
+    async def dozing(self) -> dict[str, dict[str, object]]:
+        """Return the status of each replica whose process is stopped now, by its actor's name: it need not run."""
+        found = self._dozers.dozing()
+        return {await self._spares.actor_of(name): dict(replica.status) for name, replica in found.items()}
+
     async def stop(self) -> None:
         """Stop serving and release the directory; the caller ends the actor afterwards."""
         self._titling.cancel()
         await asyncio.gather(self._titling, return_exceptions=True)
         await self._page.stop()
         await self._spares.stop()
+        await self._dozers.stop()
         await self._server.stop()
 
 

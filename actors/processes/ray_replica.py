@@ -15,10 +15,13 @@ from typing import Any
 import ray
 
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
+from raylog.actors.dozing.processes import CAN_STOP
+from raylog.actors.dozing.resting import DozeLink
 from raylog.actors.logs import SPEAKER, set_up_logging
 from raylog.actors.naming import SPARE
 from raylog.actors.processes.ray_support import begin, end_replica, find_controller, keep_arrow_out
 from raylog.actors.processes.spare_roles import name_of, read_role
+from raylog.actors.replica.dozing import doze_until_called
 from raylog.actors.replica.server import ReplicaServer
 from raylog.actors.titles import replica_titles, wear
 from raylog.core.errors import ConnectionFailed, InvalidRequest
@@ -41,6 +44,7 @@ class Replica:
         keep_freed_memory(KEPT_BYTES)
         self._server: ReplicaServer | None = None
         self._adopting = asyncio.Lock()
+        self._dozing: asyncio.Task[None] | None = None
         await begin(lambda: self._begin(spec, spare), paced=True)
 
     async def _begin(self, spec: ReplicaSpec | None, spare: SpareSpec | None) -> None:
@@ -51,6 +55,9 @@ class Replica:
             return
         with suppress(ConnectionFailed):
             await find_controller()  # Ray's first lookup takes a tenth of a second; start it at once
+        if spare is not None and CAN_STOP:
+            rest = DozeLink(spare.data_directory, SPARE)
+            self._dozing = asyncio.create_task(doze_until_called(rest, self._adopting.locked), name="dozing")
 
     async def adopt(self, spec: ReplicaSpec) -> tuple[str, int]:
         """Become this replica unless it is it already; returns host and port when it serves.
@@ -58,8 +65,13 @@ class Replica:
         Raises what keeps it from starting, and :class:`InvalidRequest` when it is another replica.
         """
         async with self._adopting:
+            if self._dozing is not None:
+                self._dozing.cancel()
+                await asyncio.gather(self._dozing, return_exceptions=True)
+                self._dozing = None
             if self._server is None:
-                server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_replica)
+                rest = DozeLink(spec.data_directory, name_of(spec)) if CAN_STOP else None
+                server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_replica, rest=rest)
                 SPEAKER.actor, SPEAKER.topic, SPEAKER.partition = name_of(spec), spec.topic, spec.partition
                 SPEAKER.epoch = lambda: server.leader_epoch
                 wear(*replica_titles(spec.topic, spec.partition, spec.broker))

@@ -13,6 +13,7 @@ from typing import Any, Final
 import ray
 
 from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.broker.resting import Resting
 from raylog.actors.naming import NAMESPACE
 from raylog.actors.processes.ray_replica import replica_class
 from raylog.actors.processes.ray_support import (
@@ -37,15 +38,16 @@ TURN_S: Final = 5.0
 class RayReplicaFactory:
     """Makes replicas as Ray actors pinned to this broker's node, for the supervisor."""
 
-    def __init__(self, node_id: str, spares: SpareReplicas) -> None:
+    def __init__(self, node_id: str, spares: SpareReplicas, resting: Resting) -> None:
         """``node_id`` is Ray's id of the node that holds the data directory."""
+        self._resting = resting
         self._node_id = node_id
         self._spares = spares
         self._turns = asyncio.Semaphore(TURNS)
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
-        with self._spares.held_back():
+        with self._spares.held_back(), self._resting.held_awake(name_of(spec)):
             if await self._spares.adopt(spec):
                 return
             name = name_of(spec)
@@ -67,19 +69,21 @@ class RayReplicaFactory:
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         """Send the replica's actor its changed settings; raises Ray's errors, ValueError and TimeoutError."""
         handle: Any = ray.get_actor(await self._spares.actor_of(name_of(spec)), namespace=NAMESPACE)
-        await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
+        with self._resting.held_awake(name_of(spec)):
+            await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
 
     async def end(self, name: str) -> None:
         """Stop the replica's actor and end it for good; no error when there is none."""
         actor = await self._spares.actor_of(name)
         handle = find_actor(actor)
         if handle is not None:
-            try:
-                await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
-            except (ray.exceptions.RayError, TimeoutError) as error:
-                logger.info("%s did not stop cleanly: %s", name, error)
-            ray.kill(handle, no_restart=True)
-            await wait_until_ended(actor)
+            with self._resting.held_awake(name):
+                try:
+                    await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
+                except (ray.exceptions.RayError, TimeoutError) as error:
+                    logger.info("%s did not stop cleanly: %s", name, error)
+                ray.kill(handle, no_restart=True)
+                await wait_until_ended(actor)
         await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is
 
     async def living(self, broker: int) -> set[str]:

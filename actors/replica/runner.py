@@ -326,6 +326,10 @@ class ReplicaRunner:
         latest_ms = min(latest_ms, now_ms + self._flush.ms)
         return self._effects.flush_due_ms(machine.next_due_ms(now_ms, latest_ms))
 
+    def flush_due_ms(self, otherwise: int) -> int:
+        """When records that a relaxed policy left unsynced go to disk; at the latest ``otherwise``."""
+        return self._effects.flush_due_ms(otherwise)
+
     def apply_retention(self) -> None:
         """Remove what the topic's configuration no longer keeps."""
         machine = self.machine

@@ -20,10 +20,12 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.replica.beating import Beating
+from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.metrics import replica_metrics
 from raylog.actors.replica.opening import OpenedLog, abandon, note_boot, open_replica_log
 from raylog.actors.replica.ports import ReplicaPorts
+from raylog.actors.replica.proposals import alter_request, sleep_request
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.status import replica_status
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
@@ -38,7 +40,7 @@ from raylog.actors.timer import LONGEST_MS, TickTimer
 from raylog.actors.transport import listen
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
-from raylog.core.partition import PartitionState, SleepPoint
+from raylog.core.partition import PartitionState
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.protocol.controller import (
@@ -46,12 +48,9 @@ from raylog.protocol.controller import (
     REGISTER_REPLICA,
     RESIGN_LEADER,
     SLEEP_PARTITION,
-    AlterPartitionRequest,
-    IsrMember,
     RegisterReplicaRequest,
     ResignLeaderRequest,
     SessionHeartbeatRequest,
-    SleepPartitionRequest,
 )
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.permissions import permissions
@@ -76,17 +75,30 @@ REGISTER_TIMEOUT_S: Final = 5.0
 PROPOSE_TIMEOUT_S: Final = 5.0
 LINK_BROKEN: Final = 1001
 REMOVED_PAUSE_S: Final = 1.0
+OWN_TASKS: Final = 2
+"""Tasks that a replica at rest has: its ticks, and the one that looks whether it is at rest."""
 
 
 class ReplicaServer:
     """One partition replica, from recovery to shutdown."""
 
-    def __init__(self, spec: ReplicaSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]) -> None:
-        """``on_fatal`` must end the process: the disk failed, or a newer incarnation of this replica is registered."""
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        *,
+        find_controller: FindController,
+        on_fatal: Callable[[str], None],
+        rest: Rest | None = None,
+    ) -> None:
+        """``on_fatal`` must end the process: the disk failed, or a newer incarnation of this replica is registered.
+
+        ``rest``: how the process may be stopped while nothing happens; None = it may not.
+        """
         self.spec = spec
         self.partition = TopicPartition(spec.topic, spec.partition)
         self._on_fatal = on_fatal
-        self._settings = _settings_of(spec)
+        self._rest = rest
+        self._settings = self._settings_of(spec)
         self._incarnation = NO_INCARNATION
         self._opened: OpenedLog | None = None
         self._runner: ReplicaRunner | None = None
@@ -94,9 +106,9 @@ class ReplicaServer:
         self._flusher: Flusher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
-        pace = vouching_pace(spec.cluster_config)
-        self._beating = Beating(spec.topic_id, spec.partition, pace)
-        self._ticks = TickTimer(self._tick, pace.beat_ms)
+        self._pace = vouching_pace(spec.cluster_config)
+        self._beating = Beating(spec.topic_id, spec.partition, self._pace)
+        self._ticks = TickTimer(self._tick, self._pace.beat_ms)
         self._server = listen(self._on_request, spec, permissions(REPLICA, is_internal=spec.topic == OFFSETS_TOPIC))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
@@ -175,6 +187,18 @@ class ReplicaServer:
         self._beating.name = await loop.run_in_executor(None, beats_of, self.spec.data_directory)
         self._link.start()
         self._spawn(self._ticks.run(), "ticks")
+        if self._rest is not None:
+            parts = Parts(
+                runner=self._runner,
+                flusher=self._flusher,
+                server=self._server,
+                leader=self._leader,
+                controller=self._link,
+                beating=self._beating,
+                report=self._report,
+                is_busy=lambda: self._stopping is not None or len(self._tasks) > OWN_TASKS,
+            )
+            self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")
 
     async def stop(self) -> None:
         """Stop serving, write what is left, release the folder. Idempotent."""
@@ -190,6 +214,8 @@ class ReplicaServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._beating.close()
+        if self._rest is not None:
+            self._rest.close()
         if self._flusher is not None:
             await self._flusher.stop()
         if self._runner is not None and self._keeper is not None:
@@ -227,7 +253,7 @@ class ReplicaServer:
             replication_factor=spec.replication_factor,
             catch_up_bytes_per_s=spec.catch_up_bytes_per_s,
         )
-        self._settings = _settings_of(self.spec)
+        self._settings = self._settings_of(self.spec)
         log, flush = log_settings(self.spec)
         if self._runner is not None:
             self._runner.reconfigure(log, flush, self._settings)
@@ -242,6 +268,9 @@ class ReplicaServer:
         """Return the status of this replica for operators."""
         found = replica_status(self.spec, self._running(), self._settings)
         return {**found, "incarnation": self._incarnation, "controller_connected": self._link.is_connected}
+
+    def _report(self) -> dict[str, object]:
+        return {"status": self.status(), "metrics": replica_metrics(self.spec, self._running(), self._server)}
 
     def _running(self) -> ReplicaRunner:
         if self._runner is None:
@@ -382,17 +411,7 @@ class ReplicaServer:
         try:
             reply = await self._link.call(
                 ALTER_PARTITION.name,
-                AlterPartitionRequest(
-                    topic_id=self.spec.topic_id,
-                    topic=self.spec.topic,
-                    partition=self.spec.partition,
-                    broker=self.spec.broker,
-                    incarnation=self._incarnation,
-                    leader_epoch=effect.leader_epoch,
-                    partition_epoch=effect.partition_epoch,
-                    isr=[IsrMember(broker, incarnation) for broker, incarnation in effect.isr],
-                    drops_eligible=effect.drops_eligible,
-                ),
+                alter_request(self.spec, self._incarnation, effect),
                 timeout_s=PROPOSE_TIMEOUT_S,
             )
             code, state = 0, PartitionState.from_wire(ALTER_PARTITION.read_reply(reply.args).state)
@@ -402,24 +421,7 @@ class ReplicaServer:
         self._running().isr_answered(effect.request, code, state)
 
     async def _propose_sleep(self, effect: ev.ProposeSleep) -> None:
-        spec, log = self.spec, self._running().log
-        point = SleepPoint(
-            log_start_offset=effect.log_start_offset,
-            end_offset=effect.end_offset,
-            last_epoch=effect.last_epoch,
-            oldest_ms=log.oldest_ms,
-            size_bytes=log.size_bytes,
-        )
-        request = SleepPartitionRequest(
-            topic_id=spec.topic_id,
-            topic=spec.topic,
-            partition=spec.partition,
-            broker=spec.broker,
-            incarnation=self._incarnation,
-            leader_epoch=effect.leader_epoch,
-            partition_epoch=effect.partition_epoch,
-            point=point.to_row(),
-        )
+        request = sleep_request(self.spec, self._incarnation, effect, self._running().log)
         state: PartitionState | None = None
         try:
             reply = await self._link.call(SLEEP_PARTITION.name, request, timeout_s=PROPOSE_TIMEOUT_S)
@@ -459,8 +461,7 @@ class ReplicaServer:
         if not task.cancelled() and task.exception() is not None:
             self._on_fatal(f"{self.partition}: {task.get_name()} failed: {task.exception()!r}")
 
-
-def _settings_of(spec: ReplicaSpec) -> ReplicationSettings:
-    return replication_settings(
-        spec.topic_config, spec.cluster_config, spec.replication_factor, spec.catch_up_bytes_per_s
-    )
+    def _settings_of(self, spec: ReplicaSpec) -> ReplicationSettings:
+        pace = spec.catch_up_bytes_per_s
+        settings = replication_settings(spec.topic_config, spec.cluster_config, spec.replication_factor, pace)
+        return settings if self._rest is not None else replace(settings, doze_after_ms=-1)

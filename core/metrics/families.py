@@ -66,6 +66,8 @@ class BrokerView:
     changes: PartitionChanges
     usage: Usage
     controller_connected: bool
+    dozing: int = 0
+    """How many of the replicas are stopped until something comes in."""
     disk: tuple[int, int] | None = None
     """Free and total bytes of the data directory's file system."""
     per_partition: bool = True
@@ -202,7 +204,9 @@ def _logs(view: BrokerView) -> Iterator[Family]:
         total.add(count, broker=label, topic=topic)
     for role, count in by_role.items():
         roles.add(count, broker=label, role=role)
-    yield from (size, start, end, mark, current, oldest, total, roles)
+    dozing = Family("raylog_replicas_dozing", "gauge", "Replicas at rest whose processes are stopped; each has a role.")
+    dozing.add(view.dozing, broker=label)
+    yield from (size, start, end, mark, current, oldest, total, roles, dozing)
 
 
 def _processes(view: BrokerView) -> Iterator[Family]:

@@ -71,9 +71,14 @@ def create(wire: Wire, topic: str) -> None:
     wire.wait_whole(topic, PARTITIONS)
 
 
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def test_a_topic_is_made_of_spares_without_a_new_process(wire: Wire, root: Path) -> None:
     wait_for_spares()
     waiting = pids(spares())
+    wait_for(lambda: all(map(is_stopped, waiting)), "spares doze")
     assert len(waiting) == 3 * SPARES
     create(wire, TOPIC)
     assert pids(replicas()) == waiting

@@ -1,0 +1,146 @@
+"""The broker's side of its keeper: starts it, notes processes for it, and shows it that the broker runs.
+
+Owned by the dozers of a broker. May touch: the note in the data directory, the keeper's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.dozing import keeper
+
+logger = logging.getLogger(__name__)
+
+BEATS: Final = 4
+"""Beats in the time after which the keeper acts."""
+START_TIMEOUT_S: Final = 10.0
+SHORTEN_AT: Final = 1_000
+RESTART_S: Final = 10.0
+"""Pause before a keeper that has ended is started again."""
+
+
+class Guard:
+    """Sees to it that no process stays stopped without this broker. ``is_there``: a keeper watches over it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Do nothing before :meth:`start`."""
+        self.silent_ms = keeper.SILENT_MS
+        """The keeper continues all processes when this broker is silent for so long."""
+        self._folder = folder
+        self._pipe: int | None = None
+        self._paused: Callable[[], None] = lambda: None
+        self._beating: asyncio.Task[None] | None = None
+        self._noted: set[str] = set()
+        self._shorten_at = SHORTEN_AT
+
+    async def start(self, paused: Callable[[], None]) -> None:
+        """Continue what an earlier life of this broker has left stopped, and start a keeper; raises OSError and others.
+
+        ``paused`` is called when the keeper may have continued processes, or is there no more.
+        """
+        self._paused = paused
+        await asyncio.to_thread(self._begin)
+        self._beating = asyncio.create_task(self._beat(), name="beats to the keeper")
+
+    async def stop(self) -> None:
+        """End the keeper, which continues what is stopped."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        self._leave()
+
+    def note(self, pid: int) -> None:
+        """Note a process that is to be stopped; raises OSError when that fails, it has ended, or there is no keeper."""
+        if self._pipe is None:
+            raise BrokenPipeError("there is no keeper that would continue it")
+        line = f"{pid} {keeper.started_at(pid)}\n"
+        if line in self._noted:
+            return
+        if len(self._noted) >= self._shorten_at:
+            self._shorten()
+        with (self._folder / keeper.NOTE).open("a") as file:
+            file.write(line)
+        self._noted.add(line)
+
+    def _shorten(self) -> None:
+        """Leave out the processes that have ended; readers see the old note or the new one."""
+        self._noted = {line for line in self._noted if _runs(line)}
+        self._shorten_at = max(SHORTEN_AT, 2 * len(self._noted))
+        fresh = self._folder / f"{keeper.NOTE}.new"
+        fresh.write_text("".join(sorted(self._noted)))
+        fresh.replace(self._folder / keeper.NOTE)
+
+    def _begin(self) -> None:
+        left = keeper.continue_noted(self._folder)
+        if left:
+            logger.info("%d processes of %s were continued, in case they were stopped", len(left), self._folder)
+        (self._folder / keeper.NOTE).write_text("")
+        self._noted.clear()
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            subprocess.run(  # the program goes on as another process
+                [sys.executable, "-I", "-S", keeper.__file__, str(self._folder)],
+                stdin=reading,
+                timeout=START_TIMEOUT_S,
+                check=True,
+            )
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        os.set_blocking(writing, False)
+        self._pipe = writing
+
+    async def _beat(self) -> None:
+        last_ms = monotonic_ms()
+        while True:
+            now_ms = monotonic_ms()
+            if now_ms - last_ms >= self.silent_ms:
+                self._paused()
+            last_ms = now_ms
+            try:
+                if self._pipe is None:
+                    await asyncio.to_thread(self._begin)
+                elif not self._show():
+                    self._leave()
+                    self._paused()
+            except (OSError, subprocess.SubprocessError) as error:
+                logger.warning("the keeper of %s does not start, no replica is stopped: %s", self._folder, error)
+            await asyncio.sleep(RESTART_S if self._pipe is None else self.silent_ms / BEATS / 1000)
+            if self._pipe is None:
+                last_ms = monotonic_ms()
+
+    def _show(self) -> bool:
+        """Show the keeper that this broker runs; returns whether there is one."""
+        if self._pipe is None:
+            return False
+        try:
+            with suppress(BlockingIOError):
+                os.write(self._pipe, b"%d\n" % self.silent_ms)
+        except OSError as error:
+            logger.warning("the keeper of %s has ended: no replica is stopped meanwhile: %s", self._folder, error)
+            return False
+        return True
+
+    def _leave(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            os.close(pipe)
+
+
+def _runs(line: str) -> bool:
+    pid, _, started = line.strip().partition(" ")
+    try:
+        return keeper.started_at(int(pid)) == started
+    except OSError:
+        return False

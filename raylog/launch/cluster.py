@@ -31,8 +31,9 @@ from raylog.launch.placement import (
 from raylog.launch.plaintext import check_hosts, plaintext_is_allowed
 from raylog.launch.ray_note import leave_note
 from raylog.launch.readiness import Readiness
+from raylog.launch.replica_reports import replica_reports
 from raylog.launch.running_config import ignored_settings, what_was_ignored
-from raylog.launch.stopping import actor_names, stop_actors
+from raylog.launch.stopping import stop_actors
 from raylog.launch.survey import adopt, join_nodes
 from raylog.launch.voters import found_embedded, found_on_nodes, keep_voters, kept_voters
 
@@ -73,24 +74,11 @@ class Cluster:
         return ",".join(f"{broker['host']}:{broker['port']}" for broker in brokers)
 
     def replicas(self) -> list[dict[str, Any]]:
-        """Return role, offsets and process id of every replica that answers within 15 seconds."""
-        import ray
+        """Return role, offsets and process id of every replica that answers within 15 seconds.
 
-        from raylog.actors.naming import SPARE
-        from raylog.actors.processes.ray_support import find_actor
-
-        handles = [find_actor(name) for name in actor_names() if name.startswith("replica:")]
-        calls: list[Any] = [handle.status.remote() for handle in handles if handle is not None]  # some may have ended
-        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=CALL_TIMEOUT_S) if calls else ([], [])
-        found = []
-        for answer in answered:
-            try:
-                row = ray.get(answer)
-                if row["role"] != SPARE:
-                    found.append(row)
-            except ray.exceptions.RayError as error:
-                logger.info("a replica did not answer: %s", error)
-        return sorted(found, key=lambda entry: (entry["topic"], entry["partition"], entry["broker"]))
+        Brokers answer for those whose processes they have stopped at rest (``dozing``).
+        """
+        return replica_reports(CALL_TIMEOUT_S)
 
     def secret(self) -> str:
         """Return the clients' secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""

@@ -105,10 +105,20 @@ def condition(partition: dict[str, Any]) -> str:
 
 def _draw(found: dict[str, Any]) -> None:
     brokers = found["brokers"]
+    # An earlier release's controller does not report them.
+    counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found.get("replica_counts", ())}
     show_table(
         f"Cluster {found['cluster_id']}",
-        ["broker", "address", "state"],
-        [[broker["broker"], f"{broker['host']}:{broker['port']}", broker_state(broker)] for broker in brokers],
+        ["broker", "address", "state", "awake", "dozing", "asleep"],
+        [
+            [
+                broker["broker"],
+                f"{broker['host']}:{broker['port']}",
+                broker_state(broker),
+                *counts.get(broker["broker"], ("", "", "")),
+            ]
+            for broker in brokers
+        ],
         marks=[BROKER_STYLE[broker_state(broker)] for broker in brokers],
     )
     if "metadata_voters" in found:

@@ -1,0 +1,47 @@
+"""What every replica of a cluster reports of itself, collected through Ray."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from raylog.launch.stopping import actor_names
+
+logger = logging.getLogger(__name__)
+
+
+def replica_reports(timeout_s: float) -> list[dict[str, Any]]:
+    """Return role, offsets and process id of every replica that answers in time, by topic, partition and broker.
+
+    Brokers answer for the replicas that they have stopped at rest (``dozing``), so that these need not run for it.
+    """
+    from raylog.actors.naming import SPARE
+
+    names = actor_names()
+    dozing: dict[str, Any] = {}
+    for found in _answers([name for name in names if name.startswith("broker-")], "dozing", timeout_s):
+        dozing |= found
+    awake = _answers(
+        [name for name in names if name.startswith("replica:") and name not in dozing], "status", timeout_s
+    )
+    rows = [{**row, "dozing": True} for row in dozing.values()]
+    rows += [{**row, "dozing": False} for row in awake if row["role"] != SPARE]
+    return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["broker"]))
+
+
+def _answers(names: list[str], method: str, timeout_s: float) -> list[Any]:
+    """Call a method of actors; those that have ended, do not answer in time or do not have it are left out."""
+    import ray
+
+    from raylog.actors.processes.ray_support import find_actor
+
+    handles = [find_actor(name) for name in names]
+    calls: list[Any] = [getattr(handle, method).remote() for handle in handles if hasattr(handle, method)]
+    answered, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout_s) if calls else ([], [])
+    found = []
+    for answer in answered:
+        try:
+            found.append(ray.get(answer))
+        except ray.exceptions.RayError as error:
+            logger.info("an actor did not answer %s: %s", method, error)
+    return found

@@ -19,6 +19,7 @@ from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlrea
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
 from tests.chaos.injuries.crowd import CROWD, Crowd
+from tests.chaos.injuries.dozers import strike_dozers
 from tests.chaos.injuries.sleepers import strike_sleepers
 
 TARGET_WITHIN_S: Final = 10.0
@@ -325,6 +326,7 @@ ACTOR_FAULTS: Final[dict[str, Callable[[RayActors, random.Random], Injected]]] =
     "kill-spare": RayActors.kill_spare,
     "make-topic": RayActors.make_topic,
     "strike-sleepers": strike_sleepers,
+    "strike-dozers": strike_dozers,
     "pause-leader": RayActors.pause_leader,
     "hang-leader": RayActors.hang_leader,
     "strand-leader": RayActors.strand_leader,

@@ -65,15 +65,15 @@ def _live(arena: "RayActors", name: str, victims: list[str], delays: list[float]
                 stored.add((partition, value))
             killer.join(WITHIN_S)
             _wait(lambda: _is_asleep(name), f"{name} sleeps")
-        _read(arena, name, stored)
+        read_all(arena, name, PARTITIONS, stored)
         admin.delete_topic(name, timeout_s=WITHIN_S)
 
 
-def _read(arena: "RayActors", name: str, stored: set[tuple[int, bytes]]) -> None:
+def read_all(arena: "RayActors", name: str, partitions: int, stored: set[tuple[int, bytes]]) -> None:
     """Read the topic, which wakes it, and compare: each record once, none missing."""
     found: list[tuple[int, bytes]] = []
     with raylog.Consumer(auto_offset_reset="earliest", **arena.clients()) as consumer:
-        consumer.assign([raylog.TopicPartition(name, partition) for partition in range(PARTITIONS)])
+        consumer.assign([raylog.TopicPartition(name, partition) for partition in range(partitions)])
         deadline_s = time.monotonic() + WITHIN_S
         while len(found) < len(stored) and time.monotonic() < deadline_s:
             for at, records in consumer.poll(timeout_ms=500).items():

@@ -1,9 +1,9 @@
 """The process that holds a Raylog cluster and its Ray.
 
-`python -m benchmarks.peers.raylog_host FOLDER BROKERS SPARES SECONDS`: each broker keeps SPARES processes ready to
-become replicas; the cluster may take SECONDS to start, and to stop. The host reports the cluster's address, then reads
-one command a line (`describe`, `spares`, `status`, `kill TOPIC`, `stop`) and answers each but the last with one line of
-JSON. It ends with status 0 when the cluster has stopped cleanly.
+`python -m benchmarks.peers.raylog_host FOLDER BROKERS CONFIG SECONDS`: CONFIG is the cluster's, in JSON; the cluster
+may take SECONDS to start, and to stop. The host reports the cluster's address, then reads one command a line
+(`describe`, `spares`, `status`, `kill TOPIC`, `stop`) and answers each but the last with one line of JSON. It ends
+with status 0 when the cluster has stopped cleanly.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def main() -> None:
     """Start, answer, stop."""
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
-    folder, brokers, ready, timeout_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    folder, brokers, timeout_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[4])
     cluster = raylog.start(
-        folder, brokers=brokers, config={"replica.spares": ready}, timeout_s=timeout_s, **SPARE_FOR_RAY
+        folder, brokers=brokers, config=json.loads(sys.argv[3]), timeout_s=timeout_s, **SPARE_FOR_RAY
     )
     try:
         answers.write(json.dumps(address(cluster)) + "\n")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,27 +40,40 @@ def topic_config(replication: int, *, fsync: bool) -> dict[str, int]:
 class Raylog:
     """A Raylog cluster."""
 
-    def __init__(self, root: Path, brokers: int, *, spares: int = 0, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """`spares`: processes that each broker keeps ready to become replicas; `timeout_s`: to start, stop, answer."""
+    def __init__(
+        self,
+        root: Path,
+        brokers: int,
+        *,
+        spares: int = 0,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """`spares`: processes that each broker keeps ready to become replicas; `timeout_s`: to start, stop, answer.
+
+        `config`: further settings of the cluster.
+        """
         self.name = f"raylog with {spares} spares" if spares else "raylog"
         self._parent = root
         self._root = root / self.name.replace(" ", "-")
         self._brokers = brokers
         self._spares = spares
+        self._config = {"replica.spares": str(spares), **(config or {})}
         self._timeout_s = timeout_s
         self._host: subprocess.Popen[str] | None = None
         self._found: dict[str, Any] = {}
 
     def with_spares(self, spares: int) -> Raylog:
         """Another cluster of as many brokers, on its own Ray, not started."""
-        return Raylog(self._parent, self._brokers, spares=spares, timeout_s=self._timeout_s)
+        config = {name: value for name, value in self._config.items() if name != "replica.spares"}
+        return Raylog(self._parent, self._brokers, spares=spares, timeout_s=self._timeout_s, config=config)
 
     def start(self) -> None:
         """Start Ray and the cluster."""
         self._root.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, "-m", "benchmarks.peers.raylog_host",
-            str(self._root / "data"), str(self._brokers), str(self._spares), str(self._timeout_s),
+            str(self._root / "data"), str(self._brokers), json.dumps(self._config), str(self._timeout_s),
         ]  # fmt: skip
         with (self._root / "host.out").open("ab") as errors:
             self._host = subprocess.Popen(

@@ -48,6 +48,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     length = f"seconds of the window at rest (default: {WINDOW_S:.0f}, with a trickle {TRICKLE_WINDOW_S:.0f})"
     add("--window", type=float, help=length)
     add("--trickle", type=float, default=0.0, help="records a minute to each partition during the window")
+    add("--config", action="append", default=[], metavar="KEY=VALUE", help="a setting of the cluster, of Raylog alone")
     add("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where JSON is kept")
     add("--data", type=Path, default=Path(tempfile.gettempdir()), help="where servers keep their data")
     chosen = parser.parse_args(given)
@@ -62,6 +63,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--peers knows {', '.join(PEERS)}, not {', '.join(unknown)}")
     if chosen.peers != ["raylog"] and (chosen.brokers, chosen.replication) != (1, 1):
         parser.error("--brokers and --replication need --peers raylog")
+    if unknown := [item for item in chosen.config if "=" not in item]:
+        parser.error(f"--config takes KEY=VALUE, not {unknown[0]}")
+    if chosen.config and chosen.peers != ["raylog"]:
+        parser.error("--config needs --peers raylog")
     if chosen.window is None:
         chosen.window = TRICKLE_WINDOW_S if chosen.trickle else WINDOW_S
     return chosen
@@ -83,7 +88,7 @@ class Run:
         self._chosen = chosen
         self._scratch = scratch
         self._began_s = time.monotonic()
-        names = ("brokers", "replication", "deadline", "quiet", "window", "trickle")
+        names = ("brokers", "replication", "deadline", "quiet", "window", "trickle", "config")
         settings = {**{name: getattr(chosen, name) for name in names}, "open files": open_files(), "notes": []}
         self.results = Results(machine.describe(), machine.versions(), settings)
 
@@ -97,7 +102,9 @@ class Run:
         deadline_s = self._chosen.deadline
         if name == "kafka":
             return KafkaAtRest(folder, ROOT / "build" / "peers", deadline_s)
-        return RaylogAtRest(folder, self._chosen.brokers, deadline_s)
+        return RaylogAtRest(
+            folder, self._chosen.brokers, deadline_s, dict(item.split("=", 1) for item in self._chosen.config)
+        )
 
     def _case(self, name: str, partitions: int) -> None:
         """One peer with so many partitions. A mistake in it must not lose the results of the others."""

@@ -62,8 +62,8 @@ class RaylogAtRest:
 
     name = "raylog"
 
-    def __init__(self, root: Path, brokers: int, timeout_s: float) -> None:
-        self._peer = Raylog(root, brokers, timeout_s=timeout_s)
+    def __init__(self, root: Path, brokers: int, timeout_s: float, config: Mapping[str, str]) -> None:
+        self._peer = Raylog(root, brokers, timeout_s=timeout_s, config=config)
 
     @property
     def notes(self) -> list[str]:

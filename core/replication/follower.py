@@ -58,6 +58,7 @@ class Follower:
         "_quiet_since_ms",
         "_retry_at_ms",
         "_throttle",
+        "in_sync",
         "leader",
         "leader_epoch",
         "settings",
@@ -91,6 +92,8 @@ class Follower:
         """When the first fetch since the last records was sent; None = none was."""
         self._leader_watermark = Offset(0)
         self._throttle = throttle
+        self.in_sync = False
+        """This replica is a member of the ISR, as far as it knows: it needs no fetch to join."""
         self.throttled = False
         """This replica is being added and not yet in sync: ``catch_up_bytes_per_s`` counts."""
         self._leader_log_start = Offset(0)
@@ -125,6 +128,12 @@ class Follower:
                 max_wait_ms=wait_ms,
             )
         )
+
+    def leave_isr(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """This replica is not in sync any more: give up a fetch that would wait for long."""
+        self.in_sync = False
+        if self._outstanding is not None:
+            self.fetch(cause, now_ms, out)
 
     def quiet(self, otherwise_ms: int) -> Quiet | None:
         """Return since when nothing came, and when the fetch at the leader is given up; None = it is not at rest."""
@@ -221,7 +230,8 @@ class Follower:
         """Return how long a fetch that is sent now waits at the leader for records; 0 = the shell chooses.
 
         The high watermark comes with an answer. So the first fetch after records waits no longer than the replica may
-        be awake, and the next one, when everything that was fetched is committed, for as long as it may rest.
+        be awake, and the next one, when everything that was fetched is committed, for as long as it may rest. A replica
+        that is not in sync joins the ISR by a fetch, perhaps not by the first one, and so repeats it.
         """
         log, doze_after_ms = self._log, self.settings.doze_after_ms
         if self._quiet_since_ms is None:
@@ -229,7 +239,7 @@ class Follower:
         if doze_after_ms < 0 or self.throttled:
             return 0
         enough_ms = max(SHORTEST_WAIT_MS, min(USUAL_WAIT_MS, doze_after_ms))
-        has_all = self._leader_watermark >= log.end and log.high_watermark >= log.end
+        has_all = self.in_sync and self._leader_watermark >= log.end and log.high_watermark >= log.end
         return RESTING_WAIT_MS if has_all and now_ms - self._quiet_since_ms >= enough_ms else enough_ms
 
     def _expects(self, request: RequestId) -> bool:

@@ -305,6 +305,8 @@ class ReplicaMachine(ReplicaViews):
                 self._set_pace()
                 if self._leader is not None:
                     self._leader.adopt(state, cause, now_ms, out)
+                elif self._follower is not None and self.broker in held.isr and self.broker not in state.isr:
+                    self._follower.leave_isr(cause, now_ms, out)
         elif state.partition_epoch == held.partition_epoch and state.leader_epoch == held.leader_epoch:
             self.state = _with_places_of(held, state)
             if self._leader is not None and self.state is not held:
@@ -378,6 +380,7 @@ class ReplicaMachine(ReplicaViews):
     def _set_pace(self) -> None:
         """Throttle a replica while it is being added; an in-sync replica must stay in sync."""
         if self._follower is not None and self.state is not None:
+            self._follower.in_sync = self.broker in self.state.isr
             self._follower.throttled = self.broker in self.state.adding and self.broker not in self.state.isr
 
     def _next_request(self) -> RequestId:

@@ -99,3 +99,22 @@ def test_followers_that_never_doze_fetch_as_ever() -> None:
     context, fetch = following(-1)
     context.now_ms += 60_000
     assert only(SendFetch, context.answered(fetch).after_sync).max_wait_ms == fetch.max_wait_ms == 0
+
+
+def test_a_follower_that_is_not_in_sync_repeats_its_fetch_soon() -> None:
+    context = dozing(Context())
+    out_of_sync = partition_state(leader=SECOND, isr=(SECOND, THIRD))
+    fetch = only(SendFetch, context.notified(out_of_sync).after_sync)
+    context.now_ms += USUAL_WAIT_MS
+    fetch = only(SendFetch, context.answered(fetch).after_sync)
+    assert fetch.max_wait_ms == USUAL_WAIT_MS
+
+
+def test_a_follower_that_leaves_the_isr_gives_up_its_long_fetch() -> None:
+    context, fetch = following()
+    context.now_ms += USUAL_WAIT_MS
+    fetch = only(SendFetch, context.answered(fetch).after_sync)
+    assert fetch.max_wait_ms == RESTING_WAIT_MS
+    smaller = partition_state(leader=SECOND, partition_epoch=2, isr=(SECOND, THIRD))
+    fetch = only(SendFetch, context.notified(smaller).after_sync)
+    assert fetch.max_wait_ms == USUAL_WAIT_MS

@@ -65,6 +65,13 @@ class Idleness:
         enough_ms = min(self._hurry_ms, sleep_after_ms) if now_ms < self._hurry_until_ms else sleep_after_ms
         return sleep_after_ms >= 0 and now_ms - self.active_ms >= enough_ms and self._proposal is None
 
+    def due_ms(self, sleep_after_ms: int) -> int | None:
+        """When :meth:`is_due` begins to hold, if nothing is written or read; None = never."""
+        if sleep_after_ms < 0:
+            return None
+        hurried_ms = self.active_ms + min(self._hurry_ms, sleep_after_ms)
+        return hurried_ms if hurried_ms < self._hurry_until_ms else self.active_ms + sleep_after_ms
+
     def propose(self, proposal: ProposeSleep, resend_at_ms: int) -> ProposeSleep:
         """Note that the proposal is under way; returns it."""
         self._proposal, self._resend_at_ms = proposal, resend_at_ms

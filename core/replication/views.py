@@ -168,10 +168,10 @@ def _quiet_leader(
         or any(follower.durable_end != log.end for follower in others)
     ):
         return None
-    since_ms, sleep_after_ms = leader.idleness.active_ms, settings.sleep_after_ms
-    due_ms = min(otherwise_ms, since_ms + sleep_after_ms) if sleep_after_ms >= 0 else otherwise_ms
+    sleep_due_ms = leader.idleness.due_ms(settings.sleep_after_ms)
+    due_ms = otherwise_ms if sleep_due_ms is None else min(otherwise_ms, sleep_due_ms)
     return Quiet(
-        since_ms=since_ms,
+        since_ms=leader.idleness.active_ms,
         parked=len(waiting) + len(leader.fetches.waiting),
         due_ms=leader.next_due_ms(otherwise_ms, due_ms),
     )

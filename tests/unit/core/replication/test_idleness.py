@@ -15,7 +15,7 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.replication.events import ProposeSleep, SleepAnswered
-from raylog.core.replication.idleness import LINK_BROKEN, REFUSED_PAUSE_MS, Idleness
+from raylog.core.replication.idleness import HURRY_FOR_MS, LINK_BROKEN, REFUSED_PAUSE_MS, Idleness
 
 AFTER_MS, RESEND_MS, RETRY_MS = 60_000, 1_000, 200
 PROPOSAL = ProposeSleep(
@@ -45,6 +45,27 @@ def test_an_epoch_begins_as_if_its_partition_had_just_been_used() -> None:
     idleness = Idleness(5_000)
     assert not idleness.is_due(5_000 + AFTER_MS - 1, AFTER_MS)
     assert idleness.is_due(5_000 + AFTER_MS, AFTER_MS)
+
+
+def test_the_time_when_sleep_is_due_is_known_before() -> None:
+    idleness = Idleness(5_000)
+    assert idleness.due_ms(AFTER_MS) == 5_000 + AFTER_MS
+    assert idleness.due_ms(-1) is None
+
+
+def test_a_request_to_sleep_soon_brings_the_time_forward() -> None:
+    idleness = Idleness(0)
+    idleness.hurry(1_000, 5_000)
+    due_ms = idleness.due_ms(AFTER_MS)
+    assert due_ms == 5_000
+    assert idleness.is_due(due_ms, AFTER_MS)
+    assert not idleness.is_due(due_ms - 1, AFTER_MS)
+
+
+def test_a_request_to_sleep_soon_that_ends_before_changes_nothing() -> None:
+    idleness = Idleness(0)
+    idleness.hurry(0, HURRY_FOR_MS + 1)
+    assert idleness.due_ms(AFTER_MS) == AFTER_MS
 
 
 def test_use_begins_the_time_again() -> None:

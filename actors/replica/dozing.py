@@ -14,7 +14,7 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.runner import ReplicaRunner
-from raylog.core.dozing.rest import LONGEST_MS, doze_until_ms
+from raylog.core.dozing.rest import LONGEST_MS, SHORTEST_MS, doze_until_ms
 from raylog.core.vouching import NO_LIFE
 from raylog.rpc import RpcServer
 
@@ -92,8 +92,9 @@ class Dozing:
                 await asyncio.sleep(0)
             doze = self._look(monotonic_ms())
             rested_ms = 0 if doze is None else await self._rest.rest(doze)
-            if rested_ms:
+            if rested_ms >= SHORTEST_MS:
                 pause_s = SHORTEST_LOOK_S
+            if rested_ms:
                 self._parts.controller.rested(rested_ms / 1000)
                 self._beat()
 

@@ -54,7 +54,7 @@ class Dozers:
         """Stop none before :meth:`start`."""
         self._processes = processes
         self._now_ms = now_ms
-        self._dozers: set[_Dozer] = set()
+        self._dozers: dict[_Dozer, None] = {}
         self._held: dict[str, int] = {}
         self._rely_until_ms: int | None = None
         self._relying: asyncio.TimerHandle | None = None
@@ -168,7 +168,7 @@ class Dozers:
 
     def _joined(self, process: StoppableProcess) -> _Dozer:
         dozer = _Dozer(process, self)
-        self._dozers.add(dozer)
+        self._dozers[dozer] = None
         return dozer
 
     def take_offer(self, dozer: _Dozer, offer: Offer) -> None:
@@ -184,7 +184,7 @@ class Dozers:
         """A process has ended, or its connection has."""
         if dozer not in self._dozers:
             return
-        self._dozers.discard(dozer)
+        del self._dozers[dozer]
         if dozer.watch.is_stopped:
             dozer.process.resume()
         self._unwatch(dozer)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 POLL_S: Final = 0.3
+REST_S: Final = 10.0
+REST_LOOKS: Final = 6
+"""How often replicas are watched for so long at the end, until their dozes last."""
 SLEEPER_LOOKS: Final = 40
 """How often a partition that sleeps is looked for at the end."""
 
@@ -59,7 +62,13 @@ class Finish:
         for group in (BY_HAND, AUTOMATIC)[: self._world.plan.members]:
             await self._until(f"{group} has read everything", partial(self._group_is_done, group, ends))
         await self._check_commits()
+        if self._world.plan.dozes:
+            await self._until("every topic's replicas may doze", lambda: self._let_doze(admin))
         await admin.stop()
+        if self._world.plan.dozes:
+            self._world.end_clients()
+            await self._until("all replicas doze", self._are_awake)
+            await self._rest()
         self._world.is_over = True
 
     async def _admin(self) -> AsyncAdmin:
@@ -123,6 +132,29 @@ class Finish:
 
     async def _are_alone(self) -> str:
         return self._world.observer.presence.alone()
+
+    async def _let_doze(self, admin: AsyncAdmin) -> str:
+        """Have all replicas doze that are at rest. Return what is not configured for it yet."""
+        for topic in self._world.steady_topics:
+            soon = {"replica.doze.after.ms": "300"}
+            work = admin.alter_topic_config(topic, soon, timeout_s=API_S)
+            if not await self._client.tried("configure", work, API_S):
+                return topic
+        return ""
+
+    async def _rest(self) -> None:
+        """Without traffic dozes last, once groups have lost their members and broken connections were found."""
+        dozing, ended, count = self._world.observer.dozing, 0, len(self._world.nemesis.replicas())
+        for _ in range(REST_LOOKS):
+            before = dozing.ended
+            await asyncio.sleep(REST_S)
+            ended = dozing.ended - before
+            if ended <= count:
+                return
+        raise Violation("W23", f"{ended} dozes of {count} replicas ended within {REST_S:.0f} s without traffic")
+
+    async def _are_awake(self) -> str:
+        return self._world.observer.dozing.awake()
 
     async def _is_changed(self) -> str:
         return "" if self._world.is_unchanged else "topics come and go"

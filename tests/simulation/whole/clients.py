@@ -388,6 +388,7 @@ class Administrator(Client):
             self._come_and_go,
             *([self._stop_and_start] * 3 if self.world.plan.is_operated else []),
             *([self._wake, self._wake, self._set_sleep] if self.world.plan.sleeps else []),
+            *([self._set_doze] if self.world.plan.dozes else []),
         ]
         number = 0
         while not self.world.is_quiet:
@@ -456,6 +457,11 @@ class Administrator(Client):
     async def _set_sleep(self, admin: AsyncAdmin, number: int) -> None:
         topic = self.pick(self.world.steady_topics)
         change = {"replica.sleep.after.ms": self.pick(["-1", "1000", "3000"])}
+        await self.tried(f"configure {topic}", admin.alter_topic_config(topic, change, timeout_s=API_S), API_S)
+
+    async def _set_doze(self, admin: AsyncAdmin, number: int) -> None:
+        topic = self.pick(self.world.steady_topics)
+        change = {"replica.doze.after.ms": self.pick(["-1", "100", "500"])}
         await self.tried(f"configure {topic}", admin.alter_topic_config(topic, change, timeout_s=API_S), API_S)
 
     async def _elect(self, admin: AsyncAdmin, number: int) -> None:

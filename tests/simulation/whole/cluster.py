@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
+from raylog.actors.broker.dozers import Dozers
+from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.broker.server import BrokerServer
 from raylog.actors.controller.server import ControllerServer
 from raylog.actors.groups.server import GroupCoordinatorServer
@@ -21,6 +24,7 @@ from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import replica_name
 from raylog.actors.replica.server import ReplicaServer
 from raylog.core.errors import ConnectionFailed
+from tests.simulation.whole.dozing.ports import Dozes, SimProcesses, SimRest
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
@@ -44,6 +48,20 @@ def host_of(broker: int) -> str:
 def folder_of(root: Path, broker: int) -> Path:
     """Return the data directory of a broker."""
     return root / f"broker-{broker}"
+
+
+class _DozersBroker(BrokerServer):
+    """A broker that stops its replicas' processes: starts and stops what the shipped actor has beside its server."""
+
+    dozers: Dozers
+
+    async def start(self) -> None:
+        await super().start()
+        await self.dozers.start()
+
+    async def stop(self) -> None:
+        await self.dozers.stop()
+        await super().stop()
 
 
 Server = Any
@@ -82,6 +100,8 @@ class Cluster:
     brokers: int = 3
     voters: tuple[int, ...] = (1,)
     config: dict[str, str] = field(default_factory=dict)
+    dozes: Dozes | None = None
+    """How replicas doze; None = they do not."""
 
     def __post_init__(self) -> None:
         self.actors: dict[str, Actor] = {}
@@ -92,6 +112,9 @@ class Cluster:
         """Hosts that Ray considers lost."""
         self.ended: dict[str, Server] = {}
         """The server of the last life of each actor that was ended permanently."""
+        self.calls: dict[int, tuple[str, SimProcess | None]] = {}
+        """Calls to replicas that wait for their answers: the replica's name, and the process of the broker."""
+        self.called = 0
         self._zombies: list[SimProcess] = []
 
     def host(self, broker: int) -> str:
@@ -126,12 +149,17 @@ class Cluster:
                 node_id=host,
                 host=host,
             )
-            return BrokerServer(
+            dozers = None if self.dozes is None else Dozers(SimProcesses(self.dozes, process, spec.folder))
+            server = (BrokerServer if dozers is None else _DozersBroker)(
                 spec,
                 find_controller=self.find_controller,
-                factory=Workshop(self, broker),
+                factory=Workshop(self, broker, dozers or NEVER),
                 on_fatal=self._end_process(process),
+                resting=dozers or NEVER,
             )
+            if dozers is not None and isinstance(server, _DozersBroker):
+                server.dozers = dozers
+            return server
 
         self._ensure(f"broker-{broker}", (host,), make)
 
@@ -188,7 +216,9 @@ class Cluster:
         """Create a replica unless there is one (the supervisor's port)."""
 
         def make(process: SimProcess) -> ReplicaServer:
-            return ReplicaServer(spec, find_controller=self.find_controller, on_fatal=self._end_process(process))
+            dozes, on_fatal = self.dozes, self._end_process(process)
+            rest = None if dozes is None else SimRest(dozes, process, f"broker-{spec.broker}", name)
+            return ReplicaServer(spec, find_controller=self.find_controller, on_fatal=on_fatal, rest=rest)
 
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         return self._ensure(name, (self.host(spec.broker),), make)
@@ -308,7 +338,11 @@ class Cluster:
         while actor.process is None or not actor.serves or actor.process.is_paused:
             if loop.time() > deadline_s:
                 return False
+            if actor.process is not None and actor.process.is_blocked:
+                actor.process.call_input(lambda: None)  # the call waits at one of its sockets
             await asyncio.sleep(POLL_S)
+        if actor.process.is_blocked:
+            actor.process.call_input(lambda: None)
         return True
 
     async def find(self, name: str) -> tuple[str, int]:
@@ -364,30 +398,47 @@ class Cluster:
 class Workshop:
     """Creates and ends the replicas of one broker (the supervisor's port)."""
 
-    def __init__(self, cluster: Cluster, broker: int) -> None:
-        """For one life of a broker."""
+    def __init__(self, cluster: Cluster, broker: int, resting: Resting) -> None:
+        """For one life of a broker. ``resting``: those that it may stop."""
         self._cluster = cluster
         self._broker = broker
+        self._resting = resting
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Create a replica unless there is one, and wait until it serves."""
         actor = self._cluster.ensure_replica(spec)
-        if actor.serves and actor.server.is_stopped:  # its broker died between stopping it and ending it
-            await self.end(actor.name)
-            raise RuntimeError(f"{actor.name} was stopped")
-        await self._within(lambda: actor.serves, actor)
+        with self._called(actor.name):
+            if actor.serves and actor.server.is_stopped:  # its broker died between stopping it and ending it
+                await self.end(actor.name)
+                raise RuntimeError(f"{actor.name} was stopped")
+            await self._within(lambda: actor.serves, actor)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         """Notify a replica of changes."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         actor = self._cluster.actors.get(name)
-        if actor is None or actor.process is None or not await self._cluster._answers(actor):
-            raise TimeoutError(f"{name} does not answer")
-        actor.process.call_soon(actor.server.reconfigure, spec)
+        with self._called(name):
+            if actor is None or actor.process is None or not await self._cluster._answers(actor):
+                raise TimeoutError(f"{name} does not answer")
+        actor.process.call_input(actor.server.reconfigure, spec)
 
     async def end(self, name: str) -> None:
         """End a replica permanently."""
-        await self._cluster.end(name)
+        with self._called(name):
+            await self._cluster.end(name)
+
+    @contextmanager
+    def _called(self, name: str) -> Iterator[None]:
+        """Note a call to a replica, which runs meanwhile."""
+        calls = self._cluster.calls
+        with self._resting.held_awake(name):
+            self._cluster.called += 1
+            number = self._cluster.called
+            calls[number] = (name, self._cluster.scheduler.current)
+            try:
+                yield
+            finally:
+                del calls[number]
 
     async def living(self, broker: int) -> list[str]:
         """Return the names of a broker's replicas that have an actor."""

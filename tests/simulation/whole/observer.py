@@ -16,6 +16,7 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from raylog.storage.batch.header import iter_headers
 from tests.simulation.whole.books import At
+from tests.simulation.whole.dozing.claims import DozeClaims
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.plan import LOOSE, LOOSE_FLUSH_MS, TOPICS
 from tests.simulation.whole.presence import Presence
@@ -56,6 +57,7 @@ class Observer:
         self._watch_images()
         self._promises = Promises(world.fail)
         self.presence = Presence(world)
+        self.dozing = DozeClaims(world)
 
     # ------------------------------------------------------------ what clients know
 
@@ -128,6 +130,7 @@ class Observer:
         self._check_stopped()
         self._check_asleep()
         self.presence.look()
+        self.dozing.look()
         for at, end in self._committed.items():
             state = self._state(at)
             if state is not None and not state.unclean_leader_epoch:
@@ -162,7 +165,7 @@ class Observer:
         """Under a relaxed flush policy too, a record is on the disk of a running replica soon after flush.ms."""
         log, now_s = runner.log, self._world.now_s
         is_late = actor.server.spec.topic == LOOSE and log.synced_end_offset < log.log_end_offset
-        if not is_late or actor.process is None or actor.process.is_paused:
+        if not is_late or actor.process is None or actor.process.hangs:
             self._unsynced.pop(actor.name, None)
             return
         synced, since_s, life = self._unsynced.setdefault(actor.name, (log.synced_end_offset, now_s, actor.process))

@@ -25,7 +25,10 @@ OPERATOR: Final = "whole-operator"
 host, which read its segment files."""
 SLEEPERS: Final = "whole-sleepers"
 """Partitions that fall asleep after a second or two of silence, and clients that pause for longer than that."""
-WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR, SLEEPERS)
+DOZERS: Final = "whole-dozers"
+"""Replicas whose processes are stopped after less than a second of rest, and in half of the runs partitions that sleep;
+clients that pause for longer; faults in each step of a doze."""
+WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR, SLEEPERS, DOZERS)
 
 THIN: Final = "thin"
 """A topic that acknowledges with one replica in sync."""
@@ -90,6 +93,8 @@ class Plan:
     """Whether brokers are stopped and started, and clients read the files of a broker on their host."""
     sleeps: bool = False
     """Whether partitions fall asleep while the clients work."""
+    dozes: bool = False
+    """Whether the processes of replicas at rest are stopped."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -137,6 +142,8 @@ def draw(profile: str, seed: int) -> Plan:
         return replace(calm, work_s=plan.work_s + 12.0, fault_pause_s=max(0.7, plan.fault_pause_s))
     if profile == SLEEPERS:
         return _with_sleepers(plan, seed)
+    if profile == DOZERS:
+        return _with_dozers(plan, seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -174,6 +181,29 @@ def _with_sleepers(plan: Plan, seed: int) -> Plan:
         work_s=plan.work_s + 25.0,
         power_cuts=True,
         sleeps=True,
+    )
+
+
+def _with_dozers(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"doze {seed}")
+    config = {**plan.config, "replica.doze.after.ms": str(chance.choice([100, 300, 800]))}
+    sleeps = chance.random() < 0.5
+    if sleeps:
+        config["replica.sleep.after.ms"] = str(chance.choice([1_500, 3_000]))
+    return replace(
+        plan,
+        config=config,
+        schemes=("kill_of_sleeper", "strike_sleeper") if sleeps else (),
+        topics_besides=(SINGLE, LOOSE),
+        topics=chance.choice([1, 2]),
+        producers=2,
+        members=chance.choice([2, 3]),
+        send_pause_s=chance.choice([2.0, 5.0, 8.0]),
+        fault_pause_s=chance.choice([1.0, 2.0, 6.0]),
+        work_s=plan.work_s + 20.0,
+        power_cuts=True,
+        sleeps=sleeps,
+        dozes=True,
     )
 
 

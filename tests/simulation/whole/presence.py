@@ -60,7 +60,7 @@ class Presence:
             steady_s = self._world.now_s - max(process.changed_s, actor.process.changed_s)
             session = machine._sessions.of(member_of(server))
             is_present = session is not None and session.life == server._incarnation
-            if process.is_paused and is_present and steady_s > limit_s:
+            if process.hangs and is_present and steady_s > limit_s:
                 self._world.fail(Violation(RULE, f"{replica.name} hangs for {steady_s:.1f} s, and is present"))
             if is_present or steady_s < FOUND_S or not self._is_expected(replica, machine, actor.process.host):
                 self._absent_s.pop(replica.name, None)
@@ -70,14 +70,14 @@ class Presence:
     def _is_expected(self, replica: Actor, machine: Any, controller: str) -> bool:
         """Whether a replica runs, may find the controller, and is to be registered."""
         process, server = replica.process, replica.server
-        if process is None or process.is_paused or not replica.serves or server._stopping is not None:
+        if process is None or process.hangs or not replica.serves or server._stopping is not None:
             return False
         member = member_of(server)
         state = machine.image.partition(member.partition, member.topic_id)
         is_wanted = state is not None and state.place(member.broker) is not None
         since_s = self._world.now_s - FOUND_S
         is_free = is_wanted and not machine.image.is_stopped(member.broker)
-        return is_free and self._are_steady(process.host, controller, since_s)
+        return is_free and self.are_steady(process.host, controller, since_s)
 
     def alone(self) -> str:
         """Return a replica that sends its own heartbeats; empty = brokers vouch for all that belong to a partition."""
@@ -112,9 +112,9 @@ class Presence:
         if replica is None or replica.process is None or replica.server is None or controller is None:
             return
         process, since_s = replica.process, world.now_s - 2 * self._timeout_s - SLACK_S
-        if not process.may_run or max(process.changed_s, controller.changed_s) > since_s:
+        if not process.is_alive or process.hangs or max(process.changed_s, controller.changed_s) > since_s:
             return
-        if not self._are_steady(process.host, controller.host, since_s):
+        if not self.are_steady(process.host, controller.host, since_s):
             return
         if replica.server._incarnation == session.life:
             world.fail(Violation(RULE, f"{replica.name} runs, and is taken for silent: {session}"))
@@ -136,7 +136,8 @@ class Presence:
 
         network.block, network.heal = blocked, healed  # type: ignore[method-assign]
 
-    def _are_steady(self, here: str, there: str, since_s: float) -> bool:
+    def are_steady(self, here: str, there: str, since_s: float) -> bool:
+        """Return whether no link between two hosts was blocked or slow since a time."""
         return all(self._unsteady_s.get(link, 0.0) <= since_s for link in ((here, there), (there, here)))
 
     def _note_links(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,8 @@ from tests.simulation.whole.clients import (
 )
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.disks import NodeDisks
+from tests.simulation.whole.dozing.ports import Dozes
+from tests.simulation.whole.dozing.strikes import Strikes
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
@@ -63,8 +66,18 @@ class World:
         self.memory = SharedMemory(self.scheduler)
         self.memory.bind()
         self.books = Books()
+        self.strikes = Strikes(self)
+        self.dozes = Dozes(self.scheduler, self.strikes.step) if plan.dozes else None
+        if self.dozes is not None:
+            self.dozes.keepers.bind()
         self.cluster = Cluster(
-            self.scheduler, self.network, root, brokers=plan.brokers, voters=plan.voters, config=plan.config
+            self.scheduler,
+            self.network,
+            root,
+            brokers=plan.brokers,
+            voters=plan.voters,
+            config=plan.config,
+            dozes=self.dozes,
         )
         discovery._query_controller = self.cluster.controller_access
         self.nemesis = Nemesis(self)
@@ -78,6 +91,8 @@ class World:
         self.view = View()
         self.places: dict[int, SimProcess] = {}
         """The processes of group members, by place."""
+        self.clients: list[SimProcess] = []
+        """The processes of all clients."""
         self._lives = self._spawned = 0
         self.is_built = False
         self.is_quiet = False
@@ -175,8 +190,16 @@ class World:
         self._spawned += 1
         host = host or self.client_hosts[self._spawned % len(self.client_hosts)]
         process = SimProcess(self.scheduler, self.network, name, host)
+        self.clients.append(process)
         process.call_soon(lambda: process.create_task(self.guarded(name, work)))
         return process
+
+    def end_clients(self) -> None:
+        """End the processes of all clients but the one that calls this: nothing wants anything of the cluster."""
+        for process in self.clients:
+            if process is not self.scheduler.current:
+                process.kill("the clients' work is over")
+        self.books.excuse("", math.inf)
 
     async def guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run a task of a client; a violation in it, or any other exception, ends the run."""

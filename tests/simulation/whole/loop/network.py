@@ -156,12 +156,12 @@ class SimTransport(asyncio.Transport):
         """The connection is lost."""
         if not self.is_lost and self.process.is_alive:
             self._is_closing = True
-            self.process.call_soon(self._lost, error)
+            self.process.call_input(self._lost, error)
 
     def _schedule_pump(self) -> None:
         if not self._pump_due and self._is_reading and self._protocol is not None:
             self._pump_due = True
-            self.process.call_soon(self._pump)
+            self.process.call_input(self._pump)
 
     def _pump(self) -> None:
         self._pump_due = False
@@ -328,7 +328,7 @@ class Network:
         far = SimTransport(self, listener.process, name, local, self._next())
         near.peer, far.peer = far, near
         self._open[near] = self._open[far] = None
-        listener.process.call_soon(listener.accept, far)
+        listener.process.call_input(listener.accept, far)
         self.scheduler.after(back_s, self._established, process, made, near)
 
     def _refused(self, process: SimProcess, made: SimFuture, name: tuple[str, int]) -> None:
@@ -383,6 +383,19 @@ class Network:
             while source.overdue:
                 source.overdue -= 1
                 peer.receive(source.segments.popleft())
+
+    def hurry(self, process: SimProcess) -> None:
+        """Have the next segment on each way to a process arrive now."""
+        for transport in list(process.transports):
+            if transport.peer is not None and transport.peer.segments and not transport.peer.overdue:
+                self._arrive(transport.peer)
+
+    def connects(self, one: SimProcess, other: SimProcess) -> bool:
+        """Whether two processes have a connection that is open at both ends."""
+        return any(
+            end.peer is not None and end.peer.process is other and not (end.is_closing() or end.peer.is_closing())
+            for end in one.transports
+        )
 
     def forget(self, transport: SimTransport) -> None:
         """An end is closed."""
@@ -443,6 +456,11 @@ class Network:
             assert peer is not None
             if ({item.host, peer.host} == hosts or (len(hosts) == 1 and peer.host in hosts)) and which(item):
                 item.break_off(TimeoutError(110, "Connection timed out"))
+                self.scheduler.after(BROKEN_AFTER_S, self._probe, peer)
+
+    def _probe(self, end: SimTransport) -> None:
+        """A keepalive probe of an end whose peer was given up: it learns that the connection is lost."""
+        end.break_off(ConnectionResetError(104, "Connection reset by peer"))
 
     def process_ended(self, process: SimProcess) -> None:
         """Close the listeners and connections of a killed process."""

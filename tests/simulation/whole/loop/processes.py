@@ -41,11 +41,18 @@ class SimTask(asyncio.Task[Any]):
     __hash__ = SimFuture.__hash__
 
 
+class InputHandle(asyncio.Handle):
+    """A callback for what has come in from outside: a socket of the process can be read."""
+
+    __slots__ = ()
+
+
 class SimProcess(asyncio.BaseEventLoop):
     """One process on one host.
 
     A killed process runs nothing more, not even its ``finally`` blocks: its objects are kept until the run ends.
-    A paused one (SIGSTOP) keeps its ready callbacks; its sockets still receive.
+    A paused one (SIGSTOP) keeps its ready callbacks; its sockets still receive. One that is blocked keeps them, too,
+    and its other threads go on.
     """
 
     def __init__(self, scheduler: Scheduler, network: Network, name: str, host: str) -> None:
@@ -58,20 +65,34 @@ class SimProcess(asyncio.BaseEventLoop):
         self.number = next(_numbers)
         self.ready: deque[asyncio.Handle] = deque()
         self.is_paused = False
+        """Whether it is stopped now, by whatever signal."""
+        self.is_dozing = False
+        """Whether its broker has stopped it and not continued it, as far as the broker knows."""
+        self.is_blocked = False
+        """Whether the thread of its event loop waits in a system call."""
         self.changed_s = scheduler.now_s
-        """When it was started, or last paused or resumed."""
+        """When it was started, or began or ceased to hang."""
         self.is_queued = False
         self.transports: dict[SimTransport, None] = {}
         self.descriptors: dict[int, None] = {}
         """Open files, which the kernel closes with the process, releasing their locks."""
         self.on_end: Callable[[SimProcess], None] | None = None
+        self.closers: dict[Callable[[], None], None] = {}
+        """What the kernel does besides when the process is killed."""
+        self.watchers: dict[Callable[[], None], None] = {}
+        """Called when something has come in."""
         self._held: list[Callable[[], None]] = []
         self._graves: list[object] = []
 
     @property
     def may_run(self) -> bool:
         """Whether callbacks are run now."""
-        return self.is_alive and not self.is_paused
+        return self.is_alive and not self.is_paused and not self.is_blocked
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it is stopped, and not by its broker."""
+        return self.is_paused and not self.is_dozing
 
     # ------------------------------------------------------------ the event loop
 
@@ -95,8 +116,26 @@ class SimProcess(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As :meth:`call_soon`: only one thread of the world runs at a time."""
-        return self.call_soon(callback, *args, context=context)
+        """As :meth:`call_soon`: only one thread of the world runs at a time. It wakes the loop by a socket."""
+        return self.call_input(callback, *args, context=context)
+
+    def call_input(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback in the next turn that the loop learns of by a socket."""
+        handle = InputHandle(callback, args, self, context)
+        if self.is_alive:
+            self.ready.append(handle)
+            self.scheduler.runnable(self)
+            for arrived in list(self.watchers):
+                arrived()
+        else:
+            self._graves.append(handle)
+        return handle
+
+    def has_input(self) -> bool:
+        """Whether something can be read from one of its sockets now."""
+        return any(isinstance(handle, InputHandle) and not handle._cancelled for handle in self.ready)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -210,6 +249,8 @@ class SimProcess(asyncio.BaseEventLoop):
         self.is_alive = False
         self.ready.clear()
         self.network.process_ended(self)
+        for close in list(self.closers):
+            close()
         for descriptor in list(self.descriptors):
             filesystem.close(descriptor)
         self.descriptors.clear()
@@ -222,26 +263,58 @@ class SimProcess(asyncio.BaseEventLoop):
         raise ProcessEnded
 
     def pause(self) -> None:
-        """Hold all callbacks, as SIGSTOP does."""
+        """Hold all callbacks, as a user's SIGSTOP does."""
         if self.is_alive and not self.is_paused:
-            self.is_paused = True
-            self.changed_s = self.scheduler.now_s
+            self._turn_to(is_paused=True, is_dozing=self.is_dozing)
             self.scheduler.log(self.name, "is paused")
 
     def resume(self) -> None:
-        """Resume, as SIGCONT does."""
+        """Resume, as a user's SIGCONT does. The broker does not learn of it."""
         if self.is_paused:
-            self.is_paused = False
-            self.changed_s = self.scheduler.now_s
             self.scheduler.log(self.name, "goes on")
+            self._turn_to(is_paused=False, is_dozing=self.is_dozing)
+
+    def doze(self) -> None:
+        """Hold all callbacks, because the broker says so."""
+        if self.is_alive:
+            self._turn_to(is_paused=True, is_dozing=True)
+
+    def awake(self) -> None:
+        """Resume, because the broker or its keeper says so; nothing happens to a process that runs."""
+        self._turn_to(is_paused=False, is_dozing=False)
+
+    def _turn_to(self, *, is_paused: bool, is_dozing: bool) -> None:
+        hung, goes_on = self.hangs, self.is_paused and not is_paused
+        self.is_paused, self.is_dozing = is_paused, is_dozing
+        if self.hangs != hung:
+            self.changed_s = self.scheduler.now_s
+        if goes_on:
             held, self._held = self._held, []
             for call in held:
                 call()
             if self.ready:
                 self.scheduler.runnable(self)
 
+    async def block(self, wait: Callable[[Callable[[], None]], None]) -> None:
+        """Wait as a system call does: nothing else runs on the loop meanwhile, and this goes on first afterwards.
+
+        ``wait`` gets the function that ends it, to be called while the process runs.
+        """
+        over = self.create_future()
+
+        def end() -> None:
+            if self.is_alive and not over.done():
+                self.is_blocked = False
+                over.set_result(None)
+                self.ready.rotate(1)
+                self.scheduler.runnable(self)
+
+        self.is_blocked = True
+        wait(end)
+        await over
+
     def when_running(self, call: Callable[[], None]) -> bool:
         """Return whether the process runs; if it is paused, ``call`` is called when it resumes."""
         if self.is_paused:
             self._held.append(call)
-        return self.may_run
+        return self.is_alive and not self.is_paused

@@ -7,11 +7,21 @@ from typing import Final
 from tests.simulation.whole.planted.bugs import Bug
 from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
+from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
 from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
 from tests.simulation.whole.planted.planted_voters import VOTER_BUGS
 from tests.simulation.whole.planted.planted_vouching import VOUCHING_BUGS
 
-_TABLES: Final = (CLIENT_BUGS, SERVER_BUGS, DISK_BUGS, VOTER_BUGS, OPERATOR_BUGS, SLEEPER_BUGS, VOUCHING_BUGS)
+_TABLES: Final = (
+    CLIENT_BUGS,
+    SERVER_BUGS,
+    DISK_BUGS,
+    VOTER_BUGS,
+    OPERATOR_BUGS,
+    SLEEPER_BUGS,
+    VOUCHING_BUGS,
+    DOZER_BUGS,
+)
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

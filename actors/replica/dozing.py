@@ -14,7 +14,7 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.runner import ReplicaRunner
-from raylog.core.dozing.rest import LONGEST_MS, SHORTEST_MS, doze_until_ms
+from raylog.core.dozing.rest import LONGEST_MS, SHORTEST_MS, doze_until_ms, next_look_ms
 from raylog.core.vouching import NO_LIFE
 from raylog.rpc import RpcServer
 
@@ -82,18 +82,19 @@ class Dozing:
 
     async def run(self) -> None:
         """Rest again and again, until cancelled."""
-        pause_s = LONGEST_LOOK_S
+        pause_s = soon_s = LONGEST_LOOK_S
         while True:
             await asyncio.sleep(pause_s)
-            pause_s = min(LONGEST_LOOK_S, pause_s * 2)
+            pause_s = soon_s = min(LONGEST_LOOK_S, soon_s * 2)
             if self._look(monotonic_ms()) is None:
+                pause_s = self._pause_s(monotonic_ms(), soon_s)
                 continue
             for _ in range(3):
                 await asyncio.sleep(0)
             doze = self._look(monotonic_ms())
             rested_ms = 0 if doze is None else await self._rest.rest(doze)
             if rested_ms >= SHORTEST_MS:
-                pause_s = SHORTEST_LOOK_S
+                pause_s = soon_s = SHORTEST_LOOK_S
             if rested_ms:
                 self._parts.controller.rested(rested_ms / 1000)
                 self._beat()
@@ -104,6 +105,14 @@ class Dozing:
         is_vouched_for = parts.beating.beat(monotonic_ms(), parts.runner.disk_hanging_ms)
         parts.controller.vouched_for(is_vouched_for)
         return is_vouched_for
+
+    def _pause_s(self, now_ms: int, soon_s: float) -> float:
+        """Return how long to wait after a look that found no doze."""
+        machine = self._parts.runner.machine
+        if machine is None:
+            return soon_s
+        after_ms, quiet = machine.settings.doze_after_ms, machine.quiet(now_ms + LONGEST_MS)
+        return next_look_ms(now_ms, quiet, doze_after_ms=after_ms, pause_ms=int(soon_s * 1000)) / 1000
 
     def _look(self, now_ms: int) -> Doze | None:
         """Return the doze that is possible now; None = something is under way, or comes soon."""

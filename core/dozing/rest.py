@@ -13,6 +13,9 @@ LONGEST_MS: Final = 60_000
 SHORTEST_MS: Final = 50
 """A doze that is due to end sooner is not worth its signals."""
 
+LOOK_MS: Final = 5_000
+"""Longest time between two looks of a replica that may not doze yet, or does not doze at all: settings may change."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
@@ -38,3 +41,15 @@ def doze_until_ms(now_ms: int, quiet: Quiet | None, *, doze_after_ms: int, open_
         return None
     until_ms = min(now_ms + LONGEST_MS, quiet.due_ms)
     return until_ms if until_ms - now_ms >= SHORTEST_MS else None
+
+
+def next_look_ms(now_ms: int, quiet: Quiet | None, *, doze_after_ms: int, pause_ms: int) -> int:
+    """Return in how many milliseconds to look again, after a look that found no doze: each look wakes the process.
+
+    At the earliest after ``pause_ms``, which suits what ends soon. Arguments as of :func:`doze_until_ms`.
+    """
+    if doze_after_ms < 0:
+        return LOOK_MS
+    if quiet is None:
+        return pause_ms
+    return max(pause_ms, min(LOOK_MS, quiet.since_ms + doze_after_ms - now_ms))

@@ -25,14 +25,21 @@ def _read(pid: int, name: str) -> str:
     return ""
 
 
-def _stats() -> Iterable[Reading]:
+def stats() -> Iterable[Reading]:
+    """All processes of the machine."""
     for name in os.listdir(PROC):
         if name.isdecimal() and (text := _read(int(name), "stat")):
             yield read_stat(text)
 
 
-def _command(pid: int) -> list[str]:
+def command(pid: int) -> list[str]:
+    """Title or words of a process; [""] when it has ended."""
     return _read(pid, "cmdline").split("\0")
+
+
+def pss_text(pid: int) -> str:
+    """What `measure.read_pss` reads; "" when the process has ended."""
+    return _read(pid, "smaps_rollup")
 
 
 def at_rest(window_s: float, not_servers: Collection[int], check: Callable[[], None]) -> Outcome:
@@ -42,26 +49,26 @@ def at_rest(window_s: float, not_servers: Collection[int], check: Callable[[], N
     """
 
     def servers() -> list[Reading]:
-        return below(_stats(), os.getpid(), not_servers)
+        return below(stats(), os.getpid(), not_servers)
 
     first = servers()
     used, began_s = CpuUse(first), time.monotonic()
-    commands: dict[Key, list[str]] = {reading.key: _command(reading.pid) for reading in first}
+    commands: dict[Key, list[str]] = {reading.key: command(reading.pid) for reading in first}
     last = first
     while (left_s := began_s + window_s - time.monotonic()) > 0:
         time.sleep(min(SAMPLE_S, left_s))
         last = servers()
-        commands |= {key: _command(key[0]) for key in used.add(last)}
+        commands |= {key: command(key[0]) for key in used.add(last)}
     seconds = time.monotonic() - began_s
     for reading in last:  # again: a worker gets its title after its start
-        commands[reading.key] = _command(reading.pid) or commands[reading.key]
+        commands[reading.key] = command(reading.pid) or commands[reading.key]
     ours, of_ray = split(used.ticks(), commands)
     found: Outcome = {"seconds": seconds, "cpu_cores": ours / TICKS_PER_S / seconds}
     mine: list[int] = []
     rays: list[int] = []
     for reading in last:
         check()
-        (rays if is_of_ray(commands[reading.key]) else mine).append(read_pss(_read(reading.pid, "smaps_rollup")))
+        (rays if is_of_ray(commands[reading.key]) else mine).append(read_pss(pss_text(reading.pid)))
     found |= {"memory_mb": sum(mine) / 1e6, "processes": len(mine)}
     if rays:
         cores = of_ray / TICKS_PER_S / seconds

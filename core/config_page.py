@@ -20,7 +20,7 @@ SINCE: Final = dict.fromkeys(
         "replica.sync.time.max.ms",
     ),
     "0.2",
-) | dict.fromkeys(("replica.sleep.after.ms",), "0.3")
+) | dict.fromkeys(("replica.doze.after.ms", "replica.sleep.after.ms"), "0.3")
 """Release that brought a key, where that is not the first one."""
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.replica import dozing
 from raylog.actors.replica.dozing import LONGEST_LOOK_S, SHORTEST_LOOK_S, Doze, Dozing
 
 LOOKS = 8
@@ -41,7 +40,7 @@ async def pauses_between_rests(rest_ms: int, monkeypatch: pytest.MonkeyPatch) ->
         if len(pauses) > LOOKS:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(dozing.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await subject.run()
     return pauses[1:LOOKS]

@@ -142,7 +142,7 @@ def test_a_replica_that_ended_since_it_was_listed_is_left_out(wire: Wire, monkey
     import raylog
 
     unknown = "replica:gone-0:broker-1:00000000"
-    monkeypatch.setattr("raylog.launch.cluster.actor_names", lambda: [*actor_names(), unknown])
+    monkeypatch.setattr("raylog.launch.replica_reports.actor_names", lambda: [*actor_names(), unknown])
     assert sum(replica["topic"] == TOPIC for replica in raylog.connect().replicas()) == 9
 
 

@@ -1,7 +1,7 @@
-"""The socket between a broker and the replicas that it may stop: its place, its messages, and both ends' identity.
+"""The socket between a broker and the replicas that it may stop: its address, its messages, and both ends' identity.
 
-It lies in the data directory, which names it by a path below /proc, because the path of a Unix socket may have only 107
-characters. May touch: the data directory, sockets.
+Its address is abstract: no file is left in the data directory, and it ends with the broker's process. May touch:
+sockets.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +16,6 @@ import msgpack
 
 from raylog.actors.dozing.port import Offer
 
-NAME: Final = "doze.socket"
 MESSAGE_BYTES: Final = 65_536
 AWAKE: Final = b"awake"
 """From a replica: it reads its sockets again."""
@@ -28,24 +25,18 @@ OFF: Final = b"off"
 """From a broker: this process may not be stopped; offer no more."""
 
 
-@contextmanager
-def _short_path(folder: Path) -> Iterator[str]:
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{NAME}"
-    finally:
-        os.close(descriptor)
+def _address(folder: Path) -> str:
+    """Of a data directory: by its place on the disk, which is the same under every name. Raises OSError."""
+    found = os.stat(folder)
+    return f"\0raylog.doze.{os.getuid()}.{found.st_dev:x}.{found.st_ino:x}"
 
 
 def listen(folder: Path) -> socket.socket:
-    """Listen in a data directory, whose lock the caller holds; raises OSError."""
+    """Listen for the replicas of a data directory, whose lock the caller holds; raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.setblocking(False)
-        (folder / NAME).unlink(missing_ok=True)
-        with _short_path(folder) as path:
-            listener.bind(path)
-        (folder / NAME).chmod(0o600)
+        listener.bind(_address(folder))
         listener.listen(1024)
     except BaseException:
         listener.close()
@@ -58,8 +49,7 @@ def connect(folder: Path) -> socket.socket:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         channel.setblocking(False)  # where the broker accepts none, this fails, and is tried again later
-        with _short_path(folder) as path:
-            channel.connect(path)
+        channel.connect(_address(folder))
         peer_pid(channel)
     except BaseException:
         channel.close()

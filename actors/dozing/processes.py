@@ -1,6 +1,6 @@
-"""The processes of a broker's replicas on Linux: offers from a socket in the data directory, signals by pidfd.
+"""The processes of a broker's replicas on Linux: offers from a socket of the data directory, signals by pidfd.
 
-Owned by the dozers of a broker (``actors/broker/dozers.py``), which decide. May touch: the socket in the data
+Owned by the dozers of a broker (``actors/broker/dozers.py``), which decide. May touch: the socket of the data
 directory, the descriptors that replicas pass, and their processes by signals.
 """
 

@@ -58,6 +58,7 @@ class Follower:
         "_quiet_since_ms",
         "_retry_at_ms",
         "_throttle",
+        "_waits_long",
         "in_sync",
         "leader",
         "leader_epoch",
@@ -92,6 +93,8 @@ class Follower:
         """When the first fetch since the last records was sent; None = none was."""
         self._leader_watermark = Offset(0)
         self._throttle = throttle
+        self._waits_long = False
+        """The fetch that is under way waits at the leader for as long as a replica may rest."""
         self.in_sync = False
         """This replica is a member of the ISR, as far as it knows: it needs no fetch to join."""
         self.throttled = False
@@ -112,6 +115,7 @@ class Follower:
         request = self._next_request()
         wait_ms = self._wait_ms(now_ms)
         self._outstanding = request
+        self._waits_long = wait_ms == RESTING_WAIT_MS
         self._retry_at_ms = now_ms + wait_ms + self.settings.fetch_timeout_ms
         out.after_sync.append(
             SendFetch(
@@ -132,7 +136,7 @@ class Follower:
     def leave_isr(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """This replica is not in sync any more: give up a fetch that would wait for long."""
         self.in_sync = False
-        if self._outstanding is not None:
+        if self._outstanding is not None and self._waits_long:
             self.fetch(cause, now_ms, out)
 
     def quiet(self, otherwise_ms: int) -> Quiet | None:

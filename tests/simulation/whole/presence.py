@@ -114,6 +114,8 @@ class Presence:
         process, since_s = replica.process, world.now_s - 2 * self._timeout_s - SLACK_S
         if not process.is_alive or process.hangs or max(process.changed_s, controller.changed_s) > since_s:
             return
+        if not replica.server._link.is_connected:
+            return  # its registration is not answered before it is committed, and no majority of voters may be there
         if not self.are_steady(process.host, controller.host, since_s):
             return
         if replica.server._incarnation == session.life:

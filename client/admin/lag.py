@@ -17,7 +17,7 @@ from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.replica import FETCH, FetchRequest
 from raylog.rpc.framing import Buffer
-from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT, iter_headers
+from raylog.storage.batch.header import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, iter_headers
 from raylog.storage.batch.records import open_batch
 
 AT_ONCE: Final = 64
@@ -116,7 +116,7 @@ def timestamp_at(batches: Buffer, offset: int) -> int | None:
         if header.attributes & TIMESTAMP_TYPE_BIT:
             return header.max_timestamp
         is_first = offset <= header.base_offset and header.record_count == header.last_offset_delta + 1
-        if is_first or header.record_count == 1:
+        if (is_first or header.record_count == 1) and not header.attributes & DELETE_HORIZON_BIT:
             return header.base_timestamp
         opened = open_batch(batches, place, header)
         at = bisect_left(opened.offsets, offset)

@@ -6,9 +6,9 @@
     12      4      partition_leader_epoch  stamped by the leader
     16      1      magic                   77: columns; 2: Kafka's records
     17      4      crc                     CRC-32C of everything behind it
-    21      2      attributes              bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control
+    21      2      attributes              bits 0-2 codec, 3 time type, 4 transactional, 5 control, 6 delete horizon
     23      4      last_offset_delta       offset of the last record, counted from base_offset
-    27      8      base_timestamp          milliseconds; that of the first record
+    27      8      base_timestamp          milliseconds; that of the first record, or the delete horizon (KIP-534)
     35      8      max_timestamp           milliseconds
     43      8      producer_id             -1: none
     51      2      producer_epoch          -1: none
@@ -46,6 +46,8 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+"""A cleaned batch with tombstones: its base timestamp is the time from which they may be removed (KIP-534)."""
 SEQUENCE_MAX = 2**31 - 1
 BATCH_BYTES_MAX = 2**31 - 1
 
@@ -198,6 +200,14 @@ def stamp_all(
         headers.append(_new(BatchHeader, (offset, header.batch_length, leader_epoch, *header[3:])))
         offset += header.last_offset_delta + 1
     return headers
+
+
+def with_body(header: BatchHeader, body: Buffer) -> bytes:
+    """The bytes of a header before another body; its length and CRC become those of that body."""
+    checked = _CHECKED.pack(*header[5:])
+    crc = google_crc32c.extend(google_crc32c.value(checked), bytes(body))
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
+    return _PREFIX.pack(header.base_offset, length, header.partition_leader_epoch, header.magic, crc) + checked
 
 
 def header_before(

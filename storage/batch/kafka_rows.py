@@ -39,15 +39,21 @@ def encode_records(
     values: Sequence[bytes | None] | None,
     timestamps: Sequence[int],
     headers: Sequence[Sequence[Header] | None] | None,
+    *,
+    base_timestamp: int | None = None,
+    offset_deltas: Sequence[int] | None = None,
 ) -> bytes:
-    """The records in sequence; timestamps are milliseconds, the first is the base."""
+    """The records in sequence; timestamps are milliseconds, the first is the base unless another is given.
+
+    `offset_deltas`: of each record in a cleaned batch; without them there are no gaps.
+    """
     out, record = bytearray(), bytearray()
-    base = timestamps[0]
+    base = timestamps[0] if base_timestamp is None else base_timestamp
     for index, moment in enumerate(timestamps):
         record.clear()
         record.append(0)  # record attributes: none are defined
         _put_varint(record, moment - base)
-        _put_varint(record, index)
+        _put_varint(record, index if offset_deltas is None else offset_deltas[index])
         _put_bytes(record, keys[index] if keys is not None else None)
         _put_bytes(record, values[index] if values is not None else None)
         pairs = (headers[index] if headers is not None else None) or ()

@@ -92,7 +92,7 @@ def encode_batch(
     check_columns(keys, values, timestamps, headers, compression)
     base = timestamps[0]
     deltas = None if timestamps.count(base) == len(timestamps) else [moment - base for moment in timestamps]
-    body = _column_body(deltas, keys, values, headers, compression, level)
+    body = column_body(deltas, keys, values, headers, compression, level)
     return assemble_batch(MAGIC_COLUMNS, body, timestamps, meta, compression)
 
 
@@ -117,7 +117,7 @@ def encode_stamped(
         deltas = []
         for (first, timestamp), (end, _) in pairwise([*stamps, (count, 0)]):
             deltas += [timestamp - base] * (end - first)
-    body = _column_body(deltas, keys, values, headers, compression, None)
+    body = column_body(deltas, keys, values, headers, compression, None)
     header = header_before(
         body,
         magic=MAGIC_COLUMNS,
@@ -130,13 +130,14 @@ def encode_stamped(
     return header, body
 
 
-def _column_body(
+def column_body(
     deltas: list[int] | None,
     keys: list[bytes | None] | None,
     values: list[bytes | None] | None,
     headers: list[list[Header] | None] | None,
     compression: int,
     level: int | None,
+    offset_deltas: list[int] | None = None,
 ) -> bytes:
     # A column is scanned only if it begins with a null, so the common case costs one comparison.
     if keys is not None and keys[0] is None and keys.count(None) == len(keys):
@@ -145,7 +146,8 @@ def _column_body(
         values = None
     if headers is not None and not any(headers):
         headers = None
-    body = _encode_body((deltas, keys, values, headers))
+    parts = (deltas, keys, values, headers) if offset_deltas is None else (deltas, keys, values, headers, offset_deltas)
+    body = _encode_body(parts)
     return compress(compression, body, level) if compression else body
 
 

@@ -1,8 +1,9 @@
 """The small files beside the segments of a partition: writing and reading them.
 
 `partition.metadata` (topic id, log id), `leader-epoch-checkpoint`, `recovery-point-checkpoint` (synced below it),
-`log-start-offset-checkpoint`, `clean-shutdown` (the log was closed and nothing needs a scan), `<offset>.snapshot`
-(producer state). Used by the log and its recovery. All are replaced atomically; a missing one has a safe meaning.
+`log-start-offset-checkpoint`, `cleaner-offset-checkpoint`, `clean-shutdown` (the log was closed and needs no scan),
+`<offset>.snapshot` (producer state). Used by the log and its recovery. All are replaced atomically; a missing one has a
+safe meaning.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ METADATA = "partition.metadata"
 EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINT = "recovery-point-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
+CLEANED_TO = "cleaner-offset-checkpoint"
 CLEAN = "clean-shutdown"
 SNAPSHOTS_KEPT = 3
 
@@ -102,6 +104,14 @@ class Checkpoints:
     def write_log_start(self, offset: int) -> None:
         """Durable on return."""
         write_atomically(self.folder / LOG_START, f"0\n{offset}\n".encode())
+
+    def read_cleaned_to(self) -> int:
+        """The offset where the last cleaning ended; 0 where there was none."""
+        return self._read_number(CLEANED_TO)
+
+    def write_cleaned_to(self, offset: int) -> None:
+        """Durable on return."""
+        write_atomically(self.folder / CLEANED_TO, f"0\n{offset}\n".encode())
 
     # --- leader epochs ---------------------------------------------------------------------------------------------
 

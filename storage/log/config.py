@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from raylog.storage.cleaner.rules import CompactionRules
+
 DAY_MS = 86_400_000
 NO_LIMIT_MS = 2**63 - 1
 
@@ -25,6 +27,10 @@ class LogConfig:
     message_timestamp_before_max_ms: int = NO_LIMIT_MS
     message_timestamp_after_max_ms: int = NO_LIMIT_MS  # Kafka's default for topics is an hour; a bare log has no limit
     retention_bytes: int = -1
+    deletes: bool = True
+    """Whether `retention_ms` and `retention_bytes` count (cleanup.policy)."""
+    compaction: CompactionRules | None = None
+    """None = the log is not compacted."""
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
     # Check CRC, offsets and epoch of what `read` returns, so that bytes changed on disk are never served.

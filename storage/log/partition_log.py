@@ -18,20 +18,22 @@ from pathlib import Path
 
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
+from raylog.storage.batch.cleaned import filler
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from raylog.storage.descriptors import keep_reserve
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, from_os_error, out_of_range
 from raylog.storage.log.checkpoints import Checkpoints, CleanMark
+from raylog.storage.log.cleanable import CleanableLog
 from raylog.storage.log.config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from raylog.storage.log.files import private_folder, sync_folder
 from raylog.storage.log.kept_epochs import KeptEpochs
-from raylog.storage.log.reading import ReadableLog, RecentSegments, place_of
+from raylog.storage.log.reading import RecentSegments, place_of
 from raylog.storage.log.recovery import Recovered, Recovery, replay
 from raylog.storage.log.retention import DeletedFiles, removable
 from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from raylog.storage.log.syncing import SyncRound
-from raylog.storage.log.validation import check_offsets, check_produced, check_producers, inspect
+from raylog.storage.log.validation import check_keys, check_offsets, check_produced, check_producers, inspect
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
@@ -39,7 +41,7 @@ CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_BYTES = 16 << 20
 
 
-class PartitionLog(ReadableLog):
+class PartitionLog(CleanableLog):
     """See the module. Made by `open` only."""
 
     def __init__(
@@ -57,6 +59,7 @@ class PartitionLog(ReadableLog):
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self._active.next_offset
         self.synced_end_offset = self.log_end_offset
+        self.cleaned_to = checkpoints.read_cleaned_to()
         self._checkpoints = checkpoints
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
         self._now_ms = now_ms
@@ -115,6 +118,8 @@ class PartitionLog(ReadableLog):
         self._now_ms = now_ms
         batches = inspect(payload)
         check_produced(batches, self.config, now_ms)
+        if self.config.compaction is not None:
+            check_keys(payload, batches)
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
@@ -140,6 +145,8 @@ class PartitionLog(ReadableLog):
         first = batches[0][1]
         if first.base_offset < self.log_end_offset < first.next_offset and self.size_bytes == 0:
             return self._begin_within_a_batch(payload, first.base_offset)
+        if first.record_count == 0 and first.base_offset < self.log_end_offset < first.next_offset:
+            return self._begin_within_a_gap(payload, first)
         check_offsets(batches, self.log_end_offset)
         headers = [header for _, header in batches]
         unreported = tuple([entry for entry in self._unreported_epochs if entry in self.epochs.entries])
@@ -171,6 +178,11 @@ class PartitionLog(ReadableLog):
         done = self.append_as_follower(payload, self._now_ms)
         self.advance_log_start(start)
         return done
+
+    def _begin_within_a_gap(self, payload: Buffer, first: BatchHeader) -> AppendInfo:
+        """Append the rest of a filler: the leader's cleaner has made one of batches that ended where this log does."""
+        rest = filler(self.log_end_offset, first.next_offset, first.partition_leader_epoch)
+        return self.append_as_follower(rest + bytes(memoryview(payload)[first.size :]), self._now_ms)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Record that `epoch` begins at `start_offset`; durable on return. Called at election, before any record.
@@ -372,6 +384,7 @@ class PartitionLog(ReadableLog):
         if self.log_start_offset > end:  # the batch that held the start was cut too
             self._checkpoints.write_log_start(end)
             self.log_start_offset = end
+        self.cleaned_to = min(self.cleaned_to, end)
 
     # --- the start of the log --------------------------------------------------------------------------------------
 

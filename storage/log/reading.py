@@ -140,7 +140,7 @@ def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, up
         for position, header in segment.walk(segment.locate(first)[0]):
             if header.next_offset > upper:
                 return None
-            if header.max_timestamp < timestamp:
+            if header.max_timestamp < timestamp or header.is_control:
                 continue
             columns = decode_batch(segment.read(position, header.size), 0, header)
             for offset, moment in zip(columns.offsets, columns.timestamps, strict=True):
@@ -161,6 +161,8 @@ def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int,
         for position, header in segment.walk(segment.locate(start)[0]):
             if header.next_offset > upper:
                 break
+            if header.is_control:
+                continue
             found = header.max_timestamp
             if header.base_offset < start:  # part of this batch was deleted: search the rest
                 columns = decode_batch(segment.read(position, header.size), 0, header)

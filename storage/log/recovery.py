@@ -17,6 +17,7 @@ from typing import NamedTuple
 from raylog.core.epochs import EpochHistory
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.cleaner.swap import finish_swaps
 from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.config import LogConfig, RecoveryReport
@@ -86,6 +87,7 @@ class Recovery:
     def _list_segments(self) -> None:
         for path in list_files(self.folder, TEMPORARY):
             remove(path)
+        finish_swaps(self.folder, self.config.index_interval_bytes)
         for path in list_files(self.folder, LOG):
             if path.stem.isdigit():
                 interval = self.config.index_interval_bytes

@@ -28,8 +28,8 @@ def removable(segments: list[Segment], config: LogConfig, now_ms: int, high_wate
         if segment.next_offset > high_watermark or (last and segment.size == 0):
             break
         deleted = segment.next_offset <= log_start
-        aged = config.retention_ms >= 0 and now_ms - segment.max_timestamp > config.retention_ms
-        surplus = config.retention_bytes >= 0 and left - segment.size >= config.retention_bytes
+        aged = config.deletes and config.retention_ms >= 0 and now_ms - segment.max_timestamp > config.retention_ms
+        surplus = config.deletes and config.retention_bytes >= 0 and left - segment.size >= config.retention_bytes
         if not (deleted or aged or surplus) or (last and not aged):
             break
         left -= segment.size

@@ -86,9 +86,14 @@ class Segment:
         """Base offset to position of the last appended batches: a reader at the end begins and ends at one of them."""
 
     @classmethod
-    def create(cls, folder: Path, base_offset: int, *, index_interval: int, created_ms: int) -> Segment:
-        """A new empty file; its name is durable after the folder is synced. Raises DiskFull, StorageIoError."""
-        path = folder / offset_name(base_offset, LOG)
+    def create(
+        cls, folder: Path, base_offset: int, *, index_interval: int, created_ms: int, suffix: str = LOG
+    ) -> Segment:
+        """A new empty file; its name is durable after the folder is synced. Raises DiskFull, StorageIoError.
+
+        A cleaner that replaces segments gives it another suffix at first.
+        """
+        path = folder / offset_name(base_offset, suffix)
         segment = cls(path, base_offset, index_interval=index_interval, created_ms=created_ms)
         segment._indexes = (OffsetIndex(), TimeIndex())
         try:

@@ -26,6 +26,7 @@ from raylog.storage.batch.header import (
     BatchHeader,
     parse_header,
 )
+from raylog.storage.batch.records import open_batch
 from raylog.storage.errors import CorruptBatch, refused, unsupported
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.producer_state import Duplicate, ProducerState
@@ -125,6 +126,14 @@ def _records_max(header: BatchHeader, config: LogConfig) -> int:
     if header.magic == MAGIC_KAFKA:
         return 0  # each takes several bytes
     return config.max_message_bytes // _BYTES_COUNTED_MIN
+
+
+def check_keys(payload: Buffer, batches: list[PlacedHeader]) -> None:
+    """Rule of compacted topics: each record has a key. The only one that opens batches. Raises InvalidRecord."""
+    for position, header in batches:
+        keys = open_batch(payload, position, header).column("keys")
+        if keys is None or None in keys:
+            raise refused("the topic is compacted, so each record needs a key, and one has none")
 
 
 def check_offsets(batches: list[PlacedHeader], expected: int) -> None:

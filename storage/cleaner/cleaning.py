@@ -1,0 +1,228 @@
+"""One cleaning of one log, in a thread of its own: reads sealed segments, and writes what stays of them beside them.
+
+Reads each byte twice: first for the keys, then to copy. The log's owner swaps the new segments in (`PartitionLog`), or
+discards them where its log was cut meanwhile. May touch: the files of the log, but changes only its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from raylog.core.errors import RaylogError
+from raylog.storage import filesystem
+from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.batch.records import open_batch
+from raylog.storage.cleaner.rewriting import SegmentWriter, Tombstones
+from raylog.storage.cleaner.rules import groups
+from raylog.storage.cleaner.survivors import RECORDS_MAX, KeyTable, Survivors
+from raylog.storage.descriptors import open_file
+from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
+from raylog.storage.log.files import TEMPORARY, read_at
+from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
+
+_READ_BYTES: Final = 1 << 20
+SPILL: Final = "cleaner-keys" + TEMPORARY
+MEMORY_BYTES: Final = 24 << 20
+"""For keys that are not in a file yet."""
+
+
+class CleaningAborted(Exception):
+    """The owner wants no more of it, or a segment was removed. Caught where the cleaning was begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningOrder:
+    """What to clean, as the log was when it was ordered. Made by `PartitionLog.order_cleaning`."""
+
+    folder: Path
+    segments: tuple[Segment, ...]
+    """Neighbouring sealed segments from the first of the log on. Their files are read under their names."""
+    producers: frozenset[int]
+    """The producers that the log knows. The last batch of each in these segments stays, without records if need be: a
+    later one may be lost with the machine's power."""
+    generation: int
+    """Of the log: another one means that it was cut."""
+    segment_bytes: int
+    index_interval: int
+    now_ms: int
+    delete_retention_ms: int
+
+    @property
+    def next_offset(self) -> int:
+        """Up to which the log is clean afterwards."""
+        return self.segments[-1].next_offset
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What a cleaning has made. The files of `pairs` lie beside the log until its owner takes or discards them."""
+
+    order: CleaningOrder
+    pairs: list[tuple[tuple[Segment, ...], Segment]] = field(default_factory=list)
+    """Segments of the log, and the one that replaces them."""
+    last_batches: dict[int, int] = field(default_factory=dict)
+    """Base offset of the last batch of each known producer in these segments."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+
+    def discard(self) -> None:
+        """Remove the files. Raises StorageIoError."""
+        for _, segment in self.pairs:
+            segment.remove_files()
+        self.pairs = []
+
+
+def clean(
+    order: CleaningOrder,
+    *,
+    pace: Callable[[int], None] = lambda _: None,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Cleaned:
+    """Do it. `pace` gets the bytes of each read and write; it may sleep, and raises CleaningAborted to end it.
+
+    Raises CleaningAborted, LogDamaged, DiskFull, StorageIoError, DescriptorsExhausted; no file is left then.
+    """
+    done = Cleaned(order)
+    try:
+        _rewrite(order, done, _survivors(order, done, pace, memory_bytes), pace)
+    except BaseException:
+        done.discard()
+        raise
+    return done
+
+
+def _survivors(order: CleaningOrder, done: Cleaned, pace: Callable[[int], None], memory_bytes: int) -> Survivors:
+    offsets = order.next_offset - order.segments[0].base_offset
+    with KeyTable(order.folder / SPILL, min(offsets, RECORDS_MAX), memory_bytes) as table:
+        for segment in order.segments:
+            done.bytes_read += segment.size
+            for data, position, header in _batches(segment, pace):
+                if header.producer_id in order.producers:
+                    done.last_batches[header.producer_id] = header.base_offset
+                if header.is_control:
+                    continue
+                if done.records_read + header.record_count > RECORDS_MAX:
+                    raise CleaningAborted(f"{segment.path} has more than {RECORDS_MAX} records")
+                keys = open_batch(data, position, header).column("keys")
+                if keys is None:
+                    table.add_without_keys(header.record_count)
+                else:
+                    table.add(keys)
+                done.records_read += header.record_count
+        return table.survivors()
+
+
+def _rewrite(order: CleaningOrder, done: Cleaned, found: Survivors, pace: Callable[[int], None]) -> None:
+    sizes = [(segment.size, segment.next_offset - segment.base_offset) for segment in order.segments]
+    tombstones = Tombstones(order.now_ms, order.delete_retention_ms)
+    number = place = 0
+    for count in groups(sizes, bytes_max=order.segment_bytes, offsets_max=RELATIVE_OFFSET_MAX):
+        old = order.segments[place : place + count]
+        place += count
+        number = _rewrite_group(order, done, old, found, number, tombstones, pace)
+
+
+def _rewrite_group(
+    order: CleaningOrder,
+    done: Cleaned,
+    old: Sequence[Segment],
+    found: Survivors,
+    number: int,
+    tombstones: Tombstones,
+    pace: Callable[[int], None],
+) -> int:
+    """Write one segment; returns the number of the record behind it."""
+    first = old[0]
+    writer = SegmentWriter(
+        order.folder, first.base_offset, index_interval=order.index_interval, created_ms=first.created_ms
+    )
+    try:
+        for segment in old:
+            for data, position, header in _batches(segment, pace):
+                is_last = done.last_batches.get(header.producer_id) == header.base_offset
+                chosen = b""
+                if not header.is_control:
+                    chosen = found.rows(number, header.record_count)
+                    number += header.record_count
+                writer.batch(data, position, header, chosen, tombstones, is_last=is_last)
+        new = writer.finish()
+        pace(new.size)
+    except BaseException:
+        writer.discard()
+        raise
+    done.records_kept += writer.records
+    done.bytes_written += new.size
+    if writer.has_changed or len(old) > 1:
+        done.pairs.append((tuple(old), new))
+    else:
+        writer.discard()
+    return number
+
+
+def _batches(segment: Segment, pace: Callable[[int], None]) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    """Each batch of a sealed segment, as bytes, position in them, and header; its CRC is checked."""
+    try:
+        fd = open_file(segment.path, os.O_RDONLY)
+    except FileNotFoundError as error:
+        raise CleaningAborted(f"{segment.path} was removed meanwhile") from error
+    except OSError as error:
+        raise from_os_error(f"open {segment.path}", error) from error
+    try:
+        position, expected = 0, segment.base_offset
+        room = _READ_BYTES
+        while position < segment.size:
+            data = _read(fd, segment, position, min(room, segment.size - position))
+            pace(len(data))
+            used, room = 0, _READ_BYTES
+            while used + HEADER_BYTES <= len(data):
+                header = _header(segment, data, position, used)
+                if header.base_offset != expected:  # no CRC covers it
+                    raise LogDamaged(segment.path, position + used, expected, f"offset {expected} should follow here")
+                if position + used + header.size > segment.size:
+                    raise LogDamaged(segment.path, position + used, header.base_offset, "a batch is cut off")
+                if used + header.size > len(data):
+                    room = max(room, header.size)
+                    break
+                try:
+                    check_crc(data, used, header)
+                except CorruptBatch as error:
+                    raise LogDamaged(segment.path, position + used, header.base_offset, error.reason) from error
+                yield data, used, header
+                expected = header.next_offset
+                used += header.size
+            if position + len(data) == segment.size and used < len(data):
+                raise LogDamaged(segment.path, position + used, segment.base_offset, "a header is cut off")
+            position += used
+    finally:
+        filesystem.close(fd)
+
+
+def _read(fd: int, segment: Segment, position: int, size: int) -> bytes:
+    try:
+        data = read_at(fd, size, position)
+    except OSError as error:
+        raise from_os_error(f"read {segment.path}", error) from error
+    if len(data) < size:
+        raise LogDamaged(segment.path, position + len(data), segment.base_offset, "the file is too short")
+    return data
+
+
+def _header(segment: Segment, data: bytes, position: int, used: int) -> BatchHeader:
+    try:
+        return parse_header(data, used)
+    except CorruptBatch as error:
+        raise LogDamaged(segment.path, position + used, segment.base_offset, error.reason) from error
+
+
+def discard_quietly(cleaned: Cleaned) -> None:
+    """Remove the files of a cleaning that is not wanted; what stays is removed by the next recovery."""
+    try:
+        cleaned.discard()
+    except RaylogError:
+        pass

@@ -1,0 +1,105 @@
+"""When a compacted log is cleaned, and how far: Kafka's rules of its log cleaner. Pure.
+
+A log is a row of sealed segments and an active one, which is never cleaned. What lies below the point where the last
+cleaning ended is *clean*, the rest is *dirty*. Used by the shell of a replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Stretch(NamedTuple):
+    """A sealed segment: its offsets (the end is exclusive), bytes, and its largest timestamp in milliseconds."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRules:
+    """A topic's settings. Times are milliseconds."""
+
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    delete_retention_ms: int = 86_400_000
+
+
+class Cleanable(NamedTuple):
+    """What a cleaning may work on."""
+
+    segments: int
+    """How many sealed segments, from the first one on."""
+    dirty_bytes: int
+    clean_bytes: int
+    dirty_since_ms: int
+    """The time of the first dirty record; 0 where there is none."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The dirty part of these bytes, 0 to 1."""
+        total = self.dirty_bytes + self.clean_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def cleanable(
+    sealed: Sequence[Stretch],
+    *,
+    cleaned_to: int,
+    dirty_since_ms: int,
+    upper: int,
+    now_ms: int,
+    rules: CompactionRules,
+) -> Cleanable:
+    """Return which segments may be cleaned now: all committed, and none younger than the minimum lag.
+
+    ``upper``: the high watermark, or the end of what is on disk if that is less (exclusive). ``dirty_since_ms``: the
+    time of the first record at or behind ``cleaned_to``.
+    """
+    count = dirty = clean = 0
+    for segment in sealed:
+        is_dirty = segment.base_offset >= cleaned_to
+        is_young = segment.max_timestamp > now_ms - rules.min_compaction_lag_ms
+        if segment.next_offset > upper or (is_dirty and is_young and rules.min_compaction_lag_ms > 0):
+            break
+        count += 1
+        if is_dirty:
+            dirty += segment.size
+        else:
+            clean += segment.size
+    return Cleanable(count, dirty, clean, dirty_since_ms if dirty else 0)
+
+
+def is_due(found: Cleanable, now_ms: int, rules: CompactionRules) -> bool:
+    """Return whether it is worth it: enough is dirty, or a record has been dirty for the maximum lag."""
+    if found.dirty_bytes == 0:
+        return False
+    return found.dirty_ratio >= rules.min_cleanable_dirty_ratio or is_overdue(found.dirty_since_ms, now_ms, rules)
+
+
+def is_overdue(dirty_since_ms: int, now_ms: int, rules: CompactionRules) -> bool:
+    """Return whether a record of this time has waited for the maximum lag; its segment is sealed for that."""
+    return dirty_since_ms > 0 and now_ms - dirty_since_ms >= rules.max_compaction_lag_ms
+
+
+def groups(sizes: Sequence[tuple[int, int]], *, bytes_max: int, offsets_max: int) -> list[int]:
+    """Return how many neighbouring segments each cleaned one replaces, in order.
+
+    ``sizes``: bytes and number of offsets of each. A segment that is larger than ``bytes_max`` makes a group alone.
+    """
+    found: list[int] = []
+    room = span = 0
+    for size, offsets in sizes:
+        if found and size <= room and offsets <= span:
+            found[-1] += 1
+        else:
+            found.append(1)
+            room, span = bytes_max, offsets_max
+        room -= size
+        span -= offsets
+    return found

@@ -1,0 +1,71 @@
+"""Puts a cleaned segment in the place of those that it replaces, so that a crash at any step loses nothing.
+
+In order: the whole new segment is on disk as `.log.cleaned`; it is renamed to `.log.swap`, which is the decision; the
+replaced files are renamed to `.deleted`; the new one gets its name. Each step is on disk before the next one. A
+recovery removes `.cleaned` files, and finishes what a `.swap` file has decided. Called by the log and its recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from raylog.storage import filesystem
+from raylog.storage.cleaner.rewriting import CLEANED
+from raylog.storage.errors import from_os_error
+from raylog.storage.log.files import list_files, remove, sync_folder
+from raylog.storage.log.retention import DeletedFiles
+from raylog.storage.log.segment import LOG, Segment, offset_name
+
+SWAP: Final = ".swap"
+
+
+def swap_in(new: Segment, old: Sequence[Segment], deleted: DeletedFiles, due_ms: int) -> None:
+    """Replace `old` by `new`, which begins where the first of them does. Durable on return.
+
+    Raises StorageIoError, DiskFull, DescriptorsExhausted: the folder then has to be recovered.
+    """
+    folder = new.path.parent
+    swap = folder / offset_name(new.base_offset, LOG + SWAP)
+    _rename(new.path, swap)
+    sync_folder(folder)
+    for segment in old:
+        deleted.add(segment, due_ms)
+    sync_folder(folder)
+    new.path = folder / offset_name(new.base_offset, LOG)
+    _rename(swap, new.path)
+    sync_folder(folder)
+    new.seal()
+
+
+def finish_swaps(folder: Path, index_interval: int) -> None:
+    """Remove what a cleaning has left unfinished, and finish the swap that it had decided on.
+
+    Raises LogDamaged, StorageIoError, DiskFull.
+    """
+    for path in list_files(folder, CLEANED):
+        remove(path)
+    for path in list_files(folder, LOG + SWAP):
+        base_offset = int(path.name.split(".")[0])
+        new = Segment(path, base_offset, index_interval=index_interval, created_ms=0)
+        try:
+            new.size = new.file_size()
+            for _, header in new.walk(0):
+                new.next_offset = header.next_offset
+        finally:
+            new.release()
+        for other in list_files(folder, LOG):
+            if other.stem.isdigit() and base_offset <= int(other.stem) < new.next_offset:
+                Segment(other, int(other.stem), index_interval=index_interval, created_ms=0).remove_files()
+        Segment(folder / offset_name(base_offset, LOG), base_offset, index_interval=1, created_ms=0).remove_files()
+        sync_folder(folder)
+        _rename(path, folder / offset_name(base_offset, LOG))
+        sync_folder(folder)
+
+
+def _rename(path: Path, to: Path) -> None:
+    try:
+        filesystem.replace(path, to)
+    except OSError as error:
+        raise from_os_error(f"rename {path}", error) from error

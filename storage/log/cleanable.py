@@ -1,0 +1,121 @@
+"""The part of a partition log that lets a cleaner work on its sealed segments: what to clean, and taking the result.
+
+`PartitionLog` adds the rest. All calls in the owner's thread; the cleaning itself (`storage/cleaner/cleaning.py`) runs
+in another, reads files by their names, and writes only its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from raylog.core.errors import RaylogError
+from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder
+from raylog.storage.cleaner.rules import Cleanable, CompactionRules, Stretch, cleanable, is_due, is_overdue
+from raylog.storage.cleaner.swap import swap_in
+from raylog.storage.log.checkpoints import Checkpoints
+from raylog.storage.log.producer_state import ProducerState
+from raylog.storage.log.reading import ReadableLog
+from raylog.storage.log.retention import DeletedFiles
+from raylog.storage.log.segment import Segment
+
+
+class CleanableLog(ReadableLog):
+    """See the module."""
+
+    producers: ProducerState
+    synced_end_offset: int
+    cleaned_to: int
+    """Where the last cleaning ended. Only the choice of the time for the next one depends on it."""
+    _checkpoints: Checkpoints
+    _deleted: DeletedFiles
+    _generation: int
+    _lock: threading.Lock
+
+    if TYPE_CHECKING:
+
+        def _roll(self) -> None:
+            """Seal the active segment and begin another one; `PartitionLog` has it."""
+
+    def cleanable(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> Cleanable:
+        """What a cleaning could work on now. Raises LogDamaged, StorageIoError."""
+        self._require_open()
+        return cleanable(
+            [_stretch(segment) for segment in self.segments[:-1]],
+            cleaned_to=self.cleaned_to,
+            dirty_since_ms=self._dirty_since_ms(),
+            upper=min(high_watermark, self.synced_end_offset),
+            now_ms=now_ms,
+            rules=rules,
+        )
+
+    def order_cleaning(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> CleaningOrder | None:
+        """What is to be cleaned now; None while it is not worth it. Raises LogDamaged, StorageIoError, DiskFull.
+
+        A segment that still takes appends is sealed when its first record has waited for the maximum lag.
+        """
+        self._require_open()
+        active = self.segments[-1]
+        if active.size and is_overdue(self._first_timestamp(active), now_ms, rules):
+            self._roll()
+        found = self.cleanable(high_watermark, now_ms, rules)
+        if not is_due(found, now_ms, rules):
+            return None
+        return CleaningOrder(
+            folder=self.folder,
+            segments=tuple(self.segments[: found.segments]),
+            producers=frozenset(self.producers.producers),
+            generation=self._generation,
+            segment_bytes=self.config.segment_bytes,
+            index_interval=self.config.index_interval_bytes,
+            now_ms=now_ms,
+            delete_retention_ms=rules.delete_retention_ms,
+        )
+
+    def take_cleaned(self, cleaned: Cleaned, now_ms: int) -> bool:
+        """Put cleaned segments in the place of the old ones; False, and nothing done, if the log was cut meanwhile.
+
+        Raises StorageIoError, DiskFull; the log is then closed, and its recovery finishes what was decided.
+        """
+        self._require_open()
+        order = cleaned.order
+        with self._lock:
+            known = {id(segment) for segment in self.segments[:-1]}
+            if order.generation != self._generation or not all(id(segment) in known for segment in order.segments):
+                return False
+            for old, new in cleaned.pairs:
+                self._replace(old, new, now_ms + self.config.file_delete_delay_ms)
+            cleaned.pairs = []
+        self.cleaned_to = order.next_offset
+        with suppress(RaylogError):  # the next life would only clean sooner
+            self._checkpoints.write_cleaned_to(self.cleaned_to)
+        return True
+
+    def _replace(self, old: tuple[Segment, ...], new: Segment, due_ms: int) -> None:
+        try:
+            swap_in(new, old, self._deleted, due_ms)
+        except RaylogError:
+            self._closed_because = "the swap of a cleaned segment failed halfway"
+            raise
+        at = self.segments.index(old[0])
+        for segment in old:
+            self._recent.forget(segment)
+        self.segments[at : at + len(old)] = [new]
+        self._recent.touch(new)
+
+    def _dirty_since_ms(self) -> int:
+        """The time of the first dirty record in a sealed segment; 0 = there is none."""
+        for segment in self.segments[:-1]:
+            if segment.base_offset >= self.cleaned_to and segment.size:
+                return self._first_timestamp(segment)
+        return 0
+
+    def _first_timestamp(self, segment: Segment) -> int:
+        _, header = next(segment.walk(0))
+        self._recent.release_others([segment])
+        return header.max_timestamp
+
+
+def _stretch(segment: Segment) -> Stretch:
+    return Stretch(segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp)

@@ -1,0 +1,196 @@
+"""The log cleaner by examples: every step of a swap is a place to crash, epochs stay apart, damage stops it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from raylog.storage import filesystem
+from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
+from raylog.storage.cleaner.cleaning import CleaningAborted, clean
+from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.errors import LogDamaged
+from raylog.storage.log.partition_log import PartitionLog
+from tests.unit.storage.logs import NOW, open_log
+
+AT_ONCE = CompactionRules(min_cleanable_dirty_ratio=0.0)
+CHANGING = ("open", "pwrite", "ftruncate", "fdatasync", "fsync", "replace", "unlink")
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@contextmanager
+def killed_after(calls: int) -> Iterator[None]:
+    """End the process at the call of this number that may change the disk."""
+    left = [calls]
+
+    def counting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+            return original(*args)
+
+        return call
+
+    patches: dict[str, Any] = {name: counting(getattr(filesystem, name)) for name in CHANGING}
+    with patch.multiple(filesystem, **patches):
+        yield
+
+
+def put(log: PartitionLog, epoch: int, **pairs: bytes | None) -> None:
+    keys: list[bytes | None] = [key.encode() for key in pairs]
+    log.append_as_leader(encode_batch(keys, list(pairs.values()), [NOW] * len(keys), None, BatchMeta()), epoch, NOW)
+
+
+def written(folder: Path) -> PartitionLog:
+    """A log of a dozen small segments, in which most records are superseded."""
+    log = open_log(folder, segment_bytes=250)
+    for number in range(9):
+        put(log, 0, a=b"%d" % number, **{f"k{number % 3}": b"%d" % number})
+    log.sync()
+    return log
+
+
+def clean_once(log: PartitionLog) -> bool:
+    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    return order is not None and log.take_cleaned(clean(order), NOW)
+
+
+def table(log: PartitionLog) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """Key and value of every record, by its offset."""
+    found: dict[int, tuple[bytes | None, bytes | None]] = {}
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1000, log.log_end_offset)
+        for position, header in iter_headers(data):
+            assert header.base_offset == offset
+            offset = header.next_offset
+            if not header.is_control:
+                columns = decode_batch(data, position, header)
+                assert columns.keys is not None
+                assert columns.values is not None
+                found.update(zip(columns.offsets, zip(columns.keys, columns.values, strict=True), strict=True))
+    return found
+
+
+def test_a_process_may_be_killed_at_every_step(tmp_path: Path) -> None:
+    whole = written(tmp_path / "whole")
+    before = table(whole)
+    assert clean_once(whole)
+    after = table(whole)
+    whole.close()
+    assert len(after) < len(before)
+    steps, is_done = 0, False
+    while not is_done:
+        log = written(tmp_path / f"{steps}")
+        try:
+            with killed_after(steps):
+                is_done = clean_once(log)
+        except Killed:
+            pass
+        left = tmp_path / f"left-{steps}"
+        shutil.copytree(log.folder, left)
+        log.close()
+        again = open_log(left, segment_bytes=250)
+        found = table(again)
+        assert after.items() <= found.items() <= before.items(), f"killed at call {steps}"
+        clean_once(again)
+        assert table(again) == after
+        again.close()
+        assert {path.suffix for path in left.iterdir()} & {".cleaned", ".swap", ".tmp"} == set()
+        steps += 1
+    assert steps > 20
+
+
+def test_what_is_left_of_two_leader_epochs_stays_apart(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=10_000)
+    for epoch in (0, 1, 2):
+        log.assign_leader_epoch(epoch, log.log_end_offset)
+        put(log, epoch, a=b"1")
+        put(log, epoch, a=b"2")
+    put(log, 2, a=b"last")
+    log._roll()
+    log.sync()
+    assert clean_once(log)
+    data = log.read(0, 10_000, log.log_end_offset)
+    found = [
+        (header.base_offset, header.next_offset, header.partition_leader_epoch) for _, header in iter_headers(data)
+    ]
+    assert found == [(0, 2, 0), (2, 4, 1), (4, 6, 2), (6, 7, 2)]
+    log.close()
+
+
+def test_a_follower_behind_gets_the_rest_of_a_gap(tmp_path: Path) -> None:
+    leader = open_log(tmp_path / "leader", segment_bytes=10_000)
+    follower = open_log(tmp_path / "follower")
+    for number in range(4):
+        put(leader, 0, a=b"%d" % number)
+    follower.append_as_follower(leader.read(0, 1, 4), NOW)
+    leader._roll()
+    leader.sync()
+    assert clean_once(leader)
+    follower.append_as_follower(leader.read(1, 1000, 4), NOW)
+    assert follower.log_end_offset == 4
+    assert table(follower) == {0: (b"a", b"0"), 3: (b"a", b"3")}
+    leader.close()
+    follower.close()
+
+
+def test_a_log_that_was_cut_meanwhile_keeps_its_own_segments(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    assert order is not None
+    cleaned = clean(order)
+    log.truncate_to(14)
+    before = table(log)
+    assert not log.take_cleaned(cleaned, NOW)
+    cleaned.discard()
+    assert table(log) == before
+    assert not list(log.folder.glob("*.cleaned"))
+    log.close()
+
+
+def test_a_segment_that_retention_removes_ends_a_cleaning(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    assert order is not None
+    order.segments[1].path.unlink()
+    with pytest.raises(CleaningAborted):
+        clean(order)
+    assert not list(log.folder.glob("*.cleaned"))
+
+
+def test_damage_ends_a_cleaning_and_is_not_copied(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    assert order is not None
+    data = bytearray(order.segments[1].path.read_bytes())
+    data[80] ^= 1
+    order.segments[1].path.write_bytes(data)
+    with pytest.raises(LogDamaged):
+        clean(order)
+    assert not list(log.folder.glob("*.cleaned"))
+    log.close()
+
+
+def test_keys_that_do_not_fit_into_memory_go_to_a_file_and_back(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    other = written(tmp_path / "t-1")
+    for each, memory_bytes in ((log, 1), (other, 1 << 20)):
+        order = each.order_cleaning(each.log_end_offset, NOW, AT_ONCE)
+        assert order is not None
+        assert each.take_cleaned(clean(order, memory_bytes=memory_bytes), NOW)
+    assert table(log) == table(other)
+    assert not list(log.folder.glob("*.tmp"))
+    log.close()
+    other.close()

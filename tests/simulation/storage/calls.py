@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from raylog.core.errors import RaylogError
-from raylog.storage.batch.header import PLAIN, stamp
+from raylog.storage.batch.header import PLAIN, iter_headers, stamp
 from raylog.storage.batch.records import BatchMeta
+from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder, clean
+from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.errors import CorruptBatch
 from raylog.storage.log.config import AppendInfo
-from raylog.storage.log.files import exists
-from raylog.storage.log.segment import DELETED
+from raylog.storage.log.files import exists, list_files
+from raylog.storage.log.segment import DELETED, LOG, Segment
 from tests.simulation.storage import checks, payloads
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.lives import Lives
@@ -48,7 +50,7 @@ class Calls(Lives):
         """The epoch and the sequence with which a producer goes on."""
         if last is None:
             return 0, 0
-        if self.draw.random() < 0.1:
+        if self.draw.random() < 0.1 or self.model.may_have_forgotten(last):
             return last.producer_epoch + 1, 0
         return last.producer_epoch, last.last_sequence + 1
 
@@ -97,7 +99,13 @@ class Calls(Lives):
         known = [
             batch
             for batch in self.model.turn_of(producer)[-payloads.BATCHES_KNOWN :]
-            if batch.base >= max(self.log.segments[0].base_offset, self.model.known_from.get(producer, 0))
+            if batch.base
+            >= max(
+                self.log.segments[0].base_offset,
+                self.model.known_from.get(producer, 0),
+                self.model.cleaned_to,
+                self.model.forgotten_to,
+            )
         ]
         if not known:
             return
@@ -113,6 +121,7 @@ class Calls(Lives):
         """Something arrives that must not be appended: nothing changes."""
         turn = self.model.turn_of(self.draw.choice((7, 8, 9)))
         is_known = bool(turn) and turn[-1].producer in self.log.producers.producers
+        is_known = is_known and not self.model.may_have_forgotten(turn[-1])
         kind = self.draw.choice(("damaged", "attributes", *(["turn"] * 3 if is_known else [])))
         if kind == "turn":
             payload, expected = payloads.draw_out_of_turn(self.draw, self._records(), turn)
@@ -297,6 +306,54 @@ class Calls(Lives):
             model.settled()
             self._starts_at(start, durable=False)
 
+    def clean(self) -> None:
+        """A cleaner works on the sealed segments, while the owner appends, and perhaps truncates."""
+        model, options = self.model, self.options
+        rules = CompactionRules(min_cleanable_dirty_ratio=0.0, delete_retention_ms=options.tombstones_ms)
+        orders: list[CleaningOrder | None] = []
+        if not self._done(lambda: orders.append(self.log.order_cleaning(model.committed, self.now_ms, rules))):
+            return
+        order = orders[0]
+        if order is None:
+            return
+        results: list[Cleaned] = []
+        if not self._done(lambda: results.append(clean(order, memory_bytes=options.cleaner_bytes))):
+            return
+        self.draw.choice((_nothing, _nothing, self.append, self.sync, self.truncate, self.retain))()
+        cleaned = results[0]
+        base, end = order.segments[0].base_offset, order.next_offset
+        whole = [batch for batch in model.batches if base <= batch.base < end]
+        taken: list[bool] = []
+        if order.generation == self.log._generation and self.log.segments[0] is order.segments[0]:
+            model.cleanings = [self._cleaned(order, old, new, whole) for old, new in cleaned.pairs]
+        if self._done(lambda: taken.append(self.log.take_cleaned(cleaned, self.now_ms))):
+            require(taken[0] or not model.cleanings, "S14", "a log that was not cut refuses what was cleaned of it")
+            if taken[0]:
+                self._swapped(model.cleanings)
+                model.take_cleaned()
+            else:
+                cleaned.discard()
+            model.settled()
+
+    def _cleaned(
+        self, order: CleaningOrder, old: tuple[Segment, ...], new: Segment, whole: list[Stored]
+    ) -> list[Stored]:
+        data = new.read(0, new.size)
+        after = [Stored.cleaned(data[at : at + header.size]) for at, header in iter_headers(data)]
+        base, end = old[0].base_offset, old[-1].next_offset
+        before = [batch for batch in whole if base <= batch.base < end]
+        times = (order.now_ms, order.delete_retention_ms)
+        checks.check_cleaned(before, after, whole, order.producers, times)
+        return after
+
+    def _swapped(self, cleanings: list[list[Stored]]) -> None:
+        """The replaced files are due later, and every segment's name is that of its first offset."""
+        due_ms = self.now_ms + self.options.config.file_delete_delay_ms
+        for batches in cleanings:
+            for path in list_files(self.log.folder, LOG + DELETED):
+                if batches[0].base <= int(path.name.split(".")[0]) < batches[-1].end:
+                    self.deleted_ms[path] = due_ms
+
     def purge(self) -> None:
         """Files that retention left are removed when they are due, and not before."""
         if self._done(lambda: self.log.purge_deleted(self.now_ms)):
@@ -314,3 +371,7 @@ class Calls(Lives):
         """Something is read."""
         if self._done(lambda: checks.check_lookups(self.log, self.model, self.draw)):
             checks.check_content(self.log, self.model, self.model.end)
+
+
+def _nothing() -> None:
+    """The owner does nothing meanwhile."""

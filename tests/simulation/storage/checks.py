@@ -5,7 +5,7 @@ S4 leader epochs are as assigned; S5 producer state follows from the batches; S6
 S7 the persisted high watermark is at most the committed end and the log end; S8 damage below the synced end is
 reported; S9 opening always succeeds, and succeeds again; S10 an error leaves the log unchanged, and no other error is
 raised; S11 a removed partition folder does not come back, and no other one vanishes; S12 segments begin and go as
-configured; S13 what must not be appended is refused.
+configured; S13 what must not be appended is refused; S14 a cleaner keeps the last record of each key.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 
 from raylog.storage import filesystem
+from raylog.storage.batch.cleaned import horizon_of
 from raylog.storage.batch.header import iter_headers, parse_header
 from raylog.storage.batch.records import decode_batch
 from raylog.storage.errors import CorruptBatch, LogDamaged
@@ -57,7 +58,10 @@ def check_opened(log: PartitionLog, model: Model) -> None:
     lowest, highest = min(*starts, end), max(starts)
     require(lowest <= start <= highest, "S3", f"the log starts at {start}, not between {lowest} and {highest}")
     model.batches += model.tail
+    model.sent += model.tail
     model.start = model.durable_start = start
+    if model.cleanings:
+        model.take_cleaned(read_all(log))
     if model.ghosts:
         model.take_ghosts(read_all(log))
     check_content(log, model, end)
@@ -95,18 +99,33 @@ def check_producers(log: PartitionLog, model: Model) -> None:
     in_files = log.segments[0].base_offset
     for producer in {batch.producer for batch in model.batches} | set(known):
         turn = model.turn_of(producer) if producer >= 0 else []
-        expected = [
+        if turn and model.may_have_forgotten(turn[-1]):
+            continue
+        expected: list[tuple[int, ...]] = [
             (batch.first_sequence, batch.last_sequence, batch.base, batch.end, max(batch.timestamps)) for batch in turn
         ]
         entry = known.get(producer)
         found = [] if entry is None else [tuple(batch) for batch in entry.batches]
         claim = f"producer {producer} is known by {found}, its last batches are {expected[-BATCHES_KNOWN:]}"
         since = max(in_files, model.known_from.get(producer, 0))
-        least = min(BATCHES_KNOWN, sum(batch.base >= since for batch in turn))
-        require(least <= len(found) <= BATCHES_KNOWN and found == expected[len(expected) - len(found) :], "S5", claim)
+        least = min(BATCHES_KNOWN, sum(batch.base >= max(since, model.cleaned_to) for batch in turn))
+        if since < model.cleaned_to and turn and turn[-1].base >= since:
+            least = max(least, 1)
+        require(least <= len(found) <= BATCHES_KNOWN and _ends_with(expected, found, model.cleaned_to), "S5", claim)
         require(
             not found or entry is None or entry.epoch == turn[-1].producer_epoch, "S5", f"{claim}, in another epoch"
         )
+
+
+def _ends_with(expected: list[tuple[int, ...]], found: list[tuple[int, ...]], cleaned_to: int) -> bool:
+    """Whether these are the last ones. Of those that were cleaned some may be missing, and records with their times."""
+    whole, known = ([batch for batch in batches if batch[2] >= cleaned_to] for batches in (expected, found))
+    thinned, rest = ([batch[:4] for batch in batches if batch[2] < cleaned_to] for batches in (expected, found))
+    if known != whole[len(whole) - len(known) :] or (rest and len(known) < len(whole)):
+        return False
+    is_rising = rest == sorted(rest, key=lambda batch: batch[2])
+    is_last_there = bool(known) or rest[-1:] in ([], thinned[-1:])
+    return set(rest) <= set(thinned) and is_rising and is_last_there
 
 
 def check_watermark(kept: KeptWatermark, model: Model, end: int) -> None:
@@ -152,12 +171,7 @@ def _check_slices(slices: list[FileSlice], twin: bytes, expected: list[Stored]) 
 
 def _check_times(log: PartitionLog, batches: list[Stored], start: int, upper: int, draw: random.Random) -> None:
     """The first record from a time on, and the youngest one."""
-    records = [
-        (batch.base + place, moment)
-        for batch in batches
-        for place, moment in enumerate(batch.timestamps)
-        if batch.base + place >= start
-    ]
+    records = [(row[0], row[1]) for batch in batches for row in batch.rows() if row[0] >= start]
     moment = (draw.choice(records)[1] if records else 0) + draw.choice((0, 0, -1, 1))
     expected = next((record for record in records if record[1] >= moment), None)
     found = log.offset_for_timestamp(moment, upper)
@@ -169,6 +183,8 @@ def _check_times(log: PartitionLog, batches: list[Stored], start: int, upper: in
 
 def _check_columns(batch: Stored) -> None:
     """A consumer gets what a producer has sent."""
+    if batch.offsets is not None:
+        return  # it was made of what is compared here
     columns = decode_batch(batch.data, 0, parse_header(batch.data))
     times, keys, values, headers = batch.records
     sent = [times, *(_absent(column) for column in (keys, values)), headers]
@@ -191,7 +207,7 @@ def start_after_retention(log: PartitionLog, model: Model, config: LogConfig, no
         if end > watermark or not batches:
             return base
         size = sum(len(batch.data) for batch in batches)
-        newest = max(moment for batch in batches for moment in batch.timestamps)
+        newest = max(batch.newest for batch in batches)
         is_old = config.retention_ms >= 0 and now_ms - newest > config.retention_ms
         is_surplus = config.retention_bytes >= 0 and left - size >= config.retention_bytes
         is_active = (base, end) == bounds[-1]
@@ -199,6 +215,48 @@ def start_after_retention(log: PartitionLog, model: Model, config: LogConfig, no
             return base
         left -= size
     return model.end
+
+
+def check_cleaned(
+    before: list[Stored], after: list[Stored], whole: list[Stored], producers: frozenset[int], times: tuple[int, int]
+) -> None:
+    """One cleaned segment: `after` in the place of `before`. `whole`: all batches that were cleaned together.
+
+    `times`: now, and how long records without a value stay. The last record of each key is there, unchanged, and no
+    other record that has one; a record without a value goes once its time has come. Batches leave no gap, and their
+    leader epochs stay where they were.
+    """
+    now_ms, keep_ms = times
+    last = {row[2]: row[0] for batch in whole for row in batch.rows()}
+    last_of = {batch.producer: batch.base for batch in whole}
+    rows = [row for batch in before for row in batch.rows() if row[2] is None or last[row[2]] == row[0]]
+    dead = {row[0] for batch in before if _is_past(batch, now_ms) for row in batch.rows() if row[3] is None}
+    found = [row for batch in after for row in batch.rows()]
+    require(found == [row for row in rows if row[0] not in dead], "S14", f"{found} is left of {before}")
+    bounds = [(batch.base, batch.end) for batch in after]
+    ends = [before[0].base, *(end for _, end in bounds)]
+    require([base for base, _ in bounds] == ends[:-1] and ends[-1] == before[-1].end, "S14", f"{bounds} have gaps")
+    epochs = {batch.end - 1: batch.epoch for batch in before}
+    for batch in after:
+        require(epochs[batch.end - 1] == batch.epoch, "S14", f"another epoch is stated for {batch}")
+        inside = {epoch for end, epoch in epochs.items() if batch.base <= end < batch.end}
+        require(inside == {batch.epoch}, "S14", f"a batch spans the epochs {inside}")
+    for batch in before:
+        if batch.producer in producers and batch.base == last_of[batch.producer]:
+            same = [left for left in after if (left.base, left.end) == (batch.base, batch.end)]
+            known = [(left.producer, left.producer_epoch, left.first_sequence) for left in same]
+            expected = [(batch.producer, batch.producer_epoch, batch.first_sequence)]
+            require(known == expected, "S14", f"the last batch {expected} of a producer is stated as {known}")
+    for batch in after:
+        horizon_ms = horizon_of(parse_header(batch.data))
+        has_tombstones = any(row[3] is None for row in batch.rows())
+        require((horizon_ms is not None) == has_tombstones, "S14", f"the time of {batch} is {horizon_ms}")
+        require(horizon_ms is None or horizon_ms <= now_ms + keep_ms, "S14", f"{batch} is kept until {horizon_ms}")
+
+
+def _is_past(batch: Stored, now_ms: int) -> bool:
+    horizon_ms = horizon_of(parse_header(batch.data))
+    return horizon_ms is not None and now_ms >= horizon_ms
 
 
 def check_damaged(log: PartitionLog, model: Model, floor: int) -> None:

@@ -53,6 +53,10 @@ class Options:
     """Appended batches count as committed before they are synced."""
     fuses: float
     """Share of calls during which the power fails."""
+    cleans: bool = False
+    """Whether a cleaner works on the log."""
+    tombstones_ms: int = 0
+    cleaner_bytes: int = 1 << 20
 
     @classmethod
     def drawn(cls, draw: random.Random) -> Options:
@@ -76,6 +80,9 @@ class Options:
             relative_max=draw.choice((RELATIVE_OFFSET_MAX, RELATIVE_OFFSET_MAX, 200)),
             relaxed=draw.random() < 0.4,
             fuses=draw.choice((0.0, 0.1, 0.3)),
+            cleans=draw.random() < 0.5,
+            tombstones_ms=draw.choice((0, 2000, DAY_MS)),
+            cleaner_bytes=draw.choice((1, 1 << 20)),
         )
 
 

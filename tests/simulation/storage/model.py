@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import Header
+from raylog.storage.batch.header import iter_headers, parse_header
+from raylog.storage.batch.records import Columns, Header, decode_batch
 
 
 class Records(NamedTuple):
@@ -32,6 +32,37 @@ class Stored(NamedTuple):
     producer: int = -1
     first_sequence: int = -1
     producer_epoch: int = -1
+    offsets: tuple[int, ...] | None = None
+    """Of its records, in a batch that was cleaned; None = there are no gaps."""
+
+    @classmethod
+    def cleaned(cls, data: bytes) -> Stored:
+        """A batch as a cleaner has left it."""
+        header = parse_header(data)
+        found = Columns([], [], None, None, None) if header.is_control else decode_batch(data, 0, header)
+        return cls(
+            header.base_offset,
+            header.next_offset,
+            data,
+            header.partition_leader_epoch,
+            Records(found.timestamps, found.keys, found.values, found.headers),
+            header.producer_id,
+            header.base_sequence,
+            header.producer_epoch,
+            tuple(found.offsets),
+        )
+
+    @property
+    def newest(self) -> int:
+        """The time that its header states."""
+        return parse_header(self.data).max_timestamp
+
+    def rows(self) -> list[tuple[int, int, bytes | None, bytes | None, object]]:
+        """Offset, time, key, value and headers of each record."""
+        offsets = range(self.base, self.end) if self.offsets is None else self.offsets
+        times, keys, values, headers = self.records
+        nothing = [None] * len(times)
+        return list(zip(offsets, times, keys or nothing, values or nothing, headers or nothing, strict=True))
 
     @property
     def last_sequence(self) -> int:
@@ -50,6 +81,8 @@ class Model:
 
     batches: list[Stored] = field(default_factory=list)
     """Every batch that was appended and not truncated, including those retention has dropped since."""
+    sent: list[Stored] = field(default_factory=list)
+    """The same, as they were appended: what producers are known by."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
     start: int = 0
     durable_start: int = 0
@@ -66,7 +99,15 @@ class Model:
     known_from: dict[int, int] = field(default_factory=dict)
     """Batches of a producer below this offset may be forgotten, because it was idle for long."""
 
+    cleaned_to: int = 0
+    """Below this offset batches were cleaned: only the last one of each producer is certain to be there."""
+
+    forgotten_to: int = 0
+    """The log was cut below what was cleaned: of a producer whose last batch lies below this, no batch may be left."""
+
     # Possible effects of a call that did not return.
+    cleanings: list[list[Stored]] = field(default_factory=list)
+    """What may stand in place of the batches in its range of offsets."""
     tail: list[Stored] = field(default_factory=list)
     epochs_begun: list[tuple[int, int]] = field(default_factory=list)
     start_wanted: int | None = None
@@ -88,6 +129,7 @@ class Model:
         """A batch was appended."""
         self.assigned(stored.epoch, stored.base)
         self.batches.append(stored)
+        self.sent.append(stored)
         self.end = stored.end
 
     def assigned(self, epoch: int, start: int) -> None:
@@ -110,7 +152,23 @@ class Model:
             self.batches = sorted(
                 {batch.data: batch for batch in (*batches, *back)}.values(), key=lambda found: found.base
             )
+            kept = {batch.data for batch in self.batches}
+            self.sent = [batch for batch in self.sent if batch.end <= self.cleaned_to or batch.data in kept]
+            self.sent = sorted(
+                {batch.data: batch for batch in (*self.sent, *back)}.values(), key=lambda found: found.base
+            )
         self.ghosts = []
+
+    def take_cleaned(self, data: bytes | None = None) -> None:
+        """What was cleaned stands in place of the old batches, if it is among the bytes that were found."""
+        present = None if data is None else {data[at : at + header.size] for at, header in iter_headers(data)}
+        for batches in self.cleanings:
+            if present is None or all(batch.data in present for batch in batches if batch.end > self.start):
+                base, end = batches[0].base, batches[-1].end
+                others = [batch for batch in self.batches if batch.end <= base or batch.base >= end]
+                self.batches = sorted([*others, *batches], key=lambda found: found.base)
+                self.cleaned_to = max(self.cleaned_to, end)
+        self.cleanings = []
 
     def cut(self, offset: int) -> None:
         """The log was truncated at `offset`, durably."""
@@ -122,14 +180,18 @@ class Model:
     def ends_at(self, end: int) -> None:
         """The log ends here, entirely on disk."""
         self.batches = [batch for batch in self.batches if batch.end <= end]
+        self.sent = [batch for batch in self.sent if batch.end <= end]
+        if end < self.cleaned_to:
+            self.cleaned_to, self.forgotten_to = end, end
         self.end = self.floor = end
         self.start, self.durable_start = min(self.start, end), min(self.durable_start, end)
         self.committed, self.kept = min(self.committed, end), min(self.kept, end)
 
     def restarted(self, offset: int) -> None:
         """Everything was dropped, and the log restarts at `offset`."""
-        self.batches, self.epochs, self.ghosts = [], [], []
+        self.batches, self.sent, self.epochs, self.ghosts = [], [], [], []
         self.start = self.durable_start = self.end = self.floor = offset
+        self.cleaned_to = self.forgotten_to = 0
 
     def starts_at(self, offset: int, *, durable: bool) -> None:
         """The log start moved up."""
@@ -146,11 +208,19 @@ class Model:
 
     def last_of(self, producer: int, behind: list[Stored] | None = None) -> Stored | None:
         """The last batch of a producer, in the log or in a list of batches to append."""
-        batches = [*self.batches, *(behind or ())]
+        batches = [*self.sent, *(behind or ())]
         return next((batch for batch in reversed(batches) if batch.producer == producer), None)
+
+    def may_have_forgotten(self, last: Stored) -> bool:
+        """Whether a producer, by its last batch, may be known by earlier ones only, because that one was cleaned.
+
+        So after the log was cut below what was cleaned, or after the producer was idle for long.
+        """
+        idle_to = self.known_from.get(last.producer, 0) if self.cleaned_to else 0
+        return last.base < max(self.forgotten_to, idle_to)
 
     def turn_of(self, producer: int) -> list[Stored]:
         """The batches of a producer in its latest epoch."""
         last = self.last_of(producer)
-        found = [batch for batch in self.batches if batch.producer == producer]
+        found = [batch for batch in self.sent if batch.producer == producer]
         return [batch for batch in found if last is not None and batch.producer_epoch == last.producer_epoch]

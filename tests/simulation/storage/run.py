@@ -54,6 +54,7 @@ class StorageRun(Calls):
             (self.delete_records, 3),
             (self.retain, 4),
             (self.purge, 3),
+            (self.clean, 6 if self.options.cleans else 0),
             (self.change_folders, 5),
             (self.close, 3),
             (self.kill, 3),
@@ -134,7 +135,8 @@ class StorageRun(Calls):
         faults.room = self.draw.choice((0, 50, 700, 5000))
         calls = (self.append, self.append, self.replicate, self.sync, self.elect, self.commit, self.truncate)
         try:
-            for verb in self.draw.choices((*calls, self.retain, self.look_up, self.close), k=6):
+            cleans = (self.clean,) if self.options.cleans else ()
+            for verb in self.draw.choices((*calls, *cleans, self.retain, self.look_up, self.close), k=6):
                 self.note(f"  on a full disk: {verb.__name__}")
                 verb()
         finally:

@@ -11,6 +11,7 @@ from raylog.actors.naming import INTERNAL_PREFIX
 from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig, doze_after_ms, sleep_after_ms
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.vouching import Pace
+from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.log.partition_log import LogConfig
 
 if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
@@ -51,11 +52,38 @@ def topic_settings(
         max_message_bytes=config.max_message_bytes,
         message_timestamp_before_max_ms=LONG_MAX if internal else config.message_timestamp_before_max_ms,
         message_timestamp_after_max_ms=LONG_MAX if internal else config.message_timestamp_after_max_ms,
+        compaction=_compaction(config),
+        deletes="delete" in config.cleanup_policy,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
     )
     return log, FlushPolicy(messages=config.flush_messages, ms=config.flush_ms)
+
+
+def _compaction(config: TopicConfig) -> CompactionRules | None:
+    if "compact" not in config.cleanup_policy:
+        return None
+    return CompactionRules(
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerPace:
+    """How often a replica looks whether its log has to be cleaned, and how many bytes a second that takes at most."""
+
+    backoff_ms: int
+    bytes_per_s: int
+
+
+def cleaner_pace(cluster: Mapping[str, str]) -> CleanerPace:
+    """Return how often a replica looks whether it has to be cleaned, and how fast that goes."""
+    found = ClusterConfig.from_dict(cluster)
+    return CleanerPace(found.log_cleaner_backoff_ms, found.log_cleaner_io_max_bytes_per_second)
 
 
 def log_settings(spec: ReplicaSpec) -> tuple[LogConfig, FlushPolicy]:

@@ -93,14 +93,20 @@ def majority(replication_factor: int) -> int:
 class TopicConfig:
     """A topic's settings as values: milliseconds, bytes, counts."""
 
+    cleanup_policy: frozenset[str]
+    """`delete`, `compact`, or both."""
+    delete_retention_ms: int
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
     index_interval_bytes: int
+    max_compaction_lag_ms: int
     max_message_bytes: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
     message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
     min_insync_replicas: int | None
     """None = not set: a majority of the replication factor, see :meth:`min_insync`."""
     retention_bytes: int
@@ -119,14 +125,19 @@ class TopicConfig:
 
         own_minimum = text("min.insync.replicas")
         return cls(
+            cleanup_policy=frozenset(text("cleanup.policy").split(",")),
+            delete_retention_ms=int(text("delete.retention.ms")),
             file_delete_delay_ms=int(text("file.delete.delay.ms")),
             flush_messages=int(text("flush.messages")),
             flush_ms=int(text("flush.ms")),
             index_interval_bytes=int(text("index.interval.bytes")),
+            max_compaction_lag_ms=int(text("max.compaction.lag.ms")),
             max_message_bytes=int(text("max.message.bytes")),
             message_timestamp_after_max_ms=int(text("message.timestamp.after.max.ms")),
             message_timestamp_before_max_ms=int(text("message.timestamp.before.max.ms")),
             message_timestamp_type=text("message.timestamp.type"),
+            min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+            min_compaction_lag_ms=int(text("min.compaction.lag.ms")),
             min_insync_replicas=int(own_minimum) if own_minimum else None,
             retention_bytes=int(text("retention.bytes")),
             retention_ms=int(text("retention.ms")),
@@ -158,6 +169,8 @@ class ClusterConfig:
     leader_imbalance_per_broker_percentage: int
     log_message_timestamp_after_max_ms: int
     log_message_timestamp_before_max_ms: int
+    log_cleaner_backoff_ms: int
+    log_cleaner_io_max_bytes_per_second: int
     log_retention_check_interval_ms: int
     metadata_log_max_record_bytes_between_snapshots: int
     metadata_voters_max: int

@@ -18,7 +18,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One setting. ``kind`` is "int", "bool", "choice" or "list" (of choices, separated by commas)."""
+    """One setting. ``kind`` is "int", "ratio", "bool", "choice" or "list" (of choices, separated by commas)."""
 
     name: str
     kind: str
@@ -38,6 +38,8 @@ class ConfigKey:
             return self._read_bool(value)
         if self.kind == "int":
             return self._read_int(value)
+        if self.kind == "ratio":
+            return self._read_ratio(value)
         if self.kind == "choice":
             return self._read_choice(str(value).strip())
         return self._read_list(str(value))
@@ -56,6 +58,17 @@ class ConfigKey:
         except ValueError:
             raise InvalidConfig(f"{self.name} is a whole number, not {value!r}.") from None
         if not self.minimum <= number <= self.maximum:
+            raise InvalidConfig(f"{self.name} is {self.legal()}, not {number}.")
+        return str(number)
+
+    def _read_ratio(self, value: object) -> str:
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+                raise ValueError(value)
+            number = float(value)
+        except ValueError:
+            raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.") from None
+        if not 0 <= number <= 1:
             raise InvalidConfig(f"{self.name} is {self.legal()}, not {number}.")
         return str(number)
 
@@ -78,6 +91,8 @@ class ConfigKey:
         """Return the legal values as words, for messages and for the documentation."""
         if self.kind == "bool":
             return "true or false"
+        if self.kind == "ratio":
+            return "0 to 1"
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "list":
@@ -100,11 +115,30 @@ TOPIC_KEYS: Final = _keys(
         name="cleanup.policy",
         kind="list",
         default="delete",
-        choices=("delete",),
-        refused={
-            "compact": "cleanup.policy=compact is not possible yet: this version has no log cleaner; use 'delete'."
-        },
-        doc="What happens to old segments: `delete` removes them by `retention.ms` and `retention.bytes`.",
+        choices=("delete", "compact"),
+        doc="What happens to old segments: `delete` removes them by `retention.ms` and `retention.bytes`, `compact` "
+        "keeps the last record of each key; `compact,delete` does both.",
+    ),
+    _int(
+        "delete.retention.ms",
+        _DAY_MS,
+        0,
+        "How long a record without a value stays in a compacted topic, so that readers learn that its key was removed.",
+    ),
+    _int(
+        "max.compaction.lag.ms",
+        LONG_MAX,
+        1,
+        "How long a record may wait until it is compacted, however little there is to gain.",
+    ),
+    _int(
+        "min.compaction.lag.ms", 0, 0, "How long a record is kept in a compacted topic even if a newer one has its key."
+    ),
+    ConfigKey(
+        name="min.cleanable.dirty.ratio",
+        kind="ratio",
+        default="0.5",
+        doc="Share of a compacted partition's bytes that must be new since its last cleaning, for the next one.",
     ),
     ConfigKey(
         name="compression.type",
@@ -264,6 +298,18 @@ CLUSTER_KEYS: Final = _keys(
     ),
     _int("log.message.timestamp.after.max.ms", 3_600_000, 0, "`message.timestamp.after.max.ms` of topics without it."),
     _int("log.message.timestamp.before.max.ms", LONG_MAX, 0, "`message.timestamp.before.max.ms` of topics without it."),
+    _int(
+        "log.cleaner.backoff.ms",
+        15_000,
+        1,
+        "How often replicas of compacted topics look whether there is enough to clean.",
+    ),
+    _int(
+        "log.cleaner.io.max.bytes.per.second",
+        LONG_MAX,
+        1,
+        "Bytes per second that the cleaner of a broker reads and writes at most.",
+    ),
     _int("log.retention.check.interval.ms", 300_000, 1, "How often replicas look for segments that retention removes."),
     _int(
         "metadata.log.max.record.bytes.between.snapshots",

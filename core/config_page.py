@@ -20,7 +20,19 @@ SINCE: Final = dict.fromkeys(
         "replica.sync.time.max.ms",
     ),
     "0.2",
-) | dict.fromkeys(("replica.doze.after.ms", "replica.sleep.after.ms"), "0.3")
+) | dict.fromkeys(
+    (
+        "delete.retention.ms",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.io.max.bytes.per.second",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "replica.doze.after.ms",
+        "replica.sleep.after.ms",
+    ),
+    "0.3",
+)
 """Release that brought a key, where that is not the first one."""
 
 

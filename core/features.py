@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 
 LEVELS: Final[Mapping[int, str]] = {
     1: "0.2.0: the first; everything else",
-    2: "0.2.0: partitions sleep: metadata records `PartitionAsleep` and `PartitionsBornAsleep`",
+    2: "0.2.0: partitions sleep: metadata records `PartitionAsleep` and `PartitionsBornAsleep`; topics are compacted",
 }
 """Every level that was ever given out, and what came with it."""
+COMPACTION_LEVEL: Final = 2
+"""From this level on a topic may have `cleanup.policy=compact`."""
 FIRST_LEVEL: Final = 1
 """The level of a cluster whose metadata has no level, and of a broker that registers without one."""
 

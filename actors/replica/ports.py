@@ -39,6 +39,13 @@ class Appended(Protocol):
         """(leader epoch, start offset) of the epochs that began with it."""
 
 
+class Cleaning(Protocol):
+    """What compacts a log from time to time; see :class:`raylog.actors.replica.cleaner.Cleaner`."""
+
+    def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
+        """Begin a cleaning if it is due. ``now_ms`` is monotonic, ``wall_ms`` the time that deletes."""
+
+
 class EpochEntries(Protocol):
     """The leader epochs of a log."""
 

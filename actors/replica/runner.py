@@ -13,7 +13,7 @@ from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.replica.effects import ReplicaEffects
-from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
+from raylog.actors.replica.ports import Cleaning, Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
@@ -50,6 +50,7 @@ class ReplicaRunner:
         flush: FlushPolicy,
         counters: ReplicaCounters,
         retention_check_ms: int = RETENTION_CHECK_MS,
+        cleaner: Cleaning | None = None,
         machine_class: type[ReplicaMachine] = ReplicaMachine,
     ) -> None:
         """``flush``: when appended records count as durable. ``retention_check_ms``: how often old segments go."""
@@ -73,6 +74,7 @@ class ReplicaRunner:
         self._runner: Runner[ev.Event, ev.Effect] | None = None
         self._flush = flush
         self._retention_check_ms = retention_check_ms
+        self._cleaner = cleaner
         self._retention_due_ms = self._now_ms() + retention_check_ms
         self._deserted_due_ms = 0
         self._effects = ReplicaEffects(
@@ -316,6 +318,8 @@ class ReplicaRunner:
         if now_ms >= self._retention_due_ms:
             self._retention_due_ms = now_ms + self._retention_check_ms
             self.apply_retention()
+        if self._cleaner is not None and self.machine is not None and not self.machine.falls_asleep:
+            self._cleaner.tick(now_ms, self.clock.deleting_ms(), self.machine.high_watermark)
         return now_ms
 
     def next_tick_ms(self, now_ms: int, latest_ms: int) -> int:

@@ -20,6 +20,7 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.replica.beating import Beating
+from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.metrics import replica_metrics
@@ -30,6 +31,7 @@ from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.status import replica_status
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.settings import (
+    cleaner_pace,
     log_settings,
     replication_settings,
     retention_check_ms,
@@ -103,6 +105,7 @@ class ReplicaServer:
         self._opened: OpenedLog | None = None
         self._runner: ReplicaRunner | None = None
         self._keeper: WatermarkKeeper | None = None
+        self._cleaner: Cleaner | None = None
         self._flusher: Flusher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
@@ -157,6 +160,8 @@ class ReplicaServer:
         log, name = opened.log, str(self.partition)
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
         counters = ReplicaCounters()
+        cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, cleaner_pace(self.spec.cluster_config))
+        cleaner.on_closed = self._on_fatal
         self._flusher = Flusher(
             log,
             on_synced=lambda _: self._running().synced(),
@@ -172,6 +177,7 @@ class ReplicaServer:
             keeper=self._keeper,
             flush=flush,
             counters=counters,
+            cleaner=cleaner,
             retention_check_ms=retention_check_ms(self.spec.cluster_config),
             ports=ReplicaPorts(
                 send_fetch=self._send_fetch,
@@ -196,7 +202,7 @@ class ReplicaServer:
                 controller=self._link,
                 beating=self._beating,
                 report=self._report,
-                is_busy=lambda: self._stopping is not None or len(self._tasks) > OWN_TASKS,
+                is_busy=lambda: self._stopping is not None or len(self._tasks) > OWN_TASKS or cleaner.is_running,
             )
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")
 
@@ -216,6 +222,8 @@ class ReplicaServer:
         self._beating.close()
         if self._rest is not None:
             self._rest.close()
+        if self._cleaner is not None:
+            await self._cleaner.stop()
         if self._flusher is not None:
             await self._flusher.stop()
         if self._runner is not None and self._keeper is not None:

@@ -27,6 +27,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
+from raylog.core.features import COMPACTION_LEVEL
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metadata.records import (
@@ -89,7 +90,7 @@ class Topics:
             assignment = self.placed(count, factor, decision)
         else:
             assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
-        config = _checked_config(event.config, len(assignment[0]))
+        config = _checked_config(event.config, len(assignment[0]), decision.image)
         self._check_awake(config, assignment, decision.image)
         if event.validate_only:
             decision.reply(event.request, [""])
@@ -101,7 +102,7 @@ class Topics:
         wanted = self._settings.offsets_topic_replication_factor
         factor = min(wanted, len(self._liveness.able_brokers(wanted)))
         assignment = self.placed(self._settings.offsets_topic_partitions, factor, decision)
-        self._write(name, _checked_config(config, factor), assignment, decision)
+        self._write(name, _checked_config(config, factor, decision.image), assignment, decision)
 
     def delete(self, event: DeleteTopicReceived, decision: ControllerDecision) -> None:
         """Delete a topic and stop its replicas."""
@@ -132,7 +133,7 @@ class Topics:
         validate_topic_config(dict.fromkeys(event.delete), defaults_only=True)
         kept = {key: value for key, value in topic.config.items() if key not in event.delete}
         factor = min(state.replication_factor for state in topic.partitions)
-        config = _checked_config({**kept, **event.set}, factor)
+        config = _checked_config({**kept, **event.set}, factor, decision.image)
         if config != topic.config:
             decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
             kept_bytes = TopicConfig.from_dict(config).retention_bytes
@@ -250,8 +251,14 @@ class Topics:
         return tuple(tuple(brokers) for brokers in assignment)
 
 
-def _checked_config(config: Mapping[str, object], replication_factor: int) -> dict[str, str]:
+def _checked_config(config: Mapping[str, object], replication_factor: int, image: MetadataImage) -> dict[str, str]:
     checked = validate_topic_config(config)
+    if "compact" in checked.get("cleanup.policy", "") and image.feature_level < COMPACTION_LEVEL:
+        raise InvalidConfig(
+            f"cleanup.policy={checked['cleanup.policy']} needs feature level {COMPACTION_LEVEL}, and this cluster is "
+            f"at {image.feature_level}: replicas of an earlier release could not read the topic's settings. Raise it "
+            "with `raylog features upgrade`."
+        )
     needed = int(checked.get("min.insync.replicas", "1"))
     if needed > replication_factor:
         raise InvalidConfig(

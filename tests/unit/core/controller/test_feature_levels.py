@@ -7,8 +7,8 @@ import pytest
 
 from raylog.core.controller import ControllerMachine, MetadataImage, StopBrokerReceived, record_from_wire
 from raylog.core.controller.events import RaiseFeatureLevelReceived
-from raylog.core.errors import InvalidRequest, UnsupportedVersion
-from raylog.core.features import FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
+from raylog.core.errors import InvalidConfig, InvalidRequest, UnsupportedVersion
+from raylog.core.features import COMPACTION_LEVEL, FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
 from raylog.core.ids import BrokerId
 from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, FeatureLevelRaised, TopicDeleted
@@ -154,3 +154,14 @@ def test_metadata_of_an_earlier_release_is_at_the_first_level() -> None:
 
 def test_sentences_name_the_range() -> None:
     assert "level 1 to 3," in misfit("Broker 1", NEXT, 4)
+
+
+def test_topics_are_compacted_once_all_replicas_can_read_the_setting() -> None:
+    bench = of_first_release()
+    with pytest.raises(InvalidConfig, match="raylog features upgrade"):
+        bench.create(config={"cleanup.policy": "compact"})
+    for broker in (1, 2, 3):
+        bench.broker(broker, levels=NEXT)
+    raised(bench, COMPACTION_LEVEL)
+    bench.create(config={"cleanup.policy": "compact"})
+    assert bench.image.topics["flights"].config == {"cleanup.policy": "compact"}

@@ -1,0 +1,141 @@
+"""Cleans the log of a compacted partition from time to time, in a thread of its own. Owned by the replica's shell.
+
+One cleaning at a time runs on a data directory: its lock is a file there. May touch: the log's files, that lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from raylog.actors.settings import CleanerPace
+from raylog.core.errors import RaylogError
+from raylog.storage.cleaner.cleaning import Cleaned, CleaningAborted, CleaningOrder, clean, discard_quietly
+from raylog.storage.folder_lock import FolderLock
+from raylog.storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+LOCK: Final = "cleaner.lock"
+LONGEST_PAUSE_S: Final = 1.0
+"""A throttled cleaning looks at least so often whether it is to end."""
+
+
+class Throttle:
+    """Slows a thread down to so many bytes a second, and ends it when it is no longer wanted."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        """Begin now."""
+        self._bytes_per_s = bytes_per_s
+        self._began_s = time.monotonic()
+        self._bytes = 0
+        self._is_over = threading.Event()
+
+    def pace(self, count: int) -> None:
+        """Count these bytes, and sleep while they are too many. Raises CleaningAborted."""
+        self._bytes += count
+        while not self._is_over.is_set():
+            early_s = self._bytes / self._bytes_per_s - (time.monotonic() - self._began_s)
+            if early_s <= 0:
+                return
+            self._is_over.wait(min(early_s, LONGEST_PAUSE_S))
+        raise CleaningAborted("the replica stops")
+
+    def end(self) -> None:
+        """Have the next call of `pace` raise."""
+        self._is_over.set()
+
+
+@dataclass(slots=True)
+class Cleaner:
+    """The cleanings of one log, one after the other. `tick` begins one if it is due."""
+
+    log: PartitionLog
+    directory: Path
+    name: str
+    pace: CleanerPace
+    on_closed: Callable[[str], None] = lambda _: None
+    """Called when the log was closed by an error of the disk."""
+    _due_ms: int = 0
+    _task: asyncio.Task[None] | None = None
+    _throttle: Throttle | None = None
+
+    def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
+        """Look whether a cleaning is due, and begin it. `now_ms` is monotonic, `wall_ms` the time that deletes."""
+        rules = self.log.config.compaction
+        if rules is None or self._task is not None or now_ms < self._due_ms:
+            return
+        self._due_ms = now_ms + self.pace.backoff_ms
+        try:
+            order = self.log.order_cleaning(high_watermark, wall_ms, rules)
+        except RaylogError as error:
+            self._failed(error)
+            return
+        if order is not None:
+            self._task = asyncio.create_task(self._run(order), name=f"clean {self.name}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a cleaning runs."""
+        return self._task is not None
+
+    async def stop(self) -> None:
+        """End a cleaning that runs; what it has made is removed."""
+        if self._throttle is not None:
+            self._throttle.end()
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _run(self, order: CleaningOrder) -> None:
+        throttle = self._throttle = Throttle(self.pace.bytes_per_s)
+        try:
+            cleaned = await asyncio.get_running_loop().run_in_executor(None, self._clean, order, throttle)
+            if cleaned is not None:
+                self._take(cleaned)
+        except CleaningAborted as reason:
+            logger.info("%s is not cleaned now: %s", self.name, reason)
+        except Exception as error:  # any error: the log is as it was, and the next look tries again
+            self._failed(error)
+        finally:
+            self._task = self._throttle = None
+
+    def _clean(self, order: CleaningOrder, throttle: Throttle) -> Cleaned | None:
+        """Clean, unless another replica of this data directory does; in a thread."""
+        try:
+            lock = FolderLock(self.directory, self.directory / LOCK, wait_s=0)
+        except RaylogError:
+            return None  # the next look tries again
+        try:
+            return clean(order, pace=throttle.pace)
+        finally:
+            lock.release()
+
+    def _take(self, cleaned: Cleaned) -> None:
+        try:
+            is_taken = self.log.take_cleaned(cleaned, cleaned.order.now_ms)
+        except RaylogError as error:
+            self.on_closed(
+                f"{self.name}: a cleaned segment could not be put in place ({error}); restarting to recover."
+            )
+            raise
+        if not is_taken:
+            discard_quietly(cleaned)
+            return
+        logger.info(
+            "%s was cleaned up to offset %d: %d of %d records stay, %d of %d bytes",
+            self.name,
+            cleaned.order.next_offset,
+            cleaned.records_kept,
+            cleaned.records_read,
+            cleaned.bytes_written,
+            cleaned.bytes_read,
+        )
+
+    def _failed(self, error: Exception) -> None:
+        logger.warning("%s could not be cleaned, the next try follows: %s", self.name, error)

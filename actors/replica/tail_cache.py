@@ -42,7 +42,9 @@ class TailCache:
     def read(self, offset: int, max_bytes: int, upper: int) -> Records:
         """Whole batches as :meth:`Log.read` gives them; raises what it raises."""
         if offset >= self._log.log_start_offset:
-            if offset == self._first and self._end <= upper and len(self._appended) <= max_bytes:
+            # A follower's appends are not noted: behind those of an earlier leadership, the log may have more.
+            is_all = self._end == self._log.log_end_offset or self._end == upper
+            if offset == self._first and self._end <= upper and is_all and len(self._appended) <= max_bytes:
                 return self._appended
             if self._last_read == (offset, max_bytes, upper):
                 return self._found

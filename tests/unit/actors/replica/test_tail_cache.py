@@ -22,6 +22,10 @@ class CountedLog:
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
 
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
     def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
         self.reads += 1
         return self.log.read(offset, max_bytes, upper)
@@ -54,6 +58,13 @@ def test_what_was_appended_last_is_read_from_memory_as_the_file_has_it(counted: 
     append(counted, tail, b"b", b"c")
     assert bytes(tail.read(1, 1 << 20, 3)) == counted.log.read(1, 1 << 20, 3)
     assert counted.reads == 0
+
+
+def test_records_behind_an_earlier_leaderships_append_are_read_too(counted: CountedLog, tail: TailCache) -> None:
+    append(counted, tail, b"a")
+    counted.log.append_as_follower(batch(b"b", base_offset=1, partition_leader_epoch=1), NOW)
+    assert bytes(tail.read(0, 1 << 20, 1)) == counted.log.read(0, 1 << 20, 1)
+    assert bytes(tail.read(0, 1 << 20, 2)) == counted.log.read(0, 1 << 20, 2)
 
 
 def test_nothing_is_given_above_the_upper_offset_or_over_the_bytes_wanted(counted: CountedLog, tail: TailCache) -> None:

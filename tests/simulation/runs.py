@@ -22,7 +22,7 @@ from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
 from tests.simulation.quorum.disk import Broken
 from tests.simulation.quorum.play import play as play_quorum
 from tests.simulation.results import Result
-from tests.simulation.storage.runs import STORAGE, run_storage
+from tests.simulation.storage.runs import STORAGE, STORAGE_CLEANER, run_storage
 from tests.simulation.stories.stories import STORIES as SCRIPTS
 from tests.simulation.whole.plan import WHOLE_PROFILES
 from tests.simulation.whole.runs import run_whole
@@ -34,7 +34,9 @@ METADATA = "metadata"
 STORIES = "stories"
 """The scripted stories of partitions, one a seed, for what is too rare in random schedules."""
 ALL = "all"
-ALL_PROFILES = tuple(sorted((*PROFILES, METADATA, REBALANCE_STORM, STORAGE, STORIES, VOTERS, *WHOLE_PROFILES)))
+ALL_PROFILES = tuple(
+    sorted((*PROFILES, METADATA, REBALANCE_STORM, STORAGE, STORAGE_CLEANER, STORIES, VOTERS, *WHOLE_PROFILES))
+)
 """Every profile of every world; ``all`` runs them one after another."""
 
 
@@ -52,8 +54,8 @@ def run_seed(
     """
     if profile in (VOTERS, METADATA):
         return _run_quorum(seed, profile)
-    if profile == STORAGE:
-        return run_storage(seed)
+    if profile in (STORAGE, STORAGE_CLEANER):
+        return run_storage(seed, profile)
     if profile in WHOLE_PROFILES:
         return run_whole(seed, profile)
     began = time.process_time()

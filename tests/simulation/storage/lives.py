@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -80,19 +80,23 @@ class Options:
             relative_max=draw.choice((RELATIVE_OFFSET_MAX, RELATIVE_OFFSET_MAX, 200)),
             relaxed=draw.random() < 0.4,
             fuses=draw.choice((0.0, 0.1, 0.3)),
-            cleans=draw.random() < 0.5,
-            tombstones_ms=draw.choice((0, 2000, DAY_MS)),
-            cleaner_bytes=draw.choice((1, 1 << 20)),
         )
+
+    def with_cleaner(self, draw: random.Random) -> Options:
+        """The same, with a cleaner that works on the log."""
+        tombstones_ms, cleaner_bytes = draw.choice((0, 2000, DAY_MS)), draw.choice((1, 1 << 20))
+        return replace(self, cleans=True, tombstones_ms=tombstones_ms, cleaner_bytes=cleaner_bytes)
 
 
 class Lives:
     """A log, its disk and its model, from life to life."""
 
-    def __init__(self, seed: int) -> None:
-        """Draw the options; `run` does the rest."""
+    def __init__(self, seed: int, *, cleans: bool = False) -> None:
+        """Draw the options; `run` does the rest. `cleans`: a cleaner works on the log."""
         self.draw = random.Random(seed)
         self.options = Options.drawn(self.draw)
+        if cleans:
+            self.options = self.options.with_cleaner(self.draw)
         self.files = VirtualFileSystem()
         self.sector = self.draw.choice((512, 512, 4096))
         self.disk = self._new_disk({})

@@ -1,4 +1,4 @@
-"""One seed of the profile `storage`, and its result."""
+"""One seed of the profile `storage`, or of `storage-cleaner`, and its result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from tests.simulation.storage.run import StorageRun
 from tests.simulation.world import Violation
 
 STORAGE = "storage"
+STORAGE_CLEANER = "storage-cleaner"
+"""The same with a cleaner, for compacted logs."""
 
 
-def run_storage(seed: int) -> Result:
+def run_storage(seed: int, profile: str = STORAGE) -> Result:
     """Run a seed to its end or to the first violation; an error without an injected cause is one."""
     began = time.process_time()
-    run = StorageRun(seed)
+    run = StorageRun(seed, cleans=profile == STORAGE_CLEANER)
     violation: Violation | None = None
     try:
         run.run()
@@ -29,7 +31,7 @@ def run_storage(seed: int) -> Result:
         run.note(f"VIOLATION {violation}")
     return Result(
         seed=seed,
-        profile=STORAGE,
+        profile=profile,
         violation=violation,
         story=list(run.story),
         events=run.events + run.disk.changes,

@@ -38,7 +38,7 @@ def listen(folder: Path) -> socket.socket:
         listener.setblocking(False)
         listener.bind(_address(folder))
         listener.listen(1024)
-    except BaseException:
+    except BaseException:  # any error: the socket has no other owner
         listener.close()
         raise
     return listener
@@ -51,7 +51,7 @@ def connect(folder: Path) -> socket.socket:
         channel.setblocking(False)  # where the broker accepts none, this fails, and is tried again later
         channel.connect(_address(folder))
         peer_pid(channel)
-    except BaseException:
+    except BaseException:  # any error: the socket has no other owner
         channel.close()
         raise
     return channel

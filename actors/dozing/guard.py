@@ -93,7 +93,7 @@ class Guard:
                 timeout=START_TIMEOUT_S,
                 check=True,
             )
-        except BaseException:
+        except BaseException:  # any error, or an end of the thread: the pipe has no other owner
             os.close(writing)
             raise
         finally:

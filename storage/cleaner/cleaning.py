@@ -91,7 +91,7 @@ def clean(
     done = Cleaned(order)
     try:
         _rewrite(order, done, _survivors(order, done, pace, memory_bytes), pace)
-    except BaseException:
+    except BaseException:  # any error, or an end of the thread: no file may stay
         done.discard()
         raise
     return done
@@ -153,7 +153,7 @@ def _rewrite_group(
                 writer.batch(data, position, header, chosen, tombstones, is_last=is_last)
         new = writer.finish()
         pace(new.size)
-    except BaseException:
+    except BaseException:  # any error, or an end of the thread: no file may stay
         writer.discard()
         raise
     done.records_kept += writer.records

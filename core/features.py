@@ -14,10 +14,16 @@ from typing import Final, NamedTuple
 LEVELS: Final[Mapping[int, str]] = {
     1: "0.2.0: the first; everything else",
     2: "0.2.0: partitions sleep: metadata records `PartitionAsleep` and `PartitionsBornAsleep`; topics are compacted",
+    3: "0.2.0: transactions: coordinators of kind `transaction`, markers in partitions, pending offsets of groups; "
+    "topics with `message.timestamp.type=LogAppendTime` or a `compression.type` of their own",
 }
 """Every level that was ever given out, and what came with it."""
 COMPACTION_LEVEL: Final = 2
 """From this level on a topic may have `cleanup.policy=compact`."""
+TRANSACTIONS_LEVEL: Final = 3
+"""From this level on producers may have a transactional id."""
+REWRITING_LEVEL: Final = 3
+"""From this level on a topic may have `message.timestamp.type=LogAppendTime`, and a `compression.type`."""
 FIRST_LEVEL: Final = 1
 """The level of a cluster whose metadata has no level, and of a broker that registers without one."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from raylog.core.features import REWRITING_LEVEL
 from raylog.protocol.message import Description, Empty, Int64, Message, Setting
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
@@ -47,6 +48,29 @@ class AlterTopicConfigRequest(Message, frozen=True):
     topic: str
     set: Mapping[str, Setting]
     delete: Sequence[str]
+
+
+class DescribeConfigsRequest(Message, frozen=True):
+    """Describe every setting of a topic, with its origin.
+
+    ``topic``: None = the settings of the cluster.
+    """
+
+    topic: str | None = None
+
+
+class DescribedConfig(Message, frozen=True):
+    """One setting: the value that counts, and ``origin``: ``topic``, ``cluster`` or ``default``.
+
+    ``default``: its value without any configuration. ``legal``: the legal values, in words.
+    """
+
+    name: str
+    value: str
+    origin: str
+    default: str
+    legal: str = ""
+    meaning: str = ""
 
 
 class CreatePartitionsRequest(Message, frozen=True):
@@ -248,6 +272,9 @@ class DescribeClusterReply(Description, frozen=True):
 CREATE_TOPIC: Final = Method("create_topic", CreateTopicRequest, CreateTopicReply, CLIENT, forwarded=True)
 DELETE_TOPIC: Final = Method("delete_topic", DeleteTopicRequest, Empty, CLIENT, forwarded=True)
 ALTER_TOPIC_CONFIG: Final = Method("alter_topic_config", AlterTopicConfigRequest, Empty, CLIENT, forwarded=True)
+DESCRIBE_CONFIGS: Final = Method(
+    "describe_configs", DescribeConfigsRequest, list[DescribedConfig], CLIENT, forwarded=True, since=REWRITING_LEVEL
+)
 CREATE_PARTITIONS: Final = Method("create_partitions", CreatePartitionsRequest, Empty, CLIENT, forwarded=True)
 ALTER_PARTITION_REASSIGNMENTS: Final = Method(
     "alter_partition_reassignments", AlterPartitionReassignmentsRequest, Empty, CLIENT, forwarded=True
@@ -277,6 +304,7 @@ FORWARDED: Final[tuple[AnyMethod, ...]] = (
     CREATE_TOPIC,
     DELETE_TOPIC,
     ALTER_TOPIC_CONFIG,
+    DESCRIBE_CONFIGS,
     CREATE_PARTITIONS,
     ALTER_PARTITION_REASSIGNMENTS,
     LIST_PARTITION_REASSIGNMENTS,

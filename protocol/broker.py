@@ -96,9 +96,9 @@ class InitProducerIdReply(Message, frozen=True):
 
 
 class FindCoordinatorRequest(Message, frozen=True):
-    """Find the coordinator of a group, and start it if it does not run.
+    """Find the coordinator of a group or of a transactional id, and start it if it does not run.
 
-    ``key_type``: ``group``. ``key``: the group's id.
+    ``key_type``: ``group`` or ``transaction``. ``key``: the group's id, or the transactional id.
     """
 
     key_type: str
@@ -106,7 +106,7 @@ class FindCoordinatorRequest(Message, frozen=True):
 
 
 class FindCoordinatorReply(Message, frozen=True):
-    """``index``: the partition of the offsets topic that the coordinator owns."""
+    """``index``: the partition of the internal topic that the coordinator owns."""
 
     index: Int64
     host: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import FIRST_LEVEL
@@ -68,18 +68,21 @@ class RegisterReplicaRequest(Message, frozen=True):
 class RegisterReplicaReply(Message, frozen=True):
     """``state``: the partition's state as ``core/partition.py`` writes it.
 
-    ``controller_epoch``: -1 = the controller takes no statements of brokers about their replicas.
+    ``controller_epoch``: -1 = the controller takes no statements of brokers about their replicas. ``topic_config``: the
+    topic's settings, which may have changed since the process was first made; None = not stated.
     """
 
     incarnation: Int64
     state: Sequence[Any]
     controller_epoch: Int64 = NONE
+    topic_config: Mapping[str, str] | None = None
 
 
 class RegisterCoordinatorRequest(Message, frozen=True):
     """Register a coordinator on this connection, which is its session from then on.
 
-    ``kind``: ``group``. ``index``: the partition of its topic. ``epoch``: -1 = a new process, which gets one.
+    ``kind``: ``group`` or ``transaction``. ``index``: the partition of its topic. ``epoch``: -1 = a new process, which
+    gets one.
     """
 
     kind: str

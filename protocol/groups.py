@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, Endpoint, Method
 
@@ -153,6 +154,36 @@ class OffsetCommitResult(Message, frozen=True):
     error_code: Int64
 
 
+class TxnOffsetCommitRequest(Message, frozen=True):
+    """Commit offsets with a transaction, as a member of a generation: they take effect when the transaction commits.
+
+    The group has to be added to the transaction first. ``generation_id`` -1 with an empty ``member_id``: of a group
+    without members.
+    """
+
+    group_id: str
+    generation_id: Int64
+    member_id: str
+    group_instance_id: str | None
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int64
+    offsets: Sequence[OffsetCommitPartition]
+
+
+class EndTxnOffsetsRequest(Message, frozen=True):
+    """End the transaction of a producer in this group: its offsets take effect, or are forgotten.
+
+    ``producer_epoch`` and ``coordinator_epoch``: as in ``write_txn_markers``.
+    """
+
+    group_id: str
+    producer_id: Int64
+    producer_epoch: Int64
+    coordinator_epoch: Int64
+    committed: bool
+
+
 class OffsetFetchPartition(Message, frozen=True):
     """A partition in a request about committed offsets."""
 
@@ -164,11 +195,13 @@ class OffsetFetchPartition(Message, frozen=True):
 class OffsetFetchRequest(Message, frozen=True):
     """Get the committed offsets of a group.
 
-    ``partitions``: None = all that have one.
+    ``partitions``: None = all that have one. ``require_stable``: refused with UNSTABLE_OFFSET_COMMIT while an open
+    transaction has offsets of one of them.
     """
 
     group_id: str
     partitions: Sequence[OffsetFetchPartition] | None
+    require_stable: bool = False
 
 
 class OffsetFetchResult(Message, frozen=True):
@@ -229,6 +262,19 @@ class DescribedMember(Description, frozen=True):
     assignment: bytes
 
 
+class PendingOffset(Message, frozen=True):
+    """An offset that a transaction commits when it commits."""
+
+    producer_id: Int64
+    producer_epoch: Int64
+    topic_id: str
+    topic: str
+    partition: Int64
+    committed_offset: Int64
+    committed_leader_epoch: Int64
+    committed_metadata: str
+
+
 class DescribeGroupReply(Description, frozen=True):
     """``protocol`` and ``leader`` are None before the first round has ended."""
 
@@ -242,6 +288,7 @@ class DescribeGroupReply(Description, frozen=True):
     leader: str | None
     members: Sequence[DescribedMember]
     offsets: Sequence[OffsetFetchResult]
+    pending_offsets: Sequence[PendingOffset] = ()
 
 
 class DeleteGroupRequest(Message, frozen=True):
@@ -264,12 +311,16 @@ class CommittedOffset(Message, frozen=True):
 
 
 class GroupFigures(Message, frozen=True):
-    """A group in the figures of its coordinator; ``members`` counts them."""
+    """A group in the figures of its coordinator; ``members`` counts them.
+
+    ``pending_offsets`` counts what open transactions are about to commit.
+    """
 
     group_id: str
     state: str
     members: Int64
     offsets: Sequence[CommittedOffset]
+    pending_offsets: Int64 = 0
 
 
 class CoordinatorMetricsReply(Description, frozen=True):
@@ -285,6 +336,10 @@ SYNC_GROUP: Final = Method("sync_group", SyncGroupRequest, SyncGroupReply, CLIEN
 HEARTBEAT: Final = Method("heartbeat", HeartbeatRequest, Empty, CLIENT)
 LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], CLIENT)
 OFFSET_COMMIT: Final = Method("offset_commit", OffsetCommitRequest, list[OffsetCommitResult], CLIENT)
+TXN_OFFSET_COMMIT: Final = Method(
+    "txn_offset_commit", TxnOffsetCommitRequest, list[OffsetCommitResult], CLIENT, since=TRANSACTIONS_LEVEL
+)
+END_TXN_OFFSETS: Final = Method("end_txn_offsets", EndTxnOffsetsRequest, Empty, CLUSTER, since=TRANSACTIONS_LEVEL)
 OFFSET_FETCH: Final = Method("offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], CLIENT)
 OFFSET_DELETE: Final = Method("offset_delete", OffsetDeleteRequest, list[OffsetDeleteResult], CLIENT)
 LIST_GROUPS: Final = Method("list_groups", ListGroupsRequest, list[ListedGroup], CLIENT)
@@ -300,6 +355,8 @@ GROUP_COORDINATOR: Final = Endpoint.of(
         HEARTBEAT,
         LEAVE_GROUP,
         OFFSET_COMMIT,
+        TXN_OFFSET_COMMIT,
+        END_TXN_OFFSETS,
         OFFSET_FETCH,
         OFFSET_DELETE,
         LIST_GROUPS,

@@ -11,11 +11,13 @@ from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.method import AnyMethod, Endpoint
 from raylog.protocol.notifications import BROKER_SESSION, REPLICA_SESSION
 from raylog.protocol.replica import REPLICA
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     BROKER,
     REPLICA,
     GROUP_COORDINATOR,
+    TRANSACTION_COORDINATOR,
     CONTROLLER,
     BROKER_SESSION,
     REPLICA_SESSION,

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.protocol.message import Description, Int64, Message
+from raylog.core.features import TRANSACTIONS_LEVEL
+from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, READER, AnyMethod, Endpoint, Method, TokenScope
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+"""Isolation level of readers that see no record of a transaction before it is committed, and none that is aborted."""
 
 
 class ProduceRequest(Message, frozen=True):
@@ -24,17 +29,21 @@ class ProduceRequest(Message, frozen=True):
 
 
 class ProduceReply(Message, frozen=True):
-    """``base_offset``: of the first record; -1 = not known, the batch had been appended long ago."""
+    """``base_offset``: of the first record; -1 = not known, the batch had been appended long ago.
+
+    ``log_append_time_ms``: the time that the leader gave all records; -1 = they have those of their producer.
+    """
 
     base_offset: Int64
     log_start_offset: Int64
+    log_append_time_ms: Int64 = -1
 
 
 class FetchRequest(Message, frozen=True):
     """Read record batches from an offset on, below the high watermark.
 
     Waits up to ``max_wait_ms`` until there are ``min_bytes``. ``max_bytes``: at most, but always one batch.
-    ``isolation_level``: 0 = read uncommitted; others are not used yet.
+    ``isolation_level``: 0 = read uncommitted; 1 = read committed, below the last stable offset.
     """
 
     topic_id: str
@@ -47,12 +56,24 @@ class FetchRequest(Message, frozen=True):
     isolation_level: Int64
 
 
+class AbortedTxn(Message, frozen=True):
+    """The batches of a producer are to be skipped from ``first_offset`` on, up to its next abort marker."""
+
+    producer_id: Int64
+    first_offset: Int64
+
+
 class FetchReply(Message, frozen=True):
-    """The payload holds whole batches, the first of which may begin below the offset. -1 = not known yet."""
+    """The payload holds whole batches, the first of which may begin below the offset. -1 = not known yet.
+
+    ``last_stable_offset``: to readers of committed records; to others the high watermark. ``aborted``: to the former,
+    the transactions with records in the payload that were aborted, by their first offsets.
+    """
 
     high_watermark: Int64
     last_stable_offset: Int64
     log_start_offset: Int64
+    aborted: Sequence[AbortedTxn] = ()
 
 
 class FetchNearRequest(Message, frozen=True):
@@ -91,19 +112,22 @@ class FetchNearReply(Message, frozen=True):
     last_stable_offset: Int64
     log_start_offset: Int64
     slices: Sequence[NearSlice] = ()
+    aborted: Sequence[AbortedTxn] = ()
 
 
 class ListOffsetsRequest(Message, frozen=True):
     """Look an offset up by time.
 
     ``timestamp``: milliseconds since 1970, for the first record at or after it; -1 = the end that consumers see,
-    -2 = the start of the log, -3 = the record with the highest timestamp.
+    -2 = the start of the log, -3 = the record with the highest timestamp. ``isolation_level`` 1: only below the last
+    stable offset, which is then the end.
     """
 
     topic_id: str
     partition: Int64
     current_leader_epoch: Int64
     timestamp: Int64
+    isolation_level: Int64 = 0
 
 
 class ListOffsetsReply(Message, frozen=True):
@@ -187,6 +211,43 @@ class DeleteRecordsReply(Message, frozen=True):
     low_watermark: Int64
 
 
+class WriteTxnMarkersRequest(Message, frozen=True):
+    """End the transaction of a producer in this partition; answered when every in-sync replica has the marker.
+
+    ``producer_epoch``: that of the producer's next transaction, which is higher than that of its records. A marker
+    with the epoch that the partition knows already was written before, and is answered without another.
+    ``coordinator_epoch``: of the transaction coordinator; -1 = an administrator ends a hanging transaction.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    producer_id: Int64
+    producer_epoch: Int64
+    coordinator_epoch: Int64
+    committed: bool
+    timeout_ms: Int64
+
+
+class DescribeProducersRequest(Message, frozen=True):
+    """Describe the idempotent and transactional producers that a partition knows."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+
+
+class ActiveProducer(Message, frozen=True):
+    """``txn_start_offset`` -1: no transaction is open; times in milliseconds since 1970; -1 = none."""
+
+    producer_id: Int64
+    producer_epoch: Int64
+    last_sequence: Int64
+    last_timestamp: Int64
+    coordinator_epoch: Int64
+    txn_start_offset: Int64
+
+
 class ReplicaStatusRequest(Message, frozen=True):
     """Describe a replica: role, offsets, ISR, disk."""
 
@@ -246,6 +307,18 @@ REPLICA_FETCH: Final = Method("replica_fetch", ReplicaFetchRequest, ReplicaFetch
 DELETE_RECORDS: Final = Method(
     "delete_records", DeleteRecordsRequest, DeleteRecordsReply, CLIENT, internal_role=CLUSTER, waits=True
 )
+WRITE_TXN_MARKERS: Final = Method(
+    "write_txn_markers",
+    WriteTxnMarkersRequest,
+    Empty,
+    CLIENT,
+    internal_role=CLUSTER,
+    waits=True,
+    since=TRANSACTIONS_LEVEL,
+)
+DESCRIBE_PRODUCERS: Final = Method(
+    "describe_producers", DescribeProducersRequest, list[ActiveProducer], CLIENT, since=TRANSACTIONS_LEVEL
+)
 REPLICA_STATUS: Final = Method("replica_status", ReplicaStatusRequest, ReplicaStatusReply, CLIENT)
 REPLICA_METRICS: Final = Method("replica_metrics", ReplicaMetricsRequest, ReplicaMetricsReply, CLUSTER)
 
@@ -256,6 +329,8 @@ LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
     DELETE_RECORDS,
+    WRITE_TXN_MARKERS,
+    DESCRIBE_PRODUCERS,
 )
 """What clients request of a leader; for a partition that sleeps its broker answers."""
 
@@ -269,6 +344,8 @@ REPLICA: Final = Endpoint.of(
         OFFSET_FOR_LEADER_EPOCH,
         REPLICA_FETCH,
         DELETE_RECORDS,
+        WRITE_TXN_MARKERS,
+        DESCRIBE_PRODUCERS,
         REPLICA_STATUS,
         REPLICA_METRICS,
     ),

@@ -66,7 +66,17 @@ class Request:
     with an error, so that the caller does not wait for its deadline.
     """
 
-    __slots__ = ("_correlation_id", "_open", "args", "began_ns", "connection", "is_notification", "method", "payload")
+    __slots__ = (
+        "_correlation_id",
+        "_open",
+        "append_ms",
+        "args",
+        "began_ns",
+        "connection",
+        "is_notification",
+        "method",
+        "payload",
+    )
 
     def __init__(
         self,
@@ -85,6 +95,8 @@ class Request:
         self.is_notification = is_notification
         self.began_ns = 0
         """For the handler's use: when it started this request."""
+        self.append_ms = -1
+        """For the handler's use: the time that it gave the records in the payload; -1 = none."""
         self._open = not is_notification
 
     @property

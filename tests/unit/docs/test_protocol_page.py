@@ -8,7 +8,7 @@ from raylog.protocol.page import MARK, updated
 from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in
 
 DOCUMENT = ROOT / "docs" / "protocol.md"
-QUOTED = re.compile(r"\b(?:R[1-9]|I1?[0-9]|L[1-9]|W1?[0-9]|B2)\b")
+QUOTED = re.compile(r"\b(?:R[1-9]|I1?[0-9]|L[1-9]|W1?[0-9])\b")
 
 
 def test_the_table_is_that_of_the_pages() -> None:

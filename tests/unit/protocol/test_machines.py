@@ -14,6 +14,7 @@ from raylog.actors.controller import requests as controller_requests
 from raylog.actors.groups import requests as group_requests
 from raylog.actors.groups.requests import GroupRequest
 from raylog.actors.metadata.voter import order_of
+from raylog.actors.transactions import requests as transaction_requests
 from raylog.core.controller import Refuse, Reply
 from raylog.core.controller.events import ClientRequest
 from raylog.core.errors import RaylogError
@@ -21,9 +22,11 @@ from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.message import Message
 from raylog.protocol.method import AnyMethod
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.protocol.voter import VOTER_METHODS
 from tests.unit.core.controller.bench import T0, Bench
 from tests.unit.core.groups.context import GROUP, Groups
+from tests.unit.core.transactions.context import NAME, Transactions
 from tests.unit.protocol.samples import inner
 
 ROUNDS = 30
@@ -91,6 +94,27 @@ def test_a_group_coordinator_takes_any_content(method: AnyMethod) -> None:
             method.read_reply(groups.replies[number])
         else:
             assert number in groups.refusals, args
+
+
+@pytest.mark.parametrize(
+    "method", with_builder(TRANSACTION_COORDINATOR.methods, transaction_requests.EVENTS), ids=lambda it: it.name
+)
+def test_a_transaction_coordinator_takes_any_content(method: AnyMethod) -> None:
+    chance = random.Random(method.name)
+    for _ in range(ROUNDS):
+        txns = Transactions()
+        txns.begun()
+        texts = [NAME, "Ongoing", "workers", "", "x", "é" * 300]
+        args = of_any_content(method.request, chance, texts)
+        number = txns.request = txns.request + 1
+        request = cast(GroupRequest, SimpleNamespace(method=method.name, args=args))
+        txns.step(transaction_requests.event_for(request, number, txns.now_ms))
+        txns.write_markers()
+        txns.tick(60_000)
+        if number in txns.replies:
+            method.read_reply(txns.replies[number])
+        else:
+            assert number in txns.refusals, args
 
 
 @pytest.mark.parametrize("method", VOTER_METHODS, ids=lambda it: it.name)

@@ -1,0 +1,177 @@
+"""Methods of a transaction coordinator: beginning, filling and ending transactions, as in Kafka (KIP-98, 890, 939)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from raylog.core.features import TRANSACTIONS_LEVEL
+from raylog.protocol.message import NONE, Description, Empty, Int64, Message
+from raylog.protocol.method import CLIENT, CLUSTER, Endpoint, Method
+
+
+class InitTransactionsRequest(Message, frozen=True):
+    """Get the identity of a transactional id's producer, and fence the producers that had it before.
+
+    A transaction that such a producer has left open is aborted first, unless ``keep_prepared`` (KIP-939).
+    ``producer_id`` and ``producer_epoch``: the caller's present identity; -1 = it has none.
+    ``two_phase_commit``: the caller's transactions never time out, because another system decides on them.
+    """
+
+    transactional_id: str
+    transaction_timeout_ms: Int64
+    producer_id: Int64 = NONE
+    producer_epoch: Int64 = NONE
+    two_phase_commit: bool = False
+    keep_prepared: bool = False
+
+
+class InitTransactionsReply(Message, frozen=True):
+    """The producer's identity; and, if a transaction was kept, that of the transaction, else -1."""
+
+    producer_id: Int64
+    producer_epoch: Int64
+    ongoing_producer_id: Int64 = NONE
+    ongoing_producer_epoch: Int64 = NONE
+
+
+class TxnPartition(Message, frozen=True):
+    """A partition of a transaction."""
+
+    topic_id: str
+    topic: str
+    partition: Int64
+
+
+class AddPartitionsToTxnRequest(Message, frozen=True):
+    """Add partitions to a transaction, before the first record is sent to them; the first ones begin it.
+
+    Answered when the transaction before it is ended in every partition.
+    """
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int64
+    partitions: Sequence[TxnPartition]
+
+
+class AddOffsetsToTxnRequest(Message, frozen=True):
+    """Add a group to a transaction, before offsets are committed to it; the first one begins it."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int64
+    group_id: str
+
+
+class EndTxnRequest(Message, frozen=True):
+    """Commit or abort a transaction; answered when the decision is stored.
+
+    The same request may be repeated with the same epoch when its answer was lost.
+    """
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int64
+    committed: bool
+
+
+class EndTxnReply(Message, frozen=True):
+    """The producer's identity in its next transaction (KIP-890: every end raises the epoch)."""
+
+    producer_id: Int64
+    producer_epoch: Int64
+
+
+class ListTransactionsRequest(Message, frozen=True):
+    """List the transactional ids of this coordinator.
+
+    ``states``: as in Kafka, such as ``Ongoing``; none = all. ``longer_than_ms``: open for so long; -1 = any.
+    """
+
+    states: Sequence[str] = ()
+    longer_than_ms: Int64 = NONE
+
+
+class ListedTransaction(Message, frozen=True):
+    """``state``: as in Kafka: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
+
+    transactional_id: str
+    producer_id: Int64
+    state: str
+
+
+class DescribeTransactionRequest(Message, frozen=True):
+    """Describe a transactional id and its transaction."""
+
+    transactional_id: str
+
+
+class DescribeTransactionReply(Description, frozen=True):
+    """``started_ms``: since 1970, -1 = none is open; ``timeout_ms`` -1: it does not time out."""
+
+    transactional_id: str
+    coordinator: Int64
+    producer_id: Int64
+    producer_epoch: Int64
+    state: str
+    timeout_ms: Int64
+    started_ms: Int64
+    partitions: Sequence[TxnPartition]
+    groups: Sequence[str]
+
+
+class TransactionMetricsRequest(Message, frozen=True):
+    """Get how many transactions of this coordinator are in which state, and what its process uses."""
+
+
+class TransactionMetricsReply(Description, frozen=True):
+    """``loaded`` False: the coordinator still reads its log. ``states``: state to number of transactional ids.
+
+    ``counters``: since the process started. ``longest_open_ms``: age of the oldest open transaction; -1 = none is open.
+    """
+
+    process: Mapping[str, Any]
+    loaded: bool
+    states: Mapping[str, Int64]
+    counters: Mapping[str, Int64]
+    longest_open_ms: Int64 = NONE
+
+
+INIT_TRANSACTIONS: Final = Method(
+    "init_transactions",
+    InitTransactionsRequest,
+    InitTransactionsReply,
+    CLIENT,
+    waits=True,
+    since=TRANSACTIONS_LEVEL,
+)
+ADD_PARTITIONS_TO_TXN: Final = Method(
+    "add_partitions_to_txn", AddPartitionsToTxnRequest, Empty, CLIENT, waits=True, since=TRANSACTIONS_LEVEL
+)
+ADD_OFFSETS_TO_TXN: Final = Method(
+    "add_offsets_to_txn", AddOffsetsToTxnRequest, Empty, CLIENT, waits=True, since=TRANSACTIONS_LEVEL
+)
+END_TXN: Final = Method("end_txn", EndTxnRequest, EndTxnReply, CLIENT, since=TRANSACTIONS_LEVEL)
+LIST_TRANSACTIONS: Final = Method(
+    "list_transactions", ListTransactionsRequest, list[ListedTransaction], CLIENT, since=TRANSACTIONS_LEVEL
+)
+DESCRIBE_TRANSACTION: Final = Method(
+    "describe_transaction", DescribeTransactionRequest, DescribeTransactionReply, CLIENT, since=TRANSACTIONS_LEVEL
+)
+TRANSACTION_METRICS: Final = Method(
+    "transaction_metrics", TransactionMetricsRequest, TransactionMetricsReply, CLUSTER, since=TRANSACTIONS_LEVEL
+)
+
+TRANSACTION_COORDINATOR: Final = Endpoint.of(
+    "transaction coordinator",
+    (
+        INIT_TRANSACTIONS,
+        ADD_PARTITIONS_TO_TXN,
+        ADD_OFFSETS_TO_TXN,
+        END_TXN,
+        LIST_TRANSACTIONS,
+        DESCRIBE_TRANSACTION,
+        TRANSACTION_METRICS,
+    ),
+)

@@ -15,11 +15,13 @@ from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.batch.marker import decode_marker, is_marker
 from raylog.storage.batch.records import Header, decode_batch
 from raylog.storage.errors import CorruptBatch
 from raylog.storage.log.files import exists, list_files, read_at, read_bytes
 from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex
-from raylog.storage.log.segment import INDEX, LOG, TIME_INDEX
+from raylog.storage.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX
+from raylog.storage.transactions.aborted import from_bytes
 
 _CODEC_NAMES = {number: name for name, number in COMPRESSIONS.items()}
 
@@ -46,6 +48,8 @@ class BatchRow:
     is_control: bool
     crc: int
     crc_valid: bool
+    marker: str | None = None
+    """How it ends its producer's transaction: commit or abort; None = it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ def dump_segment(path: Path, *, records: bool = False) -> Iterator[Row]:
                 yield ProblemRow(file=path.name, position=position, reason=reason)
             row = _batch_row(path.name, position, header, data)
             yield row
-            if records and row.crc_valid:
+            if records and row.crc_valid and row.record_count:  # what a cleaner has emptied has no body
                 yield from _record_rows(path.name, position, header, data)
             position += header.size
             expected = header.next_offset
@@ -135,7 +139,17 @@ def _batch_row(name: str, position: int, header: BatchHeader, data: bytes) -> Ba
         is_control=header.is_control,
         crc=header.crc,
         crc_valid=valid,
+        marker=_marker(header, data) if valid else None,
     )
+
+
+def _marker(header: BatchHeader, data: bytes) -> str | None:
+    if not is_marker(header):
+        return None
+    try:
+        return "commit" if decode_marker(data, 0, header).committed else "abort"
+    except CorruptBatch:
+        return None
 
 
 def _record_rows(name: str, position: int, header: BatchHeader, data: bytes) -> Iterator[Row]:
@@ -177,6 +191,24 @@ def check_indexes(path: Path) -> Iterator[ProblemRow]:
             yield from _check_times(times_file, base, list(batches.values()))
     except (IndexDamaged, OSError) as error:
         yield ProblemRow(file=times_file.name, position=0, reason=str(error))
+    yield from _check_aborted(path.with_suffix(TXN_INDEX), list(batches.values()))
+
+
+def _check_aborted(path: Path, batches: list[BatchRow]) -> Iterator[ProblemRow]:
+    if not exists(path):
+        return
+    try:
+        entries = from_bytes(read_bytes(path))
+    except (CorruptBatch, OSError) as error:
+        yield ProblemRow(file=path.name, position=0, reason=str(error))
+        return
+    markers = {row.base_offset: row.producer_id for row in batches if row.marker == "abort"}
+    for place, entry in enumerate(entries):
+        if markers.get(entry.last_offset) != entry.producer_id:
+            reason = (
+                f"entry {place} says that producer {entry.producer_id} aborts at {entry.last_offset}, and it does not"
+            )
+            yield ProblemRow(file=path.name, position=4 + 32 * place, reason=reason)
 
 
 def _check_times(path: Path, base: int, batches: list[BatchRow]) -> Iterator[ProblemRow]:

@@ -97,5 +97,5 @@ def _of(column: list[T] | None, chosen: Sequence[int]) -> list[T] | None:
 
 
 def horizon_of(header: BatchHeader) -> int | None:
-    """From when the batch's tombstones may be removed, in milliseconds since 1970; None before they were met once."""
+    """From when the batch's tombstones, or a marker, may be removed, in milliseconds since 1970; None = unknown yet."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None

@@ -1,8 +1,8 @@
 """Compress and decompress batch bodies with Kafka's four codecs.
 
-Called by `records` on producers and consumers; brokers never open a body. A codec's library is imported when the
-codec is first used, so that a process which never compresses pays nothing. The framings are those that Kafka clients
-read and write: gzip streams, xerial-framed snappy, lz4 frames with independent blocks, zstd frames.
+Called by `records` on producers and consumers, and by a leader whose topic has a codec of its own. A codec's library is
+imported when the codec is first used, so that a process which never compresses pays nothing. The framings are those
+that Kafka clients read and write: gzip streams, xerial-framed snappy, lz4 frames with independent blocks, zstd frames.
 
 A body comes from the network, so every decompressor has a size limit and raises `CorruptBatch` above it.
 """

@@ -39,6 +39,7 @@ _CHECKED = struct.Struct(">hiqqqhii")  # the part of the header under the CRC
 _stamp_start = struct.Struct(">qii").pack_into  # base offset, batch length, leader epoch
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
+_length_at = struct.Struct(">i").unpack_from
 
 MAGIC_COLUMNS = 77
 MAGIC_KAFKA = 2
@@ -47,7 +48,7 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
-"""A cleaned batch with tombstones: its base timestamp is the time from which they may be removed (KIP-534)."""
+"""A cleaned batch with tombstones, or a marker: its base timestamp is the time of their removal (KIP-534)."""
 SEQUENCE_MAX = 2**31 - 1
 BATCH_BYTES_MAX = 2**31 - 1
 
@@ -164,6 +165,18 @@ def end_offset(buffer: Buffer, otherwise: int) -> int:
         if position <= size:
             otherwise = header.base_offset + header.last_offset_delta + 1
     return otherwise
+
+
+def end_of_checked(buffer: Buffer, otherwise: int) -> int:
+    """As `end_offset`, of whole batches that were checked before: only the last header is read."""
+    position, last, size = 0, -1, len(buffer)
+    while position + HEADER_BYTES <= size:
+        last = position
+        length: int = _length_at(buffer, position + 8)[0]
+        if length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+            raise CorruptBatch(f"a batch length of {length} bytes is impossible", position=position)
+        position += length + LENGTH_PREFIX_BYTES
+    return otherwise if last < 0 else parse_header(buffer, last).next_offset
 
 
 def _checked_bytes(buffer: Buffer, position: int, header: BatchHeader) -> bytes:

@@ -1,6 +1,7 @@
 """Record batches: encoding and decoding of bodies, columns (magic 77) or Kafka's own records (magic 2).
 
-Producers encode and consumers decode; a broker only reads headers (`header`). Pure.
+Producers encode and consumers decode; a broker reads headers (`header`), and opens a body only to clean a log or to
+give it the codec of its topic. Pure.
 """
 
 from __future__ import annotations

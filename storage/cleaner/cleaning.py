@@ -15,7 +15,9 @@ from typing import Final
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.batch.marker import is_marker
 from raylog.storage.batch.records import open_batch
+from raylog.storage.cleaner.markers import Markers, states_coordinator
 from raylog.storage.cleaner.rewriting import SegmentWriter, Tombstones
 from raylog.storage.cleaner.rules import groups
 from raylog.storage.cleaner.survivors import RECORDS_MAX, KeyTable, Survivors
@@ -23,6 +25,7 @@ from raylog.storage.descriptors import open_file
 from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
 from raylog.storage.log.files import TEMPORARY, read_at
 from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
+from raylog.storage.transactions.aborted import AbortedTxn
 
 _READ_BYTES: Final = 1 << 20
 SPILL: Final = "cleaner-keys" + TEMPORARY
@@ -44,6 +47,8 @@ class CleaningOrder:
     producers: frozenset[int]
     """The producers that the log knows. The last batch of each in these segments stays, without records if need be: a
     later one may be lost with the machine's power."""
+    aborted: tuple[AbortedTxn, ...]
+    """The aborted transactions with records in these segments: the records go, and supersede nothing."""
     generation: int
     """Of the log: another one means that it was cut."""
     segment_bytes: int
@@ -66,6 +71,8 @@ class Cleaned:
     """Segments of the log, and the one that replaces them."""
     last_batches: dict[int, int] = field(default_factory=dict)
     """Base offset of the last batch of each known producer in these segments."""
+    last_markers: dict[int, int] = field(default_factory=dict)
+    """Base offset of the last marker of each known producer that a coordinator has decided."""
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
@@ -99,6 +106,7 @@ def clean(
 
 def _survivors(order: CleaningOrder, done: Cleaned, pace: Callable[[int], None], memory_bytes: int) -> Survivors:
     offsets = order.next_offset - order.segments[0].base_offset
+    aborted = _Aborted(order.aborted)
     with KeyTable(order.folder / SPILL, min(offsets, RECORDS_MAX), memory_bytes) as table:
         for segment in order.segments:
             done.bytes_read += segment.size
@@ -106,9 +114,15 @@ def _survivors(order: CleaningOrder, done: Cleaned, pace: Callable[[int], None],
                 if header.producer_id in order.producers:
                     done.last_batches[header.producer_id] = header.base_offset
                 if header.is_control:
+                    if header.producer_id in order.producers and states_coordinator(data, position, header):
+                        done.last_markers[header.producer_id] = header.base_offset
                     continue
                 if done.records_read + header.record_count > RECORDS_MAX:
                     raise CleaningAborted(f"{segment.path} has more than {RECORDS_MAX} records")
+                if aborted.holds(header):
+                    table.skip(header.record_count)
+                    done.records_read += header.record_count
+                    continue
                 keys = open_batch(data, position, header).column("keys")
                 if keys is None:
                     table.add_without_keys(header.record_count)
@@ -118,14 +132,34 @@ def _survivors(order: CleaningOrder, done: Cleaned, pace: Callable[[int], None],
         return table.survivors()
 
 
+class _Aborted:
+    """Finds the batches of aborted transactions, of a log that is read from its first batch on."""
+
+    def __init__(self, entries: Sequence[AbortedTxn]) -> None:
+        self._of: dict[int, list[AbortedTxn]] = {}
+        """Those of each producer, the last one first."""
+        for entry in reversed(entries):
+            self._of.setdefault(entry.producer_id, []).append(entry)
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Whether its transaction was aborted. To be called in the order of the log."""
+        if not header.is_transactional or not self._of:
+            return False
+        left = self._of.get(header.producer_id, [])
+        while left and left[-1].last_offset < header.base_offset:
+            left.pop()
+        return bool(left) and left[-1].first_offset <= header.base_offset
+
+
 def _rewrite(order: CleaningOrder, done: Cleaned, found: Survivors, pace: Callable[[int], None]) -> None:
     sizes = [(segment.size, segment.next_offset - segment.base_offset) for segment in order.segments]
     tombstones = Tombstones(order.now_ms, order.delete_retention_ms)
+    markers = Markers(order.folder, frozenset(done.last_markers.values()), tombstones)
     number = place = 0
     for count in groups(sizes, bytes_max=order.segment_bytes, offsets_max=RELATIVE_OFFSET_MAX):
         old = order.segments[place : place + count]
         place += count
-        number = _rewrite_group(order, done, old, found, number, tombstones, pace)
+        number = _rewrite_group(order, done, old, found, number, markers, pace)
 
 
 def _rewrite_group(
@@ -134,7 +168,7 @@ def _rewrite_group(
     old: Sequence[Segment],
     found: Survivors,
     number: int,
-    tombstones: Tombstones,
+    markers: Markers,
     pace: Callable[[int], None],
 ) -> int:
     """Write one segment; returns the number of the record behind it."""
@@ -146,11 +180,17 @@ def _rewrite_group(
         for segment in old:
             for data, position, header in _batches(segment, pace):
                 is_last = done.last_batches.get(header.producer_id) == header.base_offset
+                if is_marker(header):
+                    whole = data[position : position + header.size]
+                    writer.marker(whole, header, markers.left_of(whole, header, segment.next_offset, is_last=is_last))
+                    continue
                 chosen = b""
                 if not header.is_control:
                     chosen = found.rows(number, header.record_count)
                     number += header.record_count
-                writer.batch(data, position, header, chosen, tombstones, is_last=is_last)
+                before = writer.records
+                writer.batch(data, position, header, chosen, markers.tombstones, is_last=is_last)
+                markers.note(header, writer.records - before)
         new = writer.finish()
         pace(new.size)
     except BaseException:  # any error, or an end of the thread: no file may stay

@@ -88,6 +88,14 @@ class SegmentWriter:
             self.records += kept
             self.has_changed = True
 
+    def marker(self, data: bytes, header: BatchHeader, left: bytes | None) -> None:
+        """Add what stays of a marker, which is `data`; None = nothing."""
+        self.has_changed |= left is not data
+        if left is None:
+            self._extend_gap(header)
+        else:
+            self._put(left, header.base_offset, header.next_offset, header.max_timestamp)
+
     def finish(self) -> Segment:
         """Write the rest, and sync the file. Raises DiskFull, StorageIoError."""
         self._close_gap()

@@ -76,11 +76,6 @@ class KeyTable:
             filesystem.close(self._fd)
             remove(self._path)
 
-    @property
-    def spilled_bytes(self) -> int:
-        """How much is in the file."""
-        return self._end
-
     def add(self, keys: Sequence[bytes | None]) -> None:
         """Enter the keys of the next records. Raises DiskFull, StorageIoError."""
         parts, mask, pack, number = self._parts, self._mask, _ENTRY.pack, self._count
@@ -99,6 +94,10 @@ class KeyTable:
         """Enter records that have no keys: nothing can supersede them."""
         for number in range(self._count, self._count + count):
             self._keep(number)
+        self._count += count
+
+    def skip(self, count: int) -> None:
+        """Pass records that neither stay nor supersede others: their transaction was aborted."""
         self._count += count
 
     def survivors(self) -> Survivors:

@@ -14,9 +14,9 @@ from typing import Final
 from raylog.storage import filesystem
 from raylog.storage.cleaner.rewriting import CLEANED
 from raylog.storage.errors import from_os_error
-from raylog.storage.log.files import list_files, remove, sync_folder
+from raylog.storage.log.files import exists, list_files, remove, sync_folder
 from raylog.storage.log.retention import DeletedFiles
-from raylog.storage.log.segment import LOG, Segment, offset_name
+from raylog.storage.log.segment import LOG, TXN_INDEX, Segment, offset_name
 
 SWAP: Final = ".swap"
 
@@ -32,6 +32,8 @@ def swap_in(new: Segment, old: Sequence[Segment], deleted: DeletedFiles, due_ms:
     sync_folder(folder)
     for segment in old:
         deleted.add(segment, due_ms)
+    if old[0].has_aborted:  # an old list must not name transactions whose markers the new segment has not
+        remove(old[0].sibling(TXN_INDEX))
     sync_folder(folder)
     new.path = folder / offset_name(new.base_offset, LOG)
     _rename(swap, new.path)
@@ -59,6 +61,8 @@ def finish_swaps(folder: Path, index_interval: int) -> None:
             if other.stem.isdigit() and base_offset <= int(other.stem) < new.next_offset:
                 Segment(other, int(other.stem), index_interval=index_interval, created_ms=0).remove_files()
         Segment(folder / offset_name(base_offset, LOG), base_offset, index_interval=1, created_ms=0).remove_files()
+        if exists(folder / offset_name(base_offset, TXN_INDEX)):
+            remove(folder / offset_name(base_offset, TXN_INDEX))
         sync_folder(folder)
         _rename(path, folder / offset_name(base_offset, LOG))
         sync_folder(folder)

@@ -15,19 +15,19 @@ from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder
 from raylog.storage.cleaner.rules import Cleanable, CompactionRules, Stretch, cleanable, is_due, is_overdue
 from raylog.storage.cleaner.swap import swap_in
 from raylog.storage.log.checkpoints import Checkpoints
-from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.log.reading import ReadableLog
 from raylog.storage.log.retention import DeletedFiles
 from raylog.storage.log.segment import Segment
+from raylog.storage.transactions.log import TransactionalLog
 
 
-class CleanableLog(ReadableLog):
+class CleanableLog(TransactionalLog):
     """See the module."""
 
-    producers: ProducerState
     synced_end_offset: int
     cleaned_to: int
     """Where the last cleaning ended. Only the choice of the time for the next one depends on it."""
+    dirty_ratio: float = 0.0
+    """How much of what may be cleaned is dirty, 0 to 1: at the last order, or nothing after a cleaning."""
     _checkpoints: Checkpoints
     _deleted: DeletedFiles
     _generation: int
@@ -45,7 +45,7 @@ class CleanableLog(ReadableLog):
             [_stretch(segment) for segment in self.segments[:-1]],
             cleaned_to=self.cleaned_to,
             dirty_since_ms=self._dirty_since_ms(),
-            upper=min(high_watermark, self.synced_end_offset),
+            upper=self.last_stable_offset(min(high_watermark, self.synced_end_offset)),
             now_ms=now_ms,
             rules=rules,
         )
@@ -60,12 +60,15 @@ class CleanableLog(ReadableLog):
         if active.size and is_overdue(self._first_timestamp(active), now_ms, rules):
             self._roll()
         found = self.cleanable(high_watermark, now_ms, rules)
+        self.dirty_ratio = found.dirty_ratio
         if not is_due(found, now_ms, rules):
             return None
+        first, behind = self.segments[0], self.segments[found.segments]
         return CleaningOrder(
             folder=self.folder,
             segments=tuple(self.segments[: found.segments]),
             producers=frozenset(self.producers.producers),
+            aborted=tuple(self.aborted_between(first.base_offset, behind.base_offset)),
             generation=self._generation,
             segment_bytes=self.config.segment_bytes,
             index_interval=self.config.index_interval_bytes,
@@ -87,7 +90,7 @@ class CleanableLog(ReadableLog):
             for old, new in cleaned.pairs:
                 self._replace(old, new, now_ms + self.config.file_delete_delay_ms)
             cleaned.pairs = []
-        self.cleaned_to = order.next_offset
+        self.cleaned_to, self.dirty_ratio = order.next_offset, 0.0
         with suppress(RaylogError):  # the next life would only clean sooner
             self._checkpoints.write_cleaned_to(self.cleaned_to)
         return True

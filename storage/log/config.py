@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from raylog.storage.batch.rewriting import Rewriting, Rewritten
 from raylog.storage.cleaner.rules import CompactionRules
 
 DAY_MS = 86_400_000
@@ -31,6 +32,8 @@ class LogConfig:
     """Whether `retention_ms` and `retention_bytes` count (cleanup.policy)."""
     compaction: CompactionRules | None = None
     """None = the log is not compacted."""
+    rewriting: Rewriting | None = None
+    """What a leader changes about a producer's batches (compression.type, message.timestamp.type); None = nothing."""
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
     # Check CRC, offsets and epoch of what `read` returns, so that bytes changed on disk are never served.
@@ -41,13 +44,16 @@ class LogConfig:
         """Check the settings; ValueError for invalid ones."""
         if not 1 <= self.segment_bytes <= 2**31 - 1:
             raise ValueError(f"segment.bytes={self.segment_bytes} must lie between 1 and 2147483647.")
-        for name in ("segment_ms", "index_interval_bytes", "max_message_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name.replace('_', '.')}={getattr(self, name)} must be at least 1.")
+        for name, least in (("segment_ms", 1), ("index_interval_bytes", 1), ("max_message_bytes", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name.replace('_', '.')}={getattr(self, name)} must be at least {least}.")
 
 
 class AppendInfo(NamedTuple):
-    """Result of an append. `end_offset` is exclusive; `epochs` are the leader epochs that began with it."""
+    """Result of an append. `end_offset` is exclusive; `epochs` are the leader epochs that began with it.
+
+    `rewritten`: what the log has in place of the producer's bytes; None = these. Of a duplicate only the time is known.
+    """
 
     first_offset: int
     end_offset: int
@@ -55,6 +61,7 @@ class AppendInfo(NamedTuple):
     max_timestamp: int
     batches: int
     epochs: tuple[tuple[int, int], ...] = ()
+    rewritten: Rewritten | None = None
 
 
 class FileSlice(NamedTuple):

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
 from raylog.storage.batch.cleaned import filler
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
+from raylog.storage.batch.marker import TxnMarker, markers_in
 from raylog.storage.descriptors import keep_reserve
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, from_os_error, out_of_range
 from raylog.storage.log.checkpoints import Checkpoints, CleanMark
@@ -33,7 +33,7 @@ from raylog.storage.log.recovery import Recovered, Recovery, replay
 from raylog.storage.log.retention import DeletedFiles, removable
 from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from raylog.storage.log.syncing import SyncRound
-from raylog.storage.log.validation import check_keys, check_offsets, check_produced, check_producers, inspect
+from raylog.storage.log.validation import check_keys, check_offsets, check_produced, check_producers, inspect, rewrite
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
@@ -53,7 +53,7 @@ class PartitionLog(CleanableLog):
         self.log_id = checkpoints.read_log_id()
         self.recovered = state.report
         self._kept_epochs = KeptEpochs(checkpoints, state.epochs)
-        self.epochs: EpochHistory = state.epochs  # changed by `_kept_epochs` alone
+        self.epochs = state.epochs  # changed by `_kept_epochs` alone
         self.producers = state.producers
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
@@ -108,29 +108,36 @@ class PartitionLog(CleanableLog):
     def append_as_leader(self, payload: Buffer, leader_epoch: int, now_ms: int) -> AppendInfo:
         """Assign offsets to a producer's batches and append them; in the page cache on return.
 
-        Writable memory is stamped in place: on return it equals the file's bytes. A request that was stored before is
-        answered with its first offsets and `duplicate`. Raises CorruptBatch,
+        Writable memory is stamped in place: on return it equals the file's bytes, or `rewritten` of the result has
+        them. A request that was stored before is answered with its first offsets and `duplicate`. Raises CorruptBatch,
         InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression, OutOfOrderSequence,
-        InvalidProducerEpoch, DuplicateSequence, DiskFull, StorageIoError; nothing is kept then.
+        InvalidProducerEpoch, DuplicateSequence, InvalidTxnState, ConcurrentTransactions, DiskFull, StorageIoError;
+        nothing is kept then.
         """
         if self._closed_because is not None:  # inlined, without a call: this is on the path of every batch
             self._require_open()
         self._now_ms = now_ms
+        config = self.config
         batches = inspect(payload)
-        check_produced(batches, self.config, now_ms)
-        if self.config.compaction is not None:
+        check_produced(batches, config, now_ms)
+        if config.compaction is not None:
             check_keys(payload, batches)
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
-            return AppendInfo(*duplicate, duplicate=True, max_timestamp=largest, batches=len(batches))
+            return AppendInfo(*duplicate, True, largest, len(batches), rewritten=self.append_time_at(duplicate[0]))
+        changed = None
+        if config.rewriting is not None:
+            changed, batches = rewrite(payload, batches, config, now_ms)
+            payload = changed.payload
         offset = self.log_end_offset
         began = self._kept_epochs.enter([(leader_epoch, offset)])
         self._roll_if_due(len(payload), batches[-1][1], now_ms)
         view = memoryview(payload)
         if view.readonly:
             view = memoryview(bytearray(payload))
-        return self._write(view, stamp_all(view, batches, offset, leader_epoch), began)
+        done = self._write(view, stamp_all(view, batches, offset, leader_epoch), began)
+        return done if changed is None else done._replace(rewritten=changed)
 
     def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
         """Append the leader's bytes unchanged. Offsets must continue at the log's end, epochs must not decrease.
@@ -149,13 +156,14 @@ class PartitionLog(CleanableLog):
             return self._begin_within_a_gap(payload, first)
         check_offsets(batches, self.log_end_offset)
         headers = [header for _, header in batches]
+        markers = markers_in(payload, batches)
         unreported = tuple([entry for entry in self._unreported_epochs if entry in self.epochs.entries])
         began = self._kept_epochs.enter([(header.partition_leader_epoch, header.base_offset) for header in headers])
         if unreported:
             began = (*unreported, *began)
         try:
             self._roll_if_due(len(payload), headers[-1], now_ms)
-            done = self._write(payload, headers, began)
+            done = self._write(payload, headers, began, markers)
         except RaylogError:
             self._unreported_epochs = began
             self._forget_epochs_behind_end()
@@ -192,7 +200,13 @@ class PartitionLog(CleanableLog):
         self._require_open()
         self._kept_epochs.assign(epoch, start_offset)
 
-    def _write(self, payload: Buffer, headers: list[BatchHeader], began: tuple[tuple[int, int], ...]) -> AppendInfo:
+    def _write(
+        self,
+        payload: Buffer,
+        headers: list[BatchHeader],
+        began: tuple[tuple[int, int], ...],
+        markers: Mapping[int, TxnMarker] | None = None,
+    ) -> AppendInfo:
         active, producers = self.segments[-1], self.producers
         try:
             written = active.write(payload)
@@ -207,7 +221,7 @@ class PartitionLog(CleanableLog):
             end = base_offset + header.last_offset_delta + 1
             active.note(base_offset, end, newest, header.batch_length + LENGTH_PREFIX_BYTES)
             if header.producer_id >= 0:
-                producers.apply(header, self._now_ms)
+                producers.apply(header, self._now_ms, markers.get(base_offset) if markers else None)
             if newest > largest:
                 largest = newest
         self._appended_bytes += written
@@ -233,6 +247,7 @@ class PartitionLog(CleanableLog):
         """Begin a new segment at the log's end. Raises DiskFull or StorageIoError, with nothing changed."""
         if self._active.cut_unsynced:
             self._sync_cut()
+        self._active.keep_aborted(self.producers.transactions.aborted)
         interval = self.config.index_interval_bytes
         fresh = Segment.create(self.folder, self.log_end_offset, index_interval=interval, created_ms=self._now_ms)
         with self._lock:
@@ -244,7 +259,9 @@ class PartitionLog(CleanableLog):
             self._folder_dirty = True
             self._checkpoint_at = 0.0  # the next sync writes the recovery point
         self._recent.touch(old)
+        # With the aborted transactions of the old segment, which is the active one again if a crash takes the new one.
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+        self.producers.transactions.begin_segment(fresh.base_offset)
 
     def _sync_cut(self) -> None:
         """Sync the rollback of a failed append: recovery trusts the bytes before a later segment."""

@@ -1,9 +1,10 @@
-"""A partition's state of its idempotent producers: epoch and the last five batches of each.
+"""A partition's state of its producers: epoch and the last five batches of each, and their transactions.
 
 The partition log calls `check` before a leader appends and `apply` for every batch that is appended, replicated or
 replayed; the simulator's log does the same. Pure: time is an argument. The rules are Kafka's: a batch with the same
 epoch and sequences as one of the last five is a duplicate and is answered with its old offset; otherwise sequences are
-consecutive, a new epoch starts at 0, an older epoch is fenced, and an unknown producer may start anywhere.
+consecutive, a new epoch starts at 0, an older epoch is fenced, and an unknown producer may start anywhere. While a
+transaction is open, its producer sends nothing else; its marker raises the producer's epoch.
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ from typing import NamedTuple
 import google_crc32c
 import msgspec
 
-from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
-from raylog.storage.batch.header import SEQUENCE_MAX, BatchHeader
+from raylog.core.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from raylog.storage.batch.header import CONTROL_BIT, SEQUENCE_MAX, TRANSACTIONAL_BIT, BatchHeader
+from raylog.storage.batch.marker import BY_ADMINISTRATOR, TxnMarker
 from raylog.storage.errors import CorruptBatch
+from raylog.storage.transactions.aborted import AbortedTxn
+from raylog.storage.transactions.state import Transactions
 
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
 _SNAPSHOT_MAGIC = b"RPS1"
+_SNAPSHOT_WITH_TRANSACTIONS = b"RPS2"
 
 
 class KnownBatch(NamedTuple):
@@ -50,31 +61,50 @@ class ProducerEntry(msgspec.Struct, array_like=True, gc=False):
         return ProducerEntry(self.epoch, list(self.batches), self.last_seen_ms)
 
 
+class ActiveProducer(NamedTuple):
+    """A producer as it is described; -1 = none. `last_timestamp` in milliseconds since 1970."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    txn_start_offset: int
+
+
 def _crc_bytes(body: bytes) -> bytes:
     crc: int = google_crc32c.value(body)
     return crc.to_bytes(4, "big")
 
 
-_decoder = msgspec.msgpack.Decoder(list[tuple[int, ProducerEntry]])
+_Producers = list[tuple[int, ProducerEntry]]
+_decoder = msgspec.msgpack.Decoder(_Producers)
+_decoder_with_transactions = msgspec.msgpack.Decoder(
+    tuple[_Producers, list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int, int]], list[AbortedTxn]]
+)
 
 
 class ProducerState:
     """The entries of one partition, by producer id."""
 
-    __slots__ = ("producers",)
+    __slots__ = ("producers", "transactions")
 
     def __init__(self) -> None:
         self.producers: dict[int, ProducerEntry] = {}
+        self.transactions = Transactions()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProducerState) and self.producers == other.producers
+        if not isinstance(other, ProducerState):
+            return False
+        return self.producers == other.producers and self.transactions == other.transactions
 
     __hash__ = None  # type: ignore[assignment]  # a mutable value
 
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether the batch may be appended: None, or the place of its first copy.
 
-        Raises OutOfOrderSequence or InvalidProducerEpoch. Batches without a producer id always may.
+        Raises OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState or ConcurrentTransactions. Batches without a
+        producer id always may.
         """
         if header.producer_id < 0:
             return None
@@ -94,6 +124,8 @@ class ProducerState:
         else:
             expected = (entry.batches[-1].last_sequence + 1) & SEQUENCE_MAX if entry.batches else 0
             if first == expected:  # it continues where they end, so it is none of the last five
+                if header.producer_id in self.transactions.open:
+                    self._check_in_transaction(header, entry)
                 return None
             last = header.last_sequence
             for known in entry.batches:
@@ -104,16 +136,57 @@ class ProducerState:
                 f"Producer {header.producer_id} sent sequence {first} where {expected} must follow. "
                 "Send the missing batch first, or take a new producer epoch."
             )
+        if header.producer_id in self.transactions.open:
+            self._check_in_transaction(header, entry)
         return None
 
-    def apply(self, header: BatchHeader, seen_ms: int | None = None) -> None:
+    def _check_in_transaction(self, header: BatchHeader, entry: ProducerEntry) -> None:
+        if not header.attributes & TRANSACTIONAL_BIT:
+            raise InvalidTxnState(
+                f"Producer {header.producer_id} has an open transaction here and sent a batch outside of it. "
+                "Commit or abort the transaction first."
+            )
+        if header.producer_epoch > entry.epoch:
+            raise ConcurrentTransactions(
+                f"The transaction of producer {header.producer_id} with epoch {entry.epoch} has no end here yet, and a "
+                f"batch of epoch {header.producer_epoch} came. Add the partition to the transaction first, then send."
+            )
+
+    def check_marker(self, marker: TxnMarker) -> bool:
+        """Whether the marker may be appended; False if it was before.
+
+        A marker raises the epoch of its producer: one with the same epoch is a repetition, which must not end the
+        producer's next transaction. Raises InvalidProducerEpoch or TransactionCoordinatorFenced.
+        """
+        known = self.transactions.coordinator_epochs.get(marker.producer_id, BY_ADMINISTRATOR)
+        if BY_ADMINISTRATOR < marker.coordinator_epoch < known:
+            raise TransactionCoordinatorFenced(
+                f"A coordinator of epoch {known} has ended transactions of producer {marker.producer_id} already; "
+                f"epoch {marker.coordinator_epoch} is fenced. Find the coordinator again."
+            )
+        entry = self.producers.get(marker.producer_id)
+        if entry is not None and marker.producer_epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"The marker of producer {marker.producer_id} has epoch {marker.producer_epoch}, but epoch "
+                f"{entry.epoch} has written already. Describe the transaction again."
+            )
+        return entry is None or marker.producer_epoch > entry.epoch
+
+    def apply(self, header: BatchHeader, seen_ms: int | None = None, marker: TxnMarker | None = None) -> None:
         """Record an appended batch, without any check. `header` carries its final offsets.
 
-        `seen_ms` is the wall clock for `expire`; without it the batch's own largest timestamp is used.
+        `seen_ms` is the wall clock for `expire`; without it the batch's own largest timestamp is used. `marker`: what
+        the batch is, where it ends a transaction.
         """
         producer_id = header.producer_id
         if producer_id < 0:
             return
+        attributes = header.attributes
+        if attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+            if marker is not None:
+                self.transactions.end(marker, header.base_offset)
+            elif not attributes & CONTROL_BIT:
+                self.transactions.begin(producer_id, header.base_offset)
         seen = header.max_timestamp if seen_ms is None else seen_ms
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -141,33 +214,67 @@ class ProducerState:
         """A copy of these producers only, to check a request of several batches before any is applied."""
         copy = ProducerState()
         copy.producers = {key: entry.copy() for key, entry in self.producers.items() if key in producer_ids}
+        opened = self.transactions.open
+        copy.transactions.open = {key: opened[key] for key in producer_ids if key in opened}
         return copy
 
     def expire(self, now_ms: int, idle_ms: int = 86_400_000) -> list[int]:
-        """Drop producers idle for `idle_ms`; returns their ids, rising."""
-        idle = sorted(key for key, entry in self.producers.items() if now_ms - entry.last_seen_ms >= idle_ms)
+        """Drop producers idle for `idle_ms`, unless their transactions are open; returns their ids, rising."""
+        opened = self.transactions.open
+        idle = sorted(
+            key for key, entry in self.producers.items() if now_ms - entry.last_seen_ms >= idle_ms and key not in opened
+        )
         for key in idle:
             del self.producers[key]
+            self.transactions.forget(key)
         return idle
+
+    def active(self) -> list[ActiveProducer]:
+        """The producers, by id."""
+        known = self.transactions
+        return [
+            ActiveProducer(
+                key,
+                entry.epoch,
+                entry.batches[-1].last_sequence if entry.batches else -1,
+                entry.batches[-1].timestamp if entry.batches else entry.last_seen_ms,
+                known.coordinator_epochs.get(key, -1),
+                known.open.get(key, -1),
+            )
+            for key, entry in sorted(self.producers.items())
+        ]
 
     def clear(self) -> None:
         """Drop all producers."""
         self.producers.clear()
+        self.transactions.clear()
 
     def to_bytes(self) -> bytes:
-        """The snapshot: a magic, a CRC-32C, and a msgpack list ordered by producer id."""
-        body = msgspec.msgpack.encode(sorted(self.producers.items()))
-        return _SNAPSHOT_MAGIC + _crc_bytes(body) + body
+        """The snapshot: a magic, a CRC-32C, and a msgpack list ordered by producer id.
+
+        With transactions it has another magic, and a list of that list and theirs.
+        """
+        producers = sorted(self.producers.items())
+        if not self.transactions:
+            body = msgspec.msgpack.encode(producers)
+            return _SNAPSHOT_MAGIC + _crc_bytes(body) + body
+        body = msgspec.msgpack.encode((producers, *self.transactions.fields()))
+        return _SNAPSHOT_WITH_TRANSACTIONS + _crc_bytes(body) + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ProducerState:
         """Read `to_bytes`; CorruptBatch when the snapshot is cut off or altered."""
-        body = data[8:]
-        if data[:4] != _SNAPSHOT_MAGIC or data[4:8] != _crc_bytes(body):
+        magic, body = data[:4], data[8:]
+        if magic not in (_SNAPSHOT_MAGIC, _SNAPSHOT_WITH_TRANSACTIONS) or data[4:8] != _crc_bytes(body):
             raise CorruptBatch("the producer snapshot has a wrong magic or CRC")
         state = cls()
         try:
-            state.producers = dict(_decoder.decode(body))
+            if magic == _SNAPSHOT_MAGIC:
+                state.producers = dict(_decoder.decode(body))
+            else:
+                decoded = _decoder_with_transactions.decode(body)
+                state.producers = dict(decoded[0])
+                state.transactions = Transactions.of(*decoded[1:])
         except msgspec.MsgspecError as error:
             raise CorruptBatch(f"the producer snapshot cannot be read ({error})") from error
         return state

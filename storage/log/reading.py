@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from raylog.core.epochs import EpochHistory
 from raylog.storage import filesystem
-from raylog.storage.batch.header import check_crc, iter_headers
+from raylog.storage.batch.header import HEADER_BYTES, check_crc, iter_headers, parse_header
 from raylog.storage.batch.records import decode_batch
+from raylog.storage.batch.rewriting import NO_APPEND_TIME, Rewritten, append_time_of
 from raylog.storage.errors import CorruptBatch, LogClosed, LogDamaged, out_of_range
 from raylog.storage.log.config import FileSlice, LogConfig
 from raylog.storage.log.recovery import check_epoch
@@ -192,6 +193,14 @@ class ReadableLog:
     def _require_open(self) -> None:
         if self._closed_because is not None:
             raise LogClosed(self.folder, self._closed_because)
+
+    def append_time_at(self, offset: int) -> Rewritten | None:
+        """The time that the record at `offset` got when it was appended, by a log that gives such times; else None."""
+        if self.config.rewriting is None or offset < self.log_start_offset:
+            return None
+        span = whole_batch(self.segments, offset)
+        append_ms = append_time_of(parse_header(span.segment.read(span.position, HEADER_BYTES)))
+        return None if append_ms == NO_APPEND_TIME else Rewritten(b"", append_ms)
 
     def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
         """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from raylog.core.epochs import EpochHistory
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raylog.storage.batch.marker import TxnMarker, decode_marker, is_marker
 from raylog.storage.cleaner.swap import finish_swaps
 from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
 from raylog.storage.log.checkpoints import Checkpoints
@@ -24,7 +25,7 @@ from raylog.storage.log.config import LogConfig, RecoveryReport
 from raylog.storage.log.files import TEMPORARY, list_files, remove, sync_folder
 from raylog.storage.log.index import IndexDamaged
 from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.log.segment import LOG, Segment
+from raylog.storage.log.segment import LOG, TXN_INDEX, Segment
 
 _SCAN_BYTES = 1 << 20
 
@@ -88,10 +89,15 @@ class Recovery:
         for path in list_files(self.folder, TEMPORARY):
             remove(path)
         finish_swaps(self.folder, self.config.index_interval_bytes)
-        for path in list_files(self.folder, LOG):
-            if path.stem.isdigit():
+        files = list_files(self.folder)
+        indexes = {path.stem: path for path in files if path.suffix == TXN_INDEX}
+        for path in files:
+            if path.suffix == LOG and path.stem.isdigit():
                 interval = self.config.index_interval_bytes
                 self.segments.append(Segment(path, int(path.stem), index_interval=interval, created_ms=self.now_ms))
+                self.segments[-1].has_aborted = indexes.pop(path.stem, None) is not None
+        for path in indexes.values():  # a removal was interrupted
+            remove(path)
 
     def _begin_empty(self) -> None:
         if self.recovery_point > 0:
@@ -134,6 +140,26 @@ class Recovery:
                     self.epochs.assign(header.partition_leader_epoch, header.base_offset)
             if place + 1 < count:
                 segment.release()
+        self._check_aborted(self.segments[: min(count, len(self.segments) - 1)])
+
+    def _check_aborted(self, segments: list[Segment]) -> None:
+        """Read each index of aborted transactions; make those again from the batches that are damaged."""
+        damaged: set[int] = set()
+        for segment in [each for each in segments if each.has_aborted]:
+            try:
+                segment.aborted()
+            except LogDamaged:
+                damaged.add(segment.base_offset)
+            segment.release()
+        if not damaged:
+            return
+        state = ProducerState()
+        for segment in segments:
+            replay([segment], state, 0, self.now_ms)
+            if segment.base_offset in damaged:
+                segment.keep_aborted(state.transactions.aborted)
+                self.report.indexes_rebuilt += 1
+            segment.release()
 
     def _load_producers(self, upto: int, count: int) -> None:
         """Producer state from the newest snapshot not above `upto`, and the first `count` segments behind it."""
@@ -170,6 +196,9 @@ class Recovery:
             if place > first and segment.base_offset != self.segments[place - 1].next_offset:
                 before = self.segments[place - 1]
                 return _Damage(place - 1, before.size, before.next_offset, "the next segment does not follow")
+            if place > first:
+                self._keep_aborted(self.segments[place - 1])
+            self.producers.transactions.begin_segment(segment.base_offset)
             believed = self._resume(segment)
             segment.drop_cached()  # an earlier process may have failed to sync what lies from here on
             reason = self._scan(segment)
@@ -179,6 +208,16 @@ class Recovery:
                 return _Damage(place, segment.size, segment.next_offset, reason)
         return None
 
+    def _keep_aborted(self, segment: Segment) -> None:
+        """Check those of a scanned segment that has a successor. The file is there, and a full disk takes no other."""
+        found = self.producers.transactions.aborted
+        try:
+            is_right = segment.aborted() == found
+        except LogDamaged:
+            is_right = False
+        if not is_right:
+            segment.keep_aborted(found)
+
     def _resume(self, segment: Segment) -> int:
         """Skip bytes synced long ago, by index, snapshot and headers; returns how many the scan need not read."""
         upto = self.recovery_point
@@ -187,16 +226,16 @@ class Recovery:
                 raise IndexDamaged("the epochs have to be found in the batches")
             segment.resume(min(upto, self.snapshot_offset))
             headers = []
-            for _, header in segment.walk(segment.size, segment.next_offset, segment.file_size()):
+            for position, header in segment.walk(segment.size, segment.next_offset, segment.file_size()):
                 check_epoch(self.epochs, header, self.log_start)
-                headers.append(header)
+                headers.append((header, marker_at(segment, position, header)))
                 if header.next_offset >= upto:
                     break  # the rest may be the torn end of a crash
         except (OSError, IndexDamaged, LogDamaged, CorruptBatch):
             segment.reset()  # scan everything: damage is found and reported there
             return 0
-        for header in headers:
-            self._note(segment, header)
+        for header, marker in headers:
+            self._note(segment, header, marker)
         return segment.size
 
     def _scan(self, segment: Segment) -> str | None:
@@ -236,13 +275,13 @@ class Recovery:
             raise CorruptBatch(f"leader epoch {epoch} comes after {self.epochs.latest}")
         elif epoch >= 0:
             self.epochs.assign(epoch, header.base_offset)
-        self._note(segment, header)
+        self._note(segment, header, decode_marker(data, position, header) if is_marker(header) else None)
         self.report.batches_scanned += 1
 
-    def _note(self, segment: Segment, header: BatchHeader) -> None:
+    def _note(self, segment: Segment, header: BatchHeader, marker: TxnMarker | None) -> None:
         segment.note(header.base_offset, header.next_offset, header.max_timestamp, header.size)
         if header.producer_id >= 0 and header.base_offset >= self.snapshot_offset:
-            self.producers.apply(header, self.now_ms)
+            self.producers.apply(header, self.now_ms, marker)
 
     def _cut_behind(self, first: int, last: int) -> None:
         """Keep segments up to `last`, each up to its last good batch, and make that durable."""
@@ -306,8 +345,20 @@ def check_epoch(epochs: EpochHistory, header: BatchHeader, log_start: int = 0) -
 def replay(segments: list[Segment], producers: ProducerState, start: int, now_ms: int) -> None:
     """Apply every batch of `segments` from offset `start` on to `producers`."""
     for segment in segments:
+        producers.transactions.begin_segment(segment.base_offset)
         if segment.next_offset > start:
             position = segment.locate(start)[0] if start > segment.base_offset else 0
-            for _, header in segment.walk(position):
+            for found, header in segment.walk(position):
                 if header.producer_id >= 0:
-                    producers.apply(header, now_ms)
+                    try:
+                        marker = marker_at(segment, found, header)
+                    except CorruptBatch as error:
+                        raise LogDamaged(segment.path, found, header.base_offset, error.reason) from error
+                    producers.apply(header, now_ms, marker)
+
+
+def marker_at(segment: Segment, position: int, header: BatchHeader) -> TxnMarker | None:
+    """The marker at `position`, if the batch is one. Raises CorruptBatch, LogDamaged, StorageIoError."""
+    if not is_marker(header):
+        return None
+    return decode_marker(segment.read(position, header.size), 0, header)

@@ -6,13 +6,15 @@ suffix `.deleted` and is unlinked after file.delete.delay.ms, so that readers on
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.errors import from_os_error
 from raylog.storage.log.config import LogConfig
-from raylog.storage.log.files import list_files, remove
-from raylog.storage.log.segment import DELETED, Segment
+from raylog.storage.log.files import list_files, remove, sync_folder
+from raylog.storage.log.segment import DELETED, TXN_INDEX, Segment
 
 
 def removable(segments: list[Segment], config: LogConfig, now_ms: int, high_watermark: int, log_start: int) -> int:
@@ -46,18 +48,28 @@ class DeletedFiles:
     def add(self, segment: Segment, due_ms: int) -> None:
         """Close the segment and rename its files. After a crash a rename may be undone, which is harmless.
 
-        The indexes first: after an error the segment still exists, and rebuilds them. Raises StorageIoError.
+        The indexes first: after an error the segment still exists, and rebuilds them. That of aborted transactions
+        last, once no crash brings the segment back; one that stays is removed by the next recovery. Raises
+        StorageIoError.
         """
         segment.release()
-        for path in reversed(segment.files()):
-            renamed = path.with_name(path.name + DELETED)
-            try:
-                filesystem.replace(path, renamed)
-            except FileNotFoundError:
-                continue  # an index that was never written
-            except OSError as error:
-                raise from_os_error(f"rename {path}", error) from error
-            self._due[renamed] = due_ms
+        path, *indexes = segment.files()[:3]
+        for each in (*reversed(indexes), path):
+            self._rename(each, due_ms)
+        if segment.has_aborted:
+            with suppress(RaylogError):
+                sync_folder(path.parent)
+                self._rename(segment.sibling(TXN_INDEX), due_ms)
+
+    def _rename(self, path: Path, due_ms: int) -> None:
+        renamed = path.with_name(path.name + DELETED)
+        try:
+            filesystem.replace(path, renamed)
+        except FileNotFoundError:
+            return  # an index that was never written
+        except OSError as error:
+            raise from_os_error(f"rename {path}", error) from error
+        self._due[renamed] = due_ms
 
     def purge(self, now_ms: int) -> int:
         """Unlink files that are due; returns their number."""

@@ -18,8 +18,11 @@ from raylog.storage.descriptors import open_file
 from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
 from raylog.storage.log.files import read_at, read_bytes, remove, write_at, write_atomically
 from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex, last_time_entry
+from raylog.storage.transactions.aborted import AbortedTxn
+from raylog.storage.transactions.aborted_file import read_aborted, write_aborted
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
+TXN_INDEX = ".txnindex"
 NO_TIMESTAMP = -(2**63)
 RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096
@@ -45,6 +48,7 @@ class Segment:
     """A file of whole batches with rising offsets, from `base_offset` up to `next_offset`."""
 
     __slots__ = (
+        "_aborted",
         "_fd",
         "_indexes",
         "_recent",
@@ -53,6 +57,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "cut_unsynced",
+        "has_aborted",
         "hints_at_size",
         "index_interval",
         "max_timestamp",
@@ -75,6 +80,9 @@ class Segment:
         self.created_ms = created_ms
         self.index_interval = index_interval
         self.sealed = False
+        self.has_aborted = False
+        """It has a file of aborted transactions."""
+        self._aborted: list[AbortedTxn] | None = None
         self._fd = -1
         self._syncing = -1
         """The descriptor in use by a sync, in its own thread; -1 = none."""
@@ -128,7 +136,7 @@ class Segment:
             if fd >= 0 and fd != self._syncing:  # otherwise the sync closes it when it has ended
                 filesystem.close(fd)
         if self.sealed:
-            self._indexes = None
+            self._indexes = self._aborted = None
             self._recent.clear()
 
     def file_size(self) -> int:
@@ -140,8 +148,9 @@ class Segment:
         return self.path.with_suffix(suffix)
 
     def files(self) -> list[Path]:
-        """The segment file and its indexes; an index may be missing."""
-        return [self.path, self.sibling(INDEX), self.sibling(TIME_INDEX)]
+        """The segment file and its indexes; an index may be missing, but not that of aborted transactions."""
+        found = [self.path, self.sibling(INDEX), self.sibling(TIME_INDEX)]
+        return [*found, self.sibling(TXN_INDEX)] if self.has_aborted else found
 
     def remove_files(self) -> None:
         """Close the segment and remove all its files."""
@@ -210,6 +219,21 @@ class Segment:
         self.hints_at_size = HINT_BYTES
         for path in self.files()[1:]:
             remove(path)
+        self.has_aborted, self._aborted = False, None
+
+    # --- aborted transactions --------------------------------------------------------------------------------------
+
+    def aborted(self) -> list[AbortedTxn]:
+        """The aborted transactions whose markers it holds, if it has a successor. Raises LogDamaged, StorageIoError."""
+        if self.has_aborted and self._aborted is None:
+            self._aborted = read_aborted(self.sibling(TXN_INDEX), self.base_offset)
+        return self._aborted or []
+
+    def keep_aborted(self, entries: list[AbortedTxn]) -> None:
+        """Write their file, before the segment gets a successor; durable on return. Raises DiskFull, StorageIoError."""
+        if entries or self.has_aborted:
+            self.has_aborted = write_aborted(self.sibling(TXN_INDEX), entries)
+            self._aborted = None
 
     def sync(self) -> None:
         """Sync the file, in the thread of the owner."""

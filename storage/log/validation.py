@@ -27,6 +27,7 @@ from raylog.storage.batch.header import (
     parse_header,
 )
 from raylog.storage.batch.records import open_batch
+from raylog.storage.batch.rewriting import Rewriting, Rewritten, rewritten
 from raylog.storage.errors import CorruptBatch, refused, unsupported
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.producer_state import Duplicate, ProducerState
@@ -34,7 +35,7 @@ from raylog.storage.log.segment import PlacedHeader
 
 COMPRESSED_RECORDS_MAX = 1 << 20
 """Most records of a compressed batch, unless max.message.bytes is a larger number."""
-_REFUSED_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT
+_REFUSED_BITS = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 _BYTES_COUNTED_MIN = 8
 _NO_TIMESTAMP = -1
 
@@ -70,11 +71,7 @@ def check_produced(batches: list[PlacedHeader], config: LogConfig, now_ms: int) 
     for position, header in batches:
         size = header.batch_length + LENGTH_PREFIX_BYTES
         if size > config.max_message_bytes:
-            limit = config.max_message_bytes
-            raise RecordTooLarge(
-                f"Record batch of {size} bytes exceeds max.message.bytes={limit}. "
-                "Send smaller batches or raise the limit."
-            )
+            raise _too_large(size, config)
         attributes, count, newest, first = (
             header.attributes,
             header.record_count,
@@ -97,13 +94,20 @@ def check_produced(batches: list[PlacedHeader], config: LogConfig, now_ms: int) 
             raise _far_from_now(min(newest, first), now_ms, "message.timestamp.before.max.ms", before)
         if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
             raise CorruptBatch("it has a producer id, but no sequence or no producer epoch", position=position)
+        if attributes & TRANSACTIONAL_BIT and header.producer_id < 0:
+            raise refused("it belongs to a transaction, and has no producer id")
+
+
+def _too_large(size: int, config: LogConfig) -> RecordTooLarge:
+    return RecordTooLarge(
+        f"Record batch of {size} bytes exceeds max.message.bytes={config.max_message_bytes}. "
+        "Send smaller batches or raise the limit."
+    )
 
 
 def _refused_bit(attributes: int) -> InvalidRecord | InvalidTimestamp:
     if attributes & CONTROL_BIT:
         return refused("clients do not write control batches")
-    if attributes & TRANSACTIONAL_BIT:
-        return refused("it belongs to a transaction, and this version has none")
     return InvalidTimestamp("A producer must not set the timestamp type LogAppendTime; send CreateTime.")
 
 
@@ -128,6 +132,20 @@ def _records_max(header: BatchHeader, config: LogConfig) -> int:
     return config.max_message_bytes // _BYTES_COUNTED_MIN
 
 
+def rewrite(
+    payload: Buffer, batches: list[PlacedHeader], config: LogConfig, now_ms: int
+) -> tuple[Rewritten, list[PlacedHeader]]:
+    """Change checked batches as the configuration has it; a batch may be no larger after that, either.
+
+    The payload of the result is writable. Raises RecordTooLarge, UnsupportedCompression, CorruptBatch.
+    """
+    changed, batches = rewritten(payload, batches, config.rewriting or Rewriting(), now_ms)
+    for _, header in batches:
+        if header.size > config.max_message_bytes:
+            raise _too_large(header.size, config)
+    return changed, batches
+
+
 def check_keys(payload: Buffer, batches: list[PlacedHeader]) -> None:
     """Rule of compacted topics: each record has a key. The only one that opens batches. Raises InvalidRecord."""
     for position, header in batches:
@@ -148,7 +166,8 @@ def check_offsets(batches: list[PlacedHeader], expected: int) -> None:
 def check_producers(batches: list[PlacedHeader], producers: ProducerState) -> Duplicate | None:
     """Sequence rules for all batches of a request together: None, or the place of the first copy of them all.
 
-    Raises OutOfOrderSequence, InvalidProducerEpoch, and DuplicateSequence when only some are copies.
+    Raises OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, ConcurrentTransactions, and DuplicateSequence when
+    only some are copies.
     """
     if len(batches) == 1:
         return producers.check(batches[0][1])

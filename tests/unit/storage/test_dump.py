@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+from raylog.storage.batch.header import TRANSACTIONAL_BIT
+from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import encode_batch
+from raylog.storage.cleaner.cleaning import clean
+from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.dump import BatchRow, ProblemRow, RecordRow, check_indexes, dump_folder, dump_segment
 from tests.unit.storage.logs import NOW, batch, open_log
 
@@ -63,3 +67,36 @@ def test_a_batch_that_cannot_be_opened_is_a_problem_row(tmp_path: Path) -> None:
     assert isinstance(rows[0], BatchRow)
     assert rows[0].is_transactional
     log.close()
+
+
+def test_markers_say_what_they_end_and_their_index_is_checked(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=200)
+    for epoch, committed in enumerate((False, True, False)):
+        sent = batch(b"v", producer_id=7, producer_epoch=epoch, base_sequence=0, attributes=TRANSACTIONAL_BIT)
+        log.append_as_leader(sent, 1, NOW)
+        log.append_marker(TxnMarker(7, epoch + 1, 0, committed), 1, NOW)
+    log.append_as_leader(batch(b"next"), 1, NOW)
+    log.close()
+    rows = [row for row in dump_folder(tmp_path / "t-0") if isinstance(row, BatchRow)]
+    assert [row.marker for row in rows] == [None, "abort", None, "commit", None, "abort", None]
+    first, *_, last = sorted((tmp_path / "t-0").glob("*.txnindex"))
+    assert not list(check_indexes(first.with_suffix(".log")))
+    first.write_bytes(last.read_bytes())
+    assert "aborts at 5, and it does not" in next(check_indexes(first.with_suffix(".log"))).reason
+    first.write_bytes(b"nothing")
+    assert "wrong magic" in next(check_indexes(first.with_suffix(".log"))).reason
+
+
+def test_what_a_cleaner_has_left_is_dumped_with_its_records(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=300)
+    for number in range(9):
+        log.append_as_leader(encode_batch([b"k"], [b"%d" % number], [NOW]), 0, NOW)
+    log.sync()
+    order = log.order_cleaning(9, NOW, CompactionRules())
+    assert order is not None
+    assert log.take_cleaned(clean(order), NOW)
+    log.close()
+    rows = list(dump_folder(tmp_path / "t-0", records=True))
+    assert not [row for row in rows if isinstance(row, ProblemRow)]
+    assert 0 < len([row for row in rows if isinstance(row, RecordRow)]) < 9
+    assert next(row.record_count for row in rows if isinstance(row, BatchRow)) == 0

@@ -34,7 +34,7 @@ def forged(data: bytes, **fields: int) -> bytes:
 
 
 @pytest.mark.parametrize("bit", [CONTROL_BIT, TRANSACTIONAL_BIT, CONTROL_BIT | TRANSACTIONAL_BIT])
-def test_a_client_writes_no_control_batch_and_no_part_of_a_transaction(log: PartitionLog, bit: int) -> None:
+def test_a_client_writes_no_control_batch_and_no_nameless_transaction(log: PartitionLog, bit: int) -> None:
     with pytest.raises(InvalidRecord) as caught:
         log.append_as_leader(batch(b"a", attributes=bit), 1, NOW)
     assert (caught.value.code, caught.value.retriable) == (87, False)

@@ -135,3 +135,12 @@ def test_the_end_of_what_was_fetched_is_that_of_its_last_whole_batch() -> None:
     assert header_format.end_offset(batch(3)[:-1], 9) == 9
     with pytest.raises(CorruptBatch):
         header_format.end_offset(whole + bytes(61), 9)
+
+
+def test_the_end_of_checked_batches_is_that_of_the_last() -> None:
+    whole = batch(3) + batch(1, base_offset=3) + batch(4, base_offset=4)
+    for data in (whole, bytearray(whole), memoryview(whole)):
+        assert header_format.end_of_checked(data, 9) == header_format.end_offset(data, 9) == 8
+    assert header_format.end_of_checked(b"", 9) == 9
+    with pytest.raises(CorruptBatch, match="impossible"):
+        header_format.end_of_checked(whole + bytes(61), 9)

@@ -1,0 +1,1 @@
+"""The transactions of a partition: which are open, and which were aborted."""

@@ -1,0 +1,58 @@
+"""The aborted transactions of a segment, and their file `<base offset>.txnindex`.
+
+A segment lists those whose markers it holds, in the order of the markers. The file is written before the segment gets a
+successor, and only where there is one to list: 32 bytes each, then a CRC-32C. `find` looks through a list. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from raylog.storage.errors import CorruptBatch
+
+_MAGIC: Final = b"RTX1"
+_ENTRY: Final = struct.Struct(">qqqq")
+_CRC: Final = struct.Struct(">I")
+
+
+class AbortedTxn(NamedTuple):
+    """One aborted transaction in a partition."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of its marker."""
+    last_stable_offset: int
+    """Where the oldest transaction began that was open then; behind the marker if none was. Every transaction that
+    ends later begins at or behind it."""
+
+
+def find(entries: Sequence[AbortedTxn], start: int, upper: int, found: list[AbortedTxn]) -> bool:
+    """Append to `found` those with offsets in [start, upper); True if no later entry of the log can have any."""
+    for place in range(bisect_left(entries, start, key=lambda entry: entry.last_offset), len(entries)):
+        entry = entries[place]
+        if entry.first_offset < upper:
+            found.append(entry)
+        if entry.last_stable_offset >= upper:
+            return True
+    return False
+
+
+def to_bytes(entries: Sequence[AbortedTxn]) -> bytes:
+    """The contents of the file."""
+    body = _MAGIC + b"".join([_ENTRY.pack(*entry) for entry in entries])
+    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def from_bytes(data: bytes) -> list[AbortedTxn]:
+    """Read `to_bytes`; CorruptBatch when the file is cut off or altered."""
+    body = data[: -_CRC.size]
+    whole = data[:4] == _MAGIC and (len(body) - 4) % _ENTRY.size == 0
+    if not whole or data[-_CRC.size :] != _CRC.pack(google_crc32c.value(body)):
+        raise CorruptBatch("the index of aborted transactions has a wrong magic, length or CRC")
+    return [AbortedTxn(*fields) for fields in _ENTRY.iter_unpack(body[4:])]

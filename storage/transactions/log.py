@@ -1,0 +1,106 @@
+"""The part of a partition log that ends transactions, and states what readers of committed records may have.
+
+`PartitionLog` adds the rest. All calls in the owner's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.header import BatchHeader, parse_header, stamp_all
+from raylog.storage.batch.marker import TxnMarker
+from raylog.storage.log.config import AppendInfo
+from raylog.storage.log.kept_epochs import KeptEpochs
+from raylog.storage.log.producer_state import ActiveProducer, ProducerState
+from raylog.storage.log.reading import ReadableLog, place_of
+from raylog.storage.transactions.aborted import AbortedTxn, find
+
+
+class TransactionalLog(ReadableLog):
+    """See the module."""
+
+    producers: ProducerState
+    _kept_epochs: KeptEpochs
+    _now_ms: int
+
+    if TYPE_CHECKING:  # `PartitionLog` has them
+
+        def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int | None) -> None:
+            """Begin a new segment before an append of `size` bytes if it is time."""
+
+        def _write(
+            self,
+            payload: Buffer,
+            headers: list[BatchHeader],
+            began: tuple[tuple[int, int], ...],
+            markers: Mapping[int, TxnMarker] | None = None,
+        ) -> AppendInfo:
+            """Append stamped batches."""
+            raise NotImplementedError
+
+    def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """End a producer's transaction, as its leader; in the page cache on return.
+
+        A marker that was written before is answered with `duplicate` and the end of the log, below which it lies.
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced, DiskFull, StorageIoError; nothing is kept then.
+        """
+        self._require_open()
+        self._now_ms = now_ms
+        offset = self.log_end_offset
+        if not self.producers.check_marker(marker):
+            return AppendInfo(offset, offset, duplicate=True, max_timestamp=-1, batches=1)
+        began = self._kept_epochs.enter([(leader_epoch, offset)])
+        payload = bytearray(marker.encode())
+        header = parse_header(payload)
+        self._roll_if_due(len(payload), header, now_ms)
+        stamped = stamp_all(memoryview(payload), [(0, header)], offset, leader_epoch)
+        return self._write(payload, stamped, began, {offset: marker})
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether a transaction has begun here and has no marker."""
+        return bool(self.producers.transactions.open)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the oldest transaction begins that is not ended below the high watermark; None without one."""
+        first = self.producers.transactions.first_unstable(high_watermark)
+        return first if first is None else max(first, self.log_start_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Readers of committed records get what lies below (exclusive)."""
+        first = self.producers.transactions.first_unstable(high_watermark)
+        return high_watermark if first is None else min(high_watermark, max(first, self.log_start_offset))
+
+    def may_have_aborted(self, start: int) -> bool:
+        """Whether aborted transactions are known in a segment with offsets at or above `start`."""
+        if self.producers.transactions.aborted:
+            return True
+        return any(segment.has_aborted for segment in self.segments[place_of(self.segments, start) :])
+
+    def aborted_transactions(self, start: int, upper: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with offsets in [start, upper), by first offset.
+
+        From its first offset on the producer's batches are to be skipped, up to its next abort marker. `upper` lies at
+        or below the last stable offset. Raises LogDamaged, StorageIoError, DescriptorsExhausted.
+        """
+        self._require_open()
+        found = self.aborted_between(start, upper)
+        return sorted([(entry.producer_id, entry.first_offset) for entry in found], key=lambda entry: entry[1])
+
+    def aborted_between(self, start: int, upper: int) -> list[AbortedTxn]:
+        """The aborted transactions with offsets in [start, upper), by their markers."""
+        found: list[AbortedTxn] = []
+        for segment in self.segments[place_of(self.segments, start) : -1]:
+            if segment.has_aborted:
+                self._recent.touch(segment)
+                if find(segment.aborted(), start, upper, found):
+                    return found
+        find(self.producers.transactions.aborted, start, upper, found)
+        return found
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """The producers that the partition knows, by id."""
+        self._require_open()
+        return self.producers.active()

@@ -19,6 +19,7 @@ from raylog.core.errors.groups import *  # noqa: F403
 from raylog.core.errors.partition import *  # noqa: F403
 from raylog.core.errors.suggestions import did_you_mean as did_you_mean
 from raylog.core.errors.suggestions import nearest as nearest
+from raylog.core.errors.transactions import *  # noqa: F403
 
 
 def _by_code(root: type[RaylogError]) -> dict[int, type[RaylogError]]:

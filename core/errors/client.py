@@ -51,3 +51,9 @@ class RecordDeserializationFailed(RaylogError):
     """A deserializer refused a record; ``seek()`` behind its offset to go on without it."""
 
     code = 1010
+
+
+class TransactionAborted(RaylogError):
+    """The record was not sent, because its transaction was aborted."""
+
+    code = 1014

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
+from raylog.core.coordinators.idleness import Idleness
 from raylog.core.decision import Story
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
@@ -24,46 +25,46 @@ from raylog.core.errors import (
     NotCoordinator,
     RaylogError,
     UnknownMemberId,
+    UnstableOffsetCommit,
 )
-from raylog.core.groups import offsets, rebalance
+from raylog.core.groups import offsets, pending, rebalance
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     DeleteGroupReceived,
     DescribeGroupReceived,
     Effect,
+    EndTxnOffsetsReceived,
     Event,
     HeartbeatReceived,
     JoinReceived,
     LeaveReceived,
     ListGroupsReceived,
-    LogTrimmed,
     Notice,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
     RequestDropped,
-    RowsStored,
     SleepRefused,
     SleepRequested,
     SyncReceived,
     Tick,
+    TxnOffsetCommitReceived,
 )
 from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.group import Group
-from raylog.core.groups.idleness import Idleness
 from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.pending import PendingStore
 from raylog.core.groups.records import (
     GroupChanged,
     GroupDeleted,
     OffsetCommitted,
     OffsetDeleted,
-    OffsetKey,
     Record,
+    TxnForgotten,
+    TxnOffsets,
     record_from_wire,
 )
-from raylog.core.groups.rewriting import LiveKey, Rewriting
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.groups.sizes import image_bytes
 from raylog.core.groups.states import GroupState
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
@@ -83,9 +84,7 @@ class CoordinatorMachine:
         self._new_member_id = new_member_id
         self._groups: dict[str, Group] = {}
         self._offsets = OffsetStore()
-        self._images_bytes = 0
-        """Approximate size in bytes of the records of all groups in the log."""
-        self._rewriting = Rewriting(settings)
+        self._pending = PendingStore()
         self._idleness = Idleness(settings.sleep_after_ms)
         self._loaded = False
         self._next_expiry_ms = 0
@@ -116,7 +115,7 @@ class CoordinatorMachine:
         self._loaded = True
         self._idleness.used(now_ms)
         self._next_expiry_ms = now_ms + self._settings.offsets_retention_check_ms
-        for name in self._offsets.groups():
+        for name in (*self._offsets.groups(), *self._pending.open_groups()):
             self._groups.setdefault(name, Group(name))
         for name in list(self._groups):
             self._groups[name].restore(now_ms)
@@ -126,7 +125,13 @@ class CoordinatorMachine:
     def census(self) -> list[GroupFigures]:
         """Return the figures of each group, by name."""
         return [
-            GroupFigures(name, group.state.value, len(group.members), self._offsets.figures(name))
+            GroupFigures(
+                name,
+                group.state.value,
+                len(group.members),
+                self._offsets.figures(name),
+                sum(len(row.offsets) for row in self._pending.open_of(name)),
+            )
             for name, group in sorted(self._groups.items())
         ]
 
@@ -150,9 +155,10 @@ class CoordinatorMachine:
         match record:
             case OffsetCommitted() | OffsetDeleted():
                 self._offsets.apply(record)
+            case TxnOffsets() | TxnForgotten():
+                self._pending.apply(record)
             case GroupChanged():
                 group = self._groups.setdefault(record.group, Group(record.group))
-                self._images_bytes += image_bytes(record) - image_bytes(group.image)
                 if self._loaded:
                     group.adopt(record)
                 else:
@@ -160,7 +166,6 @@ class CoordinatorMachine:
             case GroupDeleted():
                 deleted = self._groups.pop(record.group, None)
                 if deleted is not None:
-                    self._images_bytes -= image_bytes(deleted.image)
                     deleted.move(GroupState.DEAD)
             case _:
                 assert_never(record)
@@ -226,13 +231,17 @@ class CoordinatorMachine:
                     rows = rebalance.leave(group, event.members, decision)
                     decision.reply(event.request, rows)
                     self._drop_if_blank(event.group)
-            case OffsetCommitReceived():
+            case OffsetCommitReceived() | TxnOffsetCommitReceived():
                 self._commit(event, decision)
+            case EndTxnOffsetsReceived():
+                pending.end(self._pending, event, decision)
+                self._drop_if_blank(event.group)
             case OffsetFetchReceived():
-                decision.reply(event.request, offsets.fetch(self._offsets, event.group, event.partitions))
+                self._fetch(event, decision)
             case OffsetDeleteReceived():
                 if (group := self._named_group(event, decision)) is not None:
-                    offsets.delete(self._offsets, group, event, decision)
+                    unstable = self._pending.pending_keys(event.group)
+                    offsets.delete(self._offsets, group, event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
                 names = sorted(self._groups)
@@ -249,12 +258,7 @@ class CoordinatorMachine:
                         break
             case Tick():
                 self._tick(decision)
-                self._keep_log_short(event, decision)
                 self._sleep_if_idle(decision)
-            case RowsStored():
-                self._rewriting.chunk_stored()
-            case LogTrimmed():
-                self._rewriting.trimmed(event.before_offset)
             case SleepRequested():
                 self._idleness.hurry()
             case SleepRefused():
@@ -295,7 +299,7 @@ class CoordinatorMachine:
         rebalance.join(group, event, decision, self._new_member_id)
         self._drop_if_blank(event.group)
 
-    def _commit(self, event: OffsetCommitReceived, decision: GroupDecision) -> None:
+    def _commit(self, event: OffsetCommitReceived | TxnOffsetCommitReceived, decision: GroupDecision) -> None:
         group = self._groups.get(event.group)
         if group is None:
             if event.generation >= 0:
@@ -304,8 +308,23 @@ class CoordinatorMachine:
                 )
                 return
             group = self._groups[event.group] = Group(event.group)
-        offsets.commit(group, event, decision)
+        error = offsets.commit_error(group, event)
+        if error is not None:
+            decision.refuse(event.request, error)
+        elif isinstance(event, TxnOffsetCommitReceived):
+            pending.txn_commit(self._pending, event, decision)
+        else:
+            pending.supersede(self._pending, event.group, offsets.commit(group, event, decision), decision)
         self._drop_if_blank(event.group)
+
+    def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
+        if event.require_stable and pending.is_unstable(self._pending, event.group, event.partitions):
+            decision.refuse(
+                event.request,
+                UnstableOffsetCommit(f"A transaction is about to commit offsets of group {event.group!r}; try again."),
+            )
+        else:
+            decision.reply(event.request, offsets.fetch(self._offsets, event.group, event.partitions))
 
     def _delete(self, event: DeleteGroupReceived, decision: GroupDecision) -> None:
         group = self._named_group(event, decision)
@@ -313,6 +332,14 @@ class CoordinatorMachine:
             return
         if group.state is not GroupState.EMPTY:
             decision.refuse(event.request, NonEmptyGroup(f"Group {event.group!r} has members; stop them first."))
+            return
+        if self._pending.is_open(group.name):
+            decision.refuse(
+                event.request,
+                NonEmptyGroup(
+                    f"A transaction is about to commit offsets of group {event.group!r}; wait for its end, or abort it."
+                ),
+            )
             return
         for committed in self._offsets.of(group.name):
             decision.write(OffsetDeleted(key=committed.key))
@@ -341,6 +368,7 @@ class CoordinatorMachine:
             "leader": group.leader,
             "members": members,
             "offsets": offsets.fetch(self._offsets, group.name, None),
+            "pending_offsets": pending.described(self._pending, group.name),
         }
 
     def _tick(self, decision: GroupDecision) -> None:
@@ -356,20 +384,29 @@ class CoordinatorMachine:
         self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
         for name in sorted(self._groups):
             group = self._groups[name]
+            unstable = self._pending.pending_keys(name)
             for key in offsets.expired(self._offsets, group, decision.wall_ms, self._settings):
+                if key in unstable:
+                    continue
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
                 decision.write(OffsetDeleted(key=key))
-            if group.state is GroupState.EMPTY and not group.pending and not self._offsets.has(name):
+            if group.state is GroupState.EMPTY and not group.pending and not self._has_offsets(name):
                 decision.write(GroupDeleted(group=name))
+        for name in self._pending.groups():
+            for forgotten in pending.expired(self._pending, name, decision.wall_ms, self._settings):
+                if len(decision.records) >= EXPIRED_RECORDS_MAX:
+                    self._next_expiry_ms = decision.now_ms
+                    return
+                decision.write(TxnForgotten(key=forgotten))
 
     def _sleep_if_idle(self, decision: GroupDecision) -> None:
         """Propose to end, where nothing is left to do; offsets that have expired by now are deleted first.
 
         Those that expire while no coordinator runs are deleted by the next one.
         """
-        if not self._idleness.is_due(decision.now_ms) or self._rewriting.is_under_way:
+        if not self._idleness.is_due(decision.now_ms):
             return
         if any(group.has_deadlines for group in self._groups.values()):
             return
@@ -377,18 +414,6 @@ class CoordinatorMachine:
         if self._next_expiry_ms > decision.now_ms:  # else there are more of them than one tick deletes
             self._idleness.propose()
             decision.propose_sleep()
-
-    def _keep_log_short(self, tick: Tick, decision: GroupDecision) -> None:
-        if tick.log is not None and self._rewriting.is_due(tick.log, self._images_bytes + self._offsets.size_bytes):
-            groups = (name for name, group in self._groups.items() if group.image is not None)
-            self._rewriting.begin(tick.log, [*groups, *self._offsets.keys()])
-        self._rewriting.go_on(self._live_record, decision)
-
-    def _live_record(self, key: LiveKey) -> OffsetCommitted | GroupChanged | None:
-        if isinstance(key, OffsetKey):
-            return self._offsets.get(key)
-        group = self._groups.get(key)
-        return None if group is None else group.image
 
     def _set_wall_clock(self, now_ms: int, wall_ms: int | None) -> None:
         if wall_ms is not None:
@@ -400,15 +425,19 @@ class CoordinatorMachine:
     def _drop_if_blank(self, name: str) -> None:
         """Drop a group that has neither records in the log nor members or pending member ids."""
         group = self._groups.get(name)
-        if group is not None and group.blank and not self._offsets.has(name):
+        if group is not None and group.blank and not self._has_offsets(name):
             del self._groups[name]
+
+    def _has_offsets(self, name: str) -> bool:
+        """Return whether the group has committed or pending offsets."""
+        return self._offsets.has(name) or self._pending.is_open(name)
 
     # ------------------------------------------------------------ checks
 
     def hard_state(self) -> list[object]:
         """Return the state of the log as comparable values: equal for a machine that replayed this one's records."""
         images = [self._groups[name].image for name in sorted(self._groups)]
-        return [[image for image in images if image is not None], self._offsets.to_wire()]
+        return [[image for image in images if image is not None], self._offsets.to_wire(), *self._pending.to_wire()]
 
     def parked_requests(self) -> list[int]:
         """Return the requests that wait for other members, in order of their numbers."""
@@ -419,10 +448,10 @@ class CoordinatorMachine:
     def validate(self) -> None:
         """Check every group and every cross-reference; raises InvariantBroken with the last steps."""
         for name, group in self._groups.items():
-            if group.name != name or (group.blank and not self._offsets.has(name)):
+            if group.name != name or (group.blank and not self._has_offsets(name)):
                 require(False, f"group {name!r} is filed under its name, and more than that", self.story)
             group.validate()
-        for name in self._offsets.groups():
+        for name in (*self._offsets.groups(), *self._pending.open_groups()):
             require(name in self._groups, "a group that has offsets exists", self.story)
         parked = self.parked_requests()
         require(len(parked) == len(set(parked)), "a request is parked once", self.story)

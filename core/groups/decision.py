@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
 from raylog.core.errors import RaylogError
-from raylog.core.groups.events import AppendRecords, Effect, ProposeSleep, ReportStored, TrimLog
+from raylog.core.groups.events import AppendRecords, Effect, ProposeSleep
 from raylog.core.groups.records import Record
 from raylog.core.groups.settings import GroupSettings
 
 
 class GroupDecision(LoggedDecision[Effect, Record]):
-    """Records, answers that wait for them, refusals that do not, and effects that keep the log short."""
+    """Records, answers that wait for them, and refusals that do not."""
 
     __slots__ = ("settings", "wall_ms")
 
@@ -38,14 +38,6 @@ class GroupDecision(LoggedDecision[Effect, Record]):
     def refuse(self, request: RequestId, error: RaylogError) -> None:
         """Refuse the request at once: an error depends on no record that could be lost."""
         self.now.append(Refuse(cause=self.cause, request=request, error=error))
-
-    def report_stored(self) -> None:
-        """Notify the machine when everything written so far is committed."""
-        self.after_sync.append(ReportStored(cause=self.cause))
-
-    def trim(self, before_offset: int) -> None:
-        """Delete the log's records below the offset."""
-        self.now.append(TrimLog(cause=self.cause, before_offset=before_offset))
 
     def propose_sleep(self) -> None:
         """Propose that the coordinator ends, once everything written so far is committed."""

@@ -11,24 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raylog.core.decision import Refuse, Reply, RequestId
+from raylog.core.coordinators.events import AppendRecords as AppendRecords
+from raylog.core.coordinators.events import CoordinatorRequest
+from raylog.core.coordinators.events import ProposeSleep as ProposeSleep
+from raylog.core.coordinators.events import RequestDropped as RequestDropped
+from raylog.core.coordinators.events import SleepRefused as SleepRefused
+from raylog.core.coordinators.events import SleepRequested as SleepRequested
+from raylog.core.coordinators.events import Tick as Tick
+from raylog.core.decision import Refuse, Reply
 
 # ---------------------------------------------------------------- events
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorEvent:
-    """Common fields of events: ``cause``, its name in the story of a broken invariant, and the monotonic time in ms."""
-
-    cause: str
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorRequest(CoordinatorEvent):
-    """A request, by its number."""
-
-    request: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +87,40 @@ class OffsetCommitReceived(GroupRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsetCommitReceived(GroupRequest):
+    """TxnOffsetCommit request: offsets as in :class:`OffsetCommitReceived`, which wait for the transaction's end."""
+
+    generation: int
+    member_id: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    offsets: Sequence[tuple[str, str, int, int, int, str]]
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTxnOffsetsReceived(GroupRequest):
+    """The end of a producer's transaction, from the transaction coordinator.
+
+    ``producer_epoch`` is that of the producer's next transaction. ``coordinator_epoch`` -1 = from an administrator.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchReceived(GroupRequest):
-    """OffsetFetch request: (topic id, topic, partition) each; None = all offsets of the group."""
+    """OffsetFetch request: (topic id, topic, partition) each; None = all offsets of the group.
+
+    ``require_stable``: refused while a transaction has offsets of these partitions pending.
+    """
 
     partitions: Sequence[tuple[str, str, int]] | None = None
+    require_stable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,114 +145,23 @@ class DeleteGroupReceived(GroupRequest):
     """DeleteGroup request: a group without members, with all its offsets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestDropped(CoordinatorRequest):
-    """The connection is closed: the parked request is dropped, and its member has to send it again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogExtent:
-    """How far the coordinator's partition is stored.
-
-    ``size_bytes`` counts from the log start at loading, and never falls.
-    """
-
-    end_offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick(CoordinatorEvent):
-    """Time passed; deadlines are checked only here. A tick every 50 to 100 ms is fine.
-
-    ``wall_ms`` is the time of day in milliseconds since 1970, None = unknown. See :meth:`CoordinatorMachine.loaded`.
-    ``log`` is the log's extent at that time; without it the log is never rewritten and trimmed.
-    """
-
-    wall_ms: int | None = None
-    log: LogExtent | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsStored(CoordinatorEvent):
-    """Everything decided up to a :class:`ReportStored` is in the log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogTrimmed(CoordinatorEvent):
-    """The log starts at ``before_offset`` now, or later."""
-
-    before_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SleepRequested(CoordinatorEvent):
-    """The cluster is about to stop: a coordinator that is not in use shall end now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SleepRefused(CoordinatorEvent):
-    """The controller did not agree to a :class:`ProposeSleep`: the coordinator serves on."""
-
-
 RequestEvent = (
     JoinReceived
     | SyncReceived
     | HeartbeatReceived
     | LeaveReceived
     | OffsetCommitReceived
+    | TxnOffsetCommitReceived
+    | EndTxnOffsetsReceived
     | OffsetFetchReceived
     | OffsetDeleteReceived
     | ListGroupsReceived
     | DescribeGroupReceived
     | DeleteGroupReceived
 )
-Notice = RequestDropped | Tick | RowsStored | LogTrimmed | SleepRequested | SleepRefused
+Notice = RequestDropped | Tick | SleepRequested | SleepRefused
 """Events that are answered to no client."""
 Event = RequestEvent | Notice
 
-# ---------------------------------------------------------------- effects
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendRecords:
-    """Append (key wire, value wire or None = tombstone) each, in one batch, to the coordinator's partition, acks=all.
-
-    At most one in a step, and the first of its ``now``. When the append fails, this machine's view is ahead of the log:
-    the shell answers :meth:`CoordinatorMachine.resign` and rebuilds a machine from the log.
-    """
-
-    cause: str
-    records: tuple[tuple[list[object], list[object] | None], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportStored:
-    """Feed :class:`RowsStored`. Always in ``after_sync``."""
-
-    cause: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimLog:
-    """Delete the records below ``before_offset``, then feed :class:`LogTrimmed`.
-
-    It may fail, be late or be repeated: the records below were stored again above, permanently and for every reader.
-    """
-
-    cause: str
-    before_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposeSleep:
-    """Propose to the controller that this coordinator ends; :class:`SleepRefused` follows if it does not agree.
-
-    Always in ``after_sync``: everything decided is in the log, and every request is answered. Nothing more is decided.
-    """
-
-    cause: str
-
-
-Effect = AppendRecords | Reply | Refuse | ReportStored | TrimLog | ProposeSleep
+Effect = AppendRecords | Reply | Refuse | ProposeSleep
 """A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""

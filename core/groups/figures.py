@@ -15,9 +15,10 @@ class OffsetFigures(NamedTuple):
 
 
 class GroupFigures(NamedTuple):
-    """A group; ``members`` counts them."""
+    """A group; ``members`` counts them, ``pending_offsets`` what open transactions are about to commit."""
 
     group: str
     state: str
     members: int
     offsets: list[OffsetFigures]
+    pending_offsets: int = 0

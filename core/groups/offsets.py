@@ -6,8 +6,9 @@ group's state (Kafka's table). Called by ``coordinator.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
     InvalidRequest,
     NonEmptyGroup,
@@ -16,14 +17,14 @@ from raylog.core.errors import (
     RebalanceInProgress,
     RecordTooLarge,
     UnknownMemberId,
+    UnstableOffsetCommit,
 )
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived
+from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived, TxnOffsetCommitReceived
 from raylog.core.groups.figures import OffsetFigures
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.groups.sizes import row_bytes
 from raylog.core.groups.states import GroupState
 
 
@@ -33,18 +34,12 @@ class OffsetStore:
     def __init__(self) -> None:
         """Start without offsets."""
         self._by_group: dict[str, dict[OffsetKey, OffsetCommitted]] = {}
-        self.size_bytes = 0
-        """Approximate size in bytes of the records of all offsets in the log."""
 
     def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
         """Store or delete one offset: the only mutator, for live traffic and replay alike."""
         key = record.key
         held = self._by_group.get(key.group)
-        before = None if held is None else held.get(key)
-        if before is not None:
-            self.size_bytes -= _about_bytes(before)
         if isinstance(record, OffsetCommitted):
-            self.size_bytes += _about_bytes(record)
             if held is None:
                 held = self._by_group[key.group] = {}
             held[key] = record
@@ -52,11 +47,6 @@ class OffsetStore:
             held.pop(key, None)
             if not held:
                 del self._by_group[key.group]
-
-    def keys(self) -> Iterator[OffsetKey]:
-        """Yield the keys of all offsets."""
-        for held in self._by_group.values():
-            yield from held
 
     def groups(self) -> list[str]:
         """Return the names of the groups that have offsets."""
@@ -86,8 +76,11 @@ class OffsetStore:
         return [record.to_wire() for group in self.groups() for record in self.of(group)]
 
 
-def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
-    """Return the error for a commit of this sender at this time, or None when it may commit."""
+def commit_error(group: Group, event: OffsetCommitReceived | TxnOffsetCommitReceived) -> RaylogError | None:
+    """Return the error for a commit of this sender at this time, or None when it may commit.
+
+    A member of a generation that is not assigned yet may commit what it read before with a transaction, as in Kafka.
+    """
     if event.generation < 0 and group.state is GroupState.EMPTY:
         return None
     if event.generation < 0 and event.member_id == "" and event.instance_id is None:
@@ -96,45 +89,48 @@ def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | Non
             "that assign partitions themselves."
         )
     error = group.fence(event.member_id, event.instance_id, event.generation)
+    if isinstance(event, TxnOffsetCommitReceived):
+        return error
     if error is None and group.state is GroupState.COMPLETING_REBALANCE:
         error = RebalanceInProgress(f"Group {group.name!r} is rebalancing; join again.")
     return error
 
 
-def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision) -> None:
-    """Handle OffsetCommit. Replies [[topic, partition, error code]...]."""
-    error = commit_error(group, event)
-    if error is not None:
-        decision.refuse(event.request, error)
-        return
+def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
+    """Handle OffsetCommit of a sender that may commit; return the keys of what was committed.
+
+    Replies [[topic, partition, error code]...].
+    """
     if event.member_id in group.members:
         group.members[event.member_id].restart_session(event.now_ms)
     rows: list[object] = []
+    keys: list[OffsetKey] = []
     for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
-        code = 0
-        if offset < 0:
-            code = InvalidRequest.code  # -1 means "none" in a fetch's reply; to forget an offset there is OffsetDelete
-        elif len(metadata.encode()) > decision.settings.offset_metadata_bytes_max:
-            code = OffsetMetadataTooLarge.code
-        else:
-            committed = OffsetCommitted(
-                key=OffsetKey(group.name, topic_id, topic, partition),
-                offset=offset,
-                leader_epoch=leader_epoch,
-                metadata=metadata,
-                committed_ms=decision.wall_ms,
-            )
-            if _is_too_large(committed, decision.settings):
-                code = RecordTooLarge.code
-            else:
-                decision.write(committed)
+        committed = OffsetCommitted(
+            key=OffsetKey(group.name, topic_id, topic, partition),
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            committed_ms=decision.wall_ms,
+        )
+        code = row_error(committed, decision.settings)
+        if code == 0:
+            decision.write(committed)
+            keys.append(committed.key)
         rows.append([topic, partition, code])
     decision.reply(event.request, rows)
+    return keys
 
 
-def _about_bytes(record: OffsetCommitted) -> int:
-    key = record.key
-    return 64 + len(key.group) + len(key.topic_id) + len(key.topic) + len(record.metadata)
+def row_error(committed: OffsetCommitted, settings: GroupSettings) -> int:
+    """Return the number of the error for which this offset of a commit is refused; 0 = it is taken."""
+    if committed.offset < 0:
+        return InvalidRequest.code  # -1 means "none" in a fetch's reply; to forget an offset there is OffsetDelete
+    if len(committed.metadata.encode()) > settings.offset_metadata_bytes_max:
+        return OffsetMetadataTooLarge.code
+    if _is_too_large(committed, settings):
+        return RecordTooLarge.code
+    return 0
 
 
 def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
@@ -160,17 +156,28 @@ def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, i
     return rows
 
 
-def delete(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: GroupDecision) -> None:
-    """Handle OffsetDelete. Replies [[topic, partition, 0]...]; deleting a missing offset is no error."""
+def delete(
+    store: OffsetStore,
+    group: Group,
+    event: OffsetDeleteReceived,
+    decision: GroupDecision,
+    *,
+    pending: Collection[OffsetKey],
+) -> None:
+    """Handle OffsetDelete. Replies [[topic, partition, error code]...]; deleting a missing offset is no error.
+
+    ``pending``: a transaction is about to commit these; they stay, and are refused as unstable.
+    """
     if group.members:
         decision.refuse(event.request, NonEmptyGroup(f"Group {group.name!r} has members; stop them first."))
         return
     rows: list[object] = []
     for topic_id, topic, partition in event.partitions:
         key = OffsetKey(group.name, topic_id, topic, partition)
-        if store.get(key) is not None:
+        is_pending = key in pending
+        if not is_pending and store.get(key) is not None:
             decision.write(OffsetDeleted(key=key))
-        rows.append([topic, partition, 0])
+        rows.append([topic, partition, UnstableOffsetCommit.code if is_pending else 0])
     decision.reply(event.request, rows)
 
 

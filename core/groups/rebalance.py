@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import RequestId
 from raylog.core.errors import (
     FencedInstanceId,
@@ -27,7 +28,6 @@ from raylog.core.groups.events import HeartbeatReceived, JoinReceived, SyncRecei
 from raylog.core.groups.group import Group, Member, Protocols
 from raylog.core.groups.records import GroupChanged
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.groups.sizes import row_bytes
 from raylog.core.groups.states import GroupState
 
 NewMemberId = Callable[[str], str]

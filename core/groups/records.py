@@ -14,6 +14,7 @@ from raylog.core.groups.states import GroupState
 
 OFFSET_KIND: Final = "offset"
 GROUP_KIND: Final = "group"
+TXN_KIND: Final = "txn"
 VERSION: Final = 1
 """Version of the value layouts below. Fields are added at the end, where older readers ignore them; a change that they
 may not ignore takes the next version, which a reader refuses instead of guessing."""
@@ -151,7 +152,51 @@ class GroupDeleted:
         return [GROUP_KIND, self.group], None
 
 
-Record = OffsetCommitted | OffsetDeleted | GroupChanged | GroupDeleted
+PendingOffset = tuple[str, str, int, int, int, str]
+"""Topic id, topic, partition, offset, leader epoch or -1, note."""
+
+
+class TxnKey(NamedTuple):
+    """Key of what a producer's transaction has pending in a group."""
+
+    group: str
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnOffsets:
+    """The offsets that a producer's open transaction has pending in a group, all of them; none when it has ended.
+
+    ``producer_epoch`` is that of the open transaction, or of its end: that of the next one. ``coordinator_epoch`` is
+    the transaction coordinator's that wrote the last end, -1 = none was written. ``changed_ms`` is the time of day
+    (since 1970) of this record, -1 = unknown.
+    """
+
+    key: TxnKey
+    producer_epoch: int
+    coordinator_epoch: int
+    offsets: tuple[PendingOffset, ...]
+    changed_ms: int
+
+    def to_wire(self) -> tuple[list[object], list[object] | None]:
+        """Return key and value as wire lists."""
+        rows = [list(item) for item in self.offsets]
+        value: list[object] = [VERSION, self.producer_epoch, self.coordinator_epoch, rows, self.changed_ms]
+        return [TXN_KIND, *self.key], value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnForgotten:
+    """Tombstone of a producer's row in a group."""
+
+    key: TxnKey
+
+    def to_wire(self) -> tuple[list[object], list[object] | None]:
+        """Return key and tombstone."""
+        return [TXN_KIND, *self.key], None
+
+
+Record = OffsetCommitted | OffsetDeleted | GroupChanged | GroupDeleted | TxnOffsets | TxnForgotten
 
 
 def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> Record:
@@ -176,6 +221,8 @@ def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> R
         )
     if kind == GROUP_KIND:
         return GroupDeleted(group=group) if value is None else _group_changed(group, value)
+    if kind == TXN_KIND:
+        return _txn_record(TxnKey(group, _int(key[2])), value)
     raise ValueError(f"A record of kind {kind!r} is in __consumer_offsets; a newer release is needed to read it.")
 
 
@@ -192,6 +239,25 @@ def _group_changed(group: str, value: Sequence[object]) -> GroupChanged:
         changed_ms=_int(changed_ms),
         members=tuple(MemberRecord.from_wire(_list(member)) for member in _list(members)),
     )
+
+
+def _txn_record(key: TxnKey, value: Sequence[object] | None) -> TxnOffsets | TxnForgotten:
+    if value is None:
+        return TxnForgotten(key=key)
+    _check_version(value)
+    _, producer_epoch, coordinator_epoch, offsets, changed_ms, *_ = value
+    return TxnOffsets(
+        key=key,
+        producer_epoch=_int(producer_epoch),
+        coordinator_epoch=_int(coordinator_epoch),
+        offsets=tuple(_pending_offset(_list(item)) for item in _list(offsets)),
+        changed_ms=_int(changed_ms),
+    )
+
+
+def _pending_offset(item: Sequence[object]) -> PendingOffset:
+    topic_id, topic, partition, offset, leader_epoch, metadata, *_ = item
+    return _str(topic_id), _str(topic), _int(partition), _int(offset), _int(leader_epoch), _str(metadata)
 
 
 def _check_version(value: Sequence[object]) -> None:

@@ -18,19 +18,13 @@ class GroupSettings:
     """Most members of one group, and most member ids pending."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """Retention of an offset in a group without members."""
+    txn_fence_retention_ms: int = 24 * 3_600_000
+    """How long a producer's epoch is kept in a group after its last transaction there, to refuse its late commits."""
     offsets_retention_check_ms: int = 600_000
     """Interval of the check for expired offsets."""
     offset_metadata_bytes_max: int = 4_096
     """Largest note (UTF-8 bytes) a member may store beside an offset."""
     record_bytes_max: int = 1_000_000
     """Largest record that `__consumer_offsets` takes: one generation of a group with all its members, or one offset."""
-    rewrite_floor_bytes: int = 16 * 1024 * 1024
-    """A log below this size is not rewritten: it is loaded within a second or two."""
-    rewrite_factor: int = 3
-    """A longer log is not rewritten while it is at most so many times as large as its live rows."""
-    rewrite_chunk_bytes: int = 128 * 1024
-    """Size of one chunk, written between the rows of live traffic."""
     sleep_after_ms: int = -1
     """How long a coordinator without members is not used before it ends; -1 = never."""
-    trim_retry_ms: int = 30_000
-    """Timeout after which the deletion of the log's beginning is requested again."""

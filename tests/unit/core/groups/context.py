@@ -12,25 +12,21 @@ from raylog.core.groups.events import (
     DeleteGroupReceived,
     DescribeGroupReceived,
     Effect,
+    EndTxnOffsetsReceived,
     Event,
     HeartbeatReceived,
     JoinReceived,
     LeaveReceived,
     ListGroupsReceived,
-    LogExtent,
-    LogTrimmed,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
     ProposeSleep,
-    ReportStored,
     RequestDropped,
-    RowsStored,
     SyncReceived,
     Tick,
-    TrimLog,
+    TxnOffsetCommitReceived,
 )
-from raylog.core.groups.sizes import row_bytes
 from raylog.core.outbox import Outbox
 
 WALL_START_MS = 1_700_000_000_000
@@ -51,8 +47,6 @@ class Groups:
         self.request = 0
         self.ids = 0
         self.log: list[Row] = list(log)
-        self.trims: list[int] = []
-        """Offsets of the machine's trim effects."""
         self.proposals = 0
         """How often the machine has proposed to end."""
         self.replies: dict[int, list[object] | dict[str, object]] = {}
@@ -78,17 +72,11 @@ class Groups:
             if isinstance(effect, AppendRecords):
                 assert place == 0, "records come first"
                 self.log.extend(effect.records)
-            elif isinstance(effect, TrimLog):
-                self.trims.append(effect.before_offset)
             else:
                 assert isinstance(effect, Refuse)
                 self._finish(effect.request)
                 self.refusals[effect.request] = effect.error
-        reports = 0
         for effect in self.last.after_sync:
-            if isinstance(effect, ReportStored):
-                reports += 1
-                continue
             if isinstance(effect, ProposeSleep):
                 self.proposals += 1
                 continue
@@ -96,10 +84,7 @@ class Groups:
             self._finish(effect.request)
             self.replies[effect.request] = effect.result
         self.machine.validate()
-        out = self.last
-        for _ in range(reports):
-            self.step(RowsStored(cause="test", now_ms=self.now_ms))
-        return out
+        return self.last
 
     def _finish(self, request: int) -> None:
         assert request not in self.replies, f"request {request} is answered once"
@@ -113,17 +98,6 @@ class Groups:
         """Let time pass, then tick."""
         self.now_ms += after_ms
         self.step(Tick(cause="test", now_ms=self.now_ms, wall_ms=WALL_START_MS + self.now_ms))
-
-    def tick_with_log(self, after_ms: int = 50) -> None:
-        """Let time pass, then tick, with all of the log stored."""
-        self.now_ms += after_ms
-        size = sum(row_bytes(key, value) for key, value in self.log)
-        log = LogExtent(end_offset=len(self.log), size_bytes=size)
-        self.step(Tick(cause="test", now_ms=self.now_ms, wall_ms=WALL_START_MS + self.now_ms, log=log))
-
-    def trimmed(self, before: int) -> None:
-        """The log starts at that offset now."""
-        self.step(LogTrimmed(cause="test", now_ms=self.now_ms, before_offset=before))
 
     def join(
         self,
@@ -231,12 +205,65 @@ class Groups:
         )
         return request
 
-    def fetch(self, *partitions: tuple[str, str, int], group: str = GROUP) -> int:
+    def fetch(self, *partitions: tuple[str, str, int], group: str = GROUP, stable: bool = False) -> int:
         """Send OffsetFetch, of all offsets when no partition is given; return the request's number."""
         request = self._number()
         self.step(
             OffsetFetchReceived(
-                cause="test", now_ms=self.now_ms, request=request, group=group, partitions=partitions or None
+                cause="test",
+                now_ms=self.now_ms,
+                request=request,
+                group=group,
+                partitions=partitions or None,
+                require_stable=stable,
+            )
+        )
+        return request
+
+    def txn_commit(
+        self,
+        offset: int,
+        *,
+        producer: int = 7,
+        epoch: int = 0,
+        partition: int = 0,
+        member_id: str = "",
+        generation: int = -1,
+        metadata: str = "",
+        instance_id: str | None = None,
+    ) -> int:
+        """Send TxnOffsetCommit for one partition; return the request's number."""
+        request = self._number()
+        self.step(
+            TxnOffsetCommitReceived(
+                cause="test",
+                now_ms=self.now_ms,
+                request=request,
+                group=GROUP,
+                generation=generation,
+                member_id=member_id,
+                instance_id=instance_id,
+                transactional_id="tx",
+                producer_id=producer,
+                producer_epoch=epoch,
+                offsets=[("id1", "flights", partition, offset, 3, metadata)],
+            )
+        )
+        return request
+
+    def end_txn(self, *, committed: bool, producer: int = 7, epoch: int = 1, coordinator_epoch: int = 4) -> int:
+        """Send EndTxnOffsets; return the request's number."""
+        request = self._number()
+        self.step(
+            EndTxnOffsetsReceived(
+                cause="test",
+                now_ms=self.now_ms,
+                request=request,
+                group=GROUP,
+                producer_id=producer,
+                producer_epoch=epoch,
+                coordinator_epoch=coordinator_epoch,
+                committed=committed,
             )
         )
         return request

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from raylog.core.coordinators.idleness import REFUSED_PAUSE_MS, Idleness
 from raylog.core.errors import GroupIdNotFound, NotCoordinator
 from raylog.core.groups.events import SleepRefused, SleepRequested
-from raylog.core.groups.idleness import REFUSED_PAUSE_MS, Idleness
 from raylog.core.groups.settings import GroupSettings
 from tests.unit.core.groups.context import SESSION_MS, Groups
 
@@ -147,18 +147,6 @@ def test_offsets_that_expire_meanwhile_are_deleted_by_the_next_life() -> None:
     after.tick(AFTER_MS)
     assert after.proposals == 1
     assert after.log[-1][1] is None
-
-
-def test_a_log_that_is_being_rewritten_keeps_the_coordinator() -> None:
-    groups = sleeping(rewrite_floor_bytes=1, rewrite_factor=0)
-    groups.commit(7)
-    groups.tick_with_log(AFTER_MS)
-    groups.tick_with_log()
-    assert groups.trims
-    assert groups.proposals == 0
-    groups.trimmed(groups.trims[-1])
-    groups.tick()
-    assert groups.proposals == 1
 
 
 @pytest.mark.parametrize("is_used", [True, False])

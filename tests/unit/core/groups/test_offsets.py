@@ -110,6 +110,7 @@ def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
         "generation": 1,
         "leader": first,
         "offsets": [["id1", "flights", 0, 7, 3, ""]],
+        "pending_offsets": [],
     }
     assert isinstance(members, list)
     assert [(row["member_id"], row["assignment"]) for row in members] == [(first, b"0"), (second, b"1")]

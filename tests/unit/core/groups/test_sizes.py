@@ -1,8 +1,8 @@
 """A record that the log would refuse is refused to its sender, before it is decided."""
 
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import RecordTooLarge
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.sizes import row_bytes
 from tests.unit.core.groups.context import Groups
 
 LIMIT = 2_000

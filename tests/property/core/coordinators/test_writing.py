@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.core.groups.sizes import row_bytes
-from raylog.core.groups.writing import RowQueue
+from raylog.core.coordinators.sizes import row_bytes
+from raylog.core.coordinators.writing import RowQueue
 from raylog.core.invariants import InvariantBroken
 
 LIMIT = 100

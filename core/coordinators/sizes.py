@@ -1,14 +1,12 @@
-"""Size of records in ``__consumer_offsets``, without encoding them: upper bounds. Pure.
+"""Size of a coordinator's records, without encoding them: upper bounds. Pure.
 
 A record that the log would refuse must be refused to its sender before it is decided: if a decided record cannot be
-stored, the coordinator has to load all its groups again.
+stored, the coordinator has to load everything again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from raylog.core.groups.records import GroupChanged
 
 _HEAD = 5
 """Most bytes of msgpack before text, bytes or a list."""
@@ -24,16 +22,6 @@ def wire_bytes(value: object) -> int:
     if isinstance(value, (list, tuple)):
         return _HEAD + sum(map(wire_bytes, value))
     return _NUMBER
-
-
-def image_bytes(image: GroupChanged | None) -> int:
-    """Return approximately how many bytes the record of a generation takes, without visiting each of its fields."""
-    if image is None:
-        return 0
-    return 128 + sum(
-        160 + len(member.assignment) + sum(len(metadata) for _, metadata in member.protocols)
-        for member in image.members
-    )
 
 
 def row_bytes(key: Sequence[object], value: Sequence[object] | None) -> int:

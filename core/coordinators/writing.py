@@ -1,7 +1,7 @@
-"""Rows that wait to be appended to ``__consumer_offsets``: the queue between machine and log.
+"""Rows that wait to be appended to a coordinator's partition: the queue between machine and log.
 
 Rows come in step by step; batches go out, none larger than the log takes. Positions count rows, so that the queue is
-the ``Durability`` of the coordinator's runner (``actors/groups/runner.py``, its only user). Pure.
+the ``Durability`` of the coordinator's runner (``actors/coordinators/runner.py``, its only user). Pure.
 """
 
 from __future__ import annotations

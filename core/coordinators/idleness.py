@@ -1,8 +1,9 @@
-"""When a group coordinator proposes to end, so that it has no process while its groups are not used.
+"""When a coordinator proposes to end, so that it has no process while it is not used.
 
-Owned by the machine. A coordinator without members knows no more than its log, so it ends when no request has come for
-``replica.sleep.after.ms`` of its topic, and the next request starts another one (ADR 0044). From the proposal on it
-decides nothing more, so that no request is lost with its process; it serves again when the proposal is refused. Pure.
+Owned by the machine. A coordinator that has nothing under way knows no more than its log, so it ends when no request
+has come for ``replica.sleep.after.ms`` of its topic, and the next request starts another one (ADR 0044). From the
+proposal on it decides nothing more, so that no request is lost with its process; it serves again when that is refused.
+Pure.
 """
 
 from __future__ import annotations

@@ -1,0 +1,242 @@
+"""Offsets that are committed with a transaction: they are pending until the transaction ends (KIP-98, KIP-447).
+
+The coordinator itself takes part in the transaction, not its partition: what a producer has pending in a group is one
+row of the log, which keeps the producer's epoch when nothing is pending any more. So a repeated end changes nothing,
+and a late commit of an earlier transaction is refused by its epoch. The store holds only the log's records. Called by
+``coordinator.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from raylog.core.coordinators.sizes import row_bytes
+from raylog.core.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidRequest,
+    RaylogError,
+    RecordTooLarge,
+    TransactionCoordinatorFenced,
+)
+from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.events import EndTxnOffsetsReceived, TxnOffsetCommitReceived
+from raylog.core.groups.offsets import row_error
+from raylog.core.groups.records import OffsetCommitted, OffsetKey, PendingOffset, TxnForgotten, TxnKey, TxnOffsets
+from raylog.core.groups.settings import GroupSettings
+
+_NO_PRODUCERS: Final[dict[int, TxnOffsets]] = {}
+
+
+class PendingStore:
+    """What each producer has pending in each group, by group, then by producer id.
+
+    Invariant: ``_open`` has, by group, the producers that have something pending.
+    """
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._by_group: dict[str, dict[int, TxnOffsets]] = {}
+        self._open: dict[str, set[int]] = {}
+
+    def apply(self, record: TxnOffsets | TxnForgotten) -> None:
+        """Store or delete one row: the only mutator, for live traffic and replay alike."""
+        group, producer_id = record.key
+        if isinstance(record, TxnOffsets):
+            self._by_group.setdefault(group, {})[producer_id] = record
+            is_open = bool(record.offsets)
+        else:
+            self._by_group.get(group, {}).pop(producer_id, None)
+            if not self._by_group.get(group, True):
+                del self._by_group[group]
+            is_open = False
+        if is_open:
+            self._open.setdefault(group, set()).add(producer_id)
+        elif group in self._open:
+            self._open[group].discard(producer_id)
+            if not self._open[group]:
+                del self._open[group]
+
+    def get(self, key: TxnKey) -> TxnOffsets | None:
+        """Return a producer's row, or None."""
+        return self._by_group.get(key.group, _NO_PRODUCERS).get(key.producer_id)
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups that have rows."""
+        return sorted(self._by_group)
+
+    def open_groups(self) -> list[str]:
+        """Return the names of the groups that have something pending."""
+        return sorted(self._open)
+
+    def is_open(self, group: str) -> bool:
+        """Return whether anything is pending in the group."""
+        return group in self._open
+
+    def of(self, group: str) -> list[TxnOffsets]:
+        """Return the group's rows in order of the producers' ids."""
+        return [row for _, row in sorted(self._by_group.get(group, _NO_PRODUCERS).items())]
+
+    def open_of(self, group: str) -> list[TxnOffsets]:
+        """Return those rows of the group that have something pending, in order of the producers' ids."""
+        return [self._by_group[group][producer_id] for producer_id in sorted(self._open.get(group, ()))]
+
+    def pending_keys(self, group: str) -> set[OffsetKey]:
+        """Return the keys of the group's offsets that are pending."""
+        return {_key(group, item) for row in self.open_of(group) for item in row.offsets}
+
+    def to_wire(self) -> list[object]:
+        """Return everything as comparable wire rows, in order."""
+        return [row.to_wire() for group in self.groups() for row in self.of(group)]
+
+
+def txn_commit(store: PendingStore, event: TxnOffsetCommitReceived, decision: GroupDecision) -> None:
+    """Handle TxnOffsetCommit of a sender that may commit. Replies [[topic, partition, error code]...]."""
+    error = _commit_error(store, event)
+    if error is not None:
+        decision.refuse(event.request, error)
+        return
+    key = TxnKey(event.group, event.producer_id)
+    known = store.get(key)
+    pending: dict[tuple[str, str, int], PendingOffset] = {}
+    if known is not None:
+        pending = {item[:3]: item for item in known.offsets}
+    rows: list[object] = []
+    taken: list[PendingOffset] = []
+    for item in event.offsets:
+        code = row_error(_committed(event.group, item, decision.wall_ms), decision.settings)
+        if code == 0:
+            taken.append(item)
+            pending[item[:3]] = item
+        rows.append([item[1], item[2], code])
+    row = TxnOffsets(
+        key=key,
+        producer_epoch=event.producer_epoch,
+        coordinator_epoch=-1 if known is None else known.coordinator_epoch,
+        offsets=tuple(pending.values()),
+        changed_ms=decision.wall_ms,
+    )
+    if row_bytes(*row.to_wire()) > decision.settings.record_bytes_max:
+        decision.refuse(
+            event.request,
+            RecordTooLarge(
+                f"The offsets that transaction {event.transactional_id!r} has pending in group {event.group!r} do not "
+                "fit into one record; commit fewer partitions in one transaction."
+            ),
+        )
+        return
+    if taken or known is None or known.producer_epoch < event.producer_epoch:
+        decision.write(row)
+    decision.reply(event.request, rows)
+
+
+def _commit_error(store: PendingStore, event: TxnOffsetCommitReceived) -> RaylogError | None:
+    if event.producer_id < 0 or event.producer_epoch < 0:
+        return InvalidRequest(
+            "Offsets are committed with a transaction by a producer id; call init_transactions first."
+        )
+    known = store.get(TxnKey(event.group, event.producer_id))
+    if known is None or known.producer_epoch == event.producer_epoch:
+        return None
+    if known.producer_epoch > event.producer_epoch:
+        return InvalidProducerEpoch(
+            f"The transaction of {event.transactional_id!r} in group {event.group!r} has ended, or a newer producer "
+            f"has its id: epoch {event.producer_epoch} is over."
+        )
+    if known.offsets:
+        return ConcurrentTransactions(
+            f"The transaction of {event.transactional_id!r} before this one is still being ended in group "
+            f"{event.group!r}; try again."
+        )
+    return None
+
+
+def end(store: PendingStore, event: EndTxnOffsetsReceived, decision: GroupDecision) -> None:
+    """Handle EndTxnOffsets. Replies []; a repetition changes nothing.
+
+    The row is emptied behind the offsets that take effect: a coordinator that dies between them finds it open, and the
+    end is repeated.
+    """
+    key = TxnKey(event.group, event.producer_id)
+    known = store.get(key)
+    if known is not None and 0 <= event.coordinator_epoch < known.coordinator_epoch:
+        decision.refuse(
+            event.request,
+            TransactionCoordinatorFenced(
+                f"Coordinator epoch {event.coordinator_epoch} is over: {known.coordinator_epoch} has ended a "
+                f"transaction of producer {event.producer_id} in group {event.group!r}."
+            ),
+        )
+        return
+    if known is not None and event.producer_epoch < known.producer_epoch:
+        decision.refuse(
+            event.request,
+            InvalidProducerEpoch(
+                f"Producer {event.producer_id} has epoch {known.producer_epoch} in group {event.group!r}, not "
+                f"{event.producer_epoch}."
+            ),
+        )
+        return
+    if known is None or event.producer_epoch > known.producer_epoch:
+        if known is not None and event.committed:
+            for item in known.offsets:
+                decision.write(_committed(event.group, item, decision.wall_ms))
+        decision.write(
+            TxnOffsets(
+                key=key,
+                producer_epoch=event.producer_epoch,
+                coordinator_epoch=max(event.coordinator_epoch, -1 if known is None else known.coordinator_epoch),
+                offsets=(),
+                changed_ms=decision.wall_ms,
+            )
+        )
+    decision.reply(event.request, [])
+
+
+def supersede(store: PendingStore, group: str, keys: Iterable[OffsetKey], decision: GroupDecision) -> None:
+    """Drop what is pending for offsets that were just committed without a transaction: the later commit counts."""
+    if not store.is_open(group):
+        return
+    later = set(keys)
+    for row in store.open_of(group):
+        left = tuple(item for item in row.offsets if _key(group, item) not in later)
+        if len(left) < len(row.offsets):
+            decision.write(replace(row, offsets=left, changed_ms=decision.wall_ms))
+
+
+def is_unstable(store: PendingStore, group: str, partitions: Sequence[tuple[str, str, int]] | None) -> bool:
+    """Return whether an offset of these partitions, or of any, is pending."""
+    if not store.is_open(group):
+        return False
+    return partitions is None or not store.pending_keys(group).isdisjoint(OffsetKey(group, *row) for row in partitions)
+
+
+def described(store: PendingStore, group: str) -> list[object]:
+    """Return [[producer id, epoch, topic id, topic, partition, offset, leader epoch, metadata]...]."""
+    return [
+        [row.key.producer_id, row.producer_epoch, *item] for row in store.open_of(group) for item in sorted(row.offsets)
+    ]
+
+
+def expired(store: PendingStore, group: str, wall_ms: int, settings: GroupSettings) -> list[TxnKey]:
+    """Return the rows without pending offsets that no late commit can need any more."""
+    if wall_ms < 0:
+        return []
+    return [
+        row.key
+        for row in store.of(group)
+        if not row.offsets and 0 <= row.changed_ms <= wall_ms - settings.txn_fence_retention_ms
+    ]
+
+
+def _key(group: str, item: PendingOffset) -> OffsetKey:
+    return OffsetKey(group, *item[:3])
+
+
+def _committed(group: str, item: PendingOffset, wall_ms: int) -> OffsetCommitted:
+    _, _, _, offset, leader_epoch, metadata = item
+    return OffsetCommitted(
+        key=_key(group, item), offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_ms=wall_ms
+    )

@@ -1,0 +1,447 @@
+"""The transaction coordinator as a state machine: all transactional ids of one ``__transaction_state`` partition.
+
+Decide, then apply: a handler decides records, replies and markers (``rules.py``); records are applied at once through
+``_apply`` (which replay uses too), and replies and markers wait in ``after_sync`` until the records are committed. The
+record with the outcome is the commit point: from then on a transaction is committed, or aborted, whatever is lost. Run
+by the ``TransactionCoordinator`` actor and by the simulator: first ``replay`` of every record of the log in order, then
+``loaded``, then ``step`` for each event; when an append fails, a new machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
+from raylog.core.coordinators.idleness import Idleness
+from raylog.core.coordinators.sizes import row_bytes
+from raylog.core.decision import Story
+from raylog.core.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotCoordinator,
+    RaylogError,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+    did_you_mean,
+)
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.transactions import rules
+from raylog.core.transactions.decision import TxnDecision
+from raylog.core.transactions.ending import Ending
+from raylog.core.transactions.events import (
+    AddOffsetsReceived,
+    AddPartitionsReceived,
+    DescribeReceived,
+    Effect,
+    EndReceived,
+    Event,
+    InitReceived,
+    ListReceived,
+    MarkerWritten,
+    Notice,
+    ProducerIdsGranted,
+    ProducerRequest,
+)
+from raylog.core.transactions.identity import NO_IDENTITY, Identity
+from raylog.core.transactions.producer_ids import ProducerIds
+from raylog.core.transactions.records import (
+    NEVER,
+    Record,
+    TxnChanged,
+    TxnDeleted,
+    TxnPartition,
+    check_move,
+    record_from_wire,
+)
+from raylog.core.transactions.settings import TxnSettings
+from raylog.core.transactions.states import TxnState
+from raylog.core.transactions.timeouts import Timeouts
+from raylog.core.transactions.waiting import Waiting
+
+EXPIRED_IDS_MAX: Final = 1_000
+"""Most tombstones that one tick writes; the rest follows with the next ticks."""
+
+_IDS: Final = ""
+"""What requests wait for that need a producer id; no transactional id is empty."""
+_WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived | EndReceived
+
+
+class TransactionMachine:
+    """All transactional ids that hash to one partition of ``__transaction_state``."""
+
+    def __init__(self, *, settings: TxnSettings, index: int) -> None:
+        """Start before replay. ``index``: the number of the partition."""
+        self._settings = settings
+        self._index = index
+        self._txns: dict[str, TxnChanged] = {}
+        self._timeouts = Timeouts()
+        self._ending = Ending()
+        self._ids = ProducerIds(settings.producer_ids_retry_ms)
+        self._waiting: Waiting[_WaitingRequest] = Waiting(settings.wait_ms)
+        self._idleness = Idleness(settings.sleep_after_ms)
+        self._loaded = False
+        self._next_expiry_ms = 0
+        self._wall_ahead_ms: int | None = None
+        """How far the time of day is ahead of ``now_ms``."""
+        self.counters: Counter[str] = Counter()
+        """What happened since this machine was loaded, by name."""
+        self.story = Story()
+        """The last steps, ticks aside: (now_ms, cause, event)."""
+
+    # ------------------------------------------------------------ the log
+
+    def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
+        """Apply one record of the log, in log order, before :meth:`loaded`; a value of None is a tombstone.
+
+        Raises ValueError or TypeError for a record that this release cannot read.
+        """
+        require(not self._loaded, "records are replayed before the coordinator serves")
+        self._apply(record_from_wire(key, value))
+
+    def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
+        """Start serving: the log is read to its end. Decided transactions are ended in all their participants again.
+
+        ``now_ms`` (of every event too) may come from any clock that does not go back. ``wall_ms`` is the time of day in
+        milliseconds since 1970 at the same moment: stamps in records are made from it, because they outlive this
+        process. Without it (here or in a :class:`Tick`) stamps are -1, no id expires, and a loaded transaction has its
+        whole timeout again.
+        """
+        require(not self._loaded, "the log is loaded once")
+        self._set_wall_clock(now_ms, wall_ms)
+        self._loaded = True
+        self._idleness.used(now_ms)
+        self._next_expiry_ms = now_ms + self._settings.expiration_check_ms
+        decision = TxnDecision("loaded", now_ms, apply=self._apply, wall_ms=self._wall_ms(now_ms), story=self.story)
+        for txn in self._txns.values():
+            if txn.state.is_prepared:
+                self._ending.begin(txn)
+                decision.end_transaction(txn)
+            elif txn.state is TxnState.ONGOING:
+                self._set_timeout(txn, decision)
+        return decision.finish()
+
+    def _apply(self, record: Record) -> None:
+        """Apply a record: the only mutator of hard state, for live traffic and replay alike."""
+        match record:
+            case TxnChanged():
+                if self._loaded:  # a compacted log lacks the records between
+                    check_move(self._txns.get(record.transactional_id), record)
+                self._txns[record.transactional_id] = record
+            case TxnDeleted():
+                self._txns.pop(record.transactional_id, None)
+            case _:
+                assert_never(record)
+
+    # ------------------------------------------------------------ step
+
+    def step(self, event: Event) -> Outbox[Effect]:
+        """Handle one event and return its effects."""
+        if isinstance(event, Tick):
+            self._set_wall_clock(event.now_ms, event.wall_ms)
+        else:
+            self.story.append((event.now_ms, event.cause, type(event).__name__))
+        wall_ms = self._wall_ms(event.now_ms)
+        decision = TxnDecision(event.cause, event.now_ms, apply=self._apply, wall_ms=wall_ms, story=self.story)
+        error = self._door_error(event)
+        if error is None:
+            if not isinstance(event, (Notice, ListReceived)):
+                self._idleness.used(event.now_ms)
+            self._handle(event, decision)
+        elif not isinstance(event, Notice):
+            decision.refuse(event.request, error)
+        return decision.finish()
+
+    def _door_error(self, event: Event) -> RaylogError | None:
+        """Return the error of an event that is invalid in every state."""
+        if not self._loaded:
+            return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
+        if self._idleness.is_closed and not isinstance(event, SleepRefused):
+            return NotCoordinator("The coordinator ends, because its transactions were not used; find it again.")
+        if isinstance(event, (Notice, ListReceived)):
+            return None
+        if event.transactional_id == "":
+            return InvalidRequest("A transactional id may not be empty; set transactional_id.")
+        if isinstance(event, InitReceived):
+            return rules.timeout_error(event, self._settings)
+        return None
+
+    def _handle(self, event: Event, decision: TxnDecision) -> None:
+        match event:
+            case InitReceived():
+                self._initialise(event, decision)
+            case AddPartitionsReceived():
+                self._add(event, [TxnPartition(*row) for row in event.partitions], (), decision)
+            case AddOffsetsReceived():
+                self._add(event, (), (event.group_id,), decision)
+            case EndReceived():
+                self._end(event, decision)
+            case ListReceived():
+                self._list(event, decision)
+            case DescribeReceived():
+                self._describe(event, decision)
+            case MarkerWritten():
+                self._marker_written(event, decision)
+            case ProducerIdsGranted():
+                self._ids.granted(event.first, event.count, event.now_ms)
+                self._go_on(_IDS, decision)
+            case RequestDropped():
+                self._waiting.drop(event.request)
+            case Tick():
+                self._tick(decision)
+            case SleepRequested():
+                self._idleness.hurry()
+            case SleepRefused():
+                self._idleness.refused(event.now_ms)
+            case _:
+                assert_never(event)
+
+    # ------------------------------------------------------------ requests of producers
+
+    def _initialise(self, event: InitReceived, decision: TxnDecision) -> None:
+        txn = self._txns.get(event.transactional_id)
+        if not rules.may_initialise(txn, event):
+            decision.refuse(event.request, rules.fenced(event.transactional_id))
+        elif txn is not None and txn.state.is_prepared:
+            self._waiting.add(event.transactional_id, event)
+        elif self._lacks_id(txn, event, decision):
+            return
+        elif txn is not None and txn.state is TxnState.ONGOING and not event.keep_prepared:
+            self.counters["aborted_by_a_new_producer"] += 1
+            sender = NO_IDENTITY if event.identity.is_none else event.identity
+            self._decide(txn, committed=False, last=sender, decision=decision)
+            self._waiting.add(event.transactional_id, event)
+        else:
+            now = rules.initialised(txn, event, self._ids.take, decision.wall_ms)
+            decision.write(now)
+            self.counters["initialised"] += 1
+            if now.state is TxnState.ONGOING:  # it was kept, and has the timeout of its new producer
+                self._timeouts.clear(now.transactional_id)
+                self._set_timeout(now, decision)
+            decision.reply(event.request, [*now.producer, *now.writer])
+
+    def _add(
+        self,
+        event: AddPartitionsReceived | AddOffsetsReceived,
+        partitions: Sequence[TxnPartition],
+        groups: Sequence[str],
+        decision: TxnDecision,
+    ) -> None:
+        txn = self._txns.get(event.transactional_id)
+        error = rules.identity_error(txn, event)
+        if error is not None or txn is None:
+            decision.refuse(event.request, error or rules.fenced(event.transactional_id))
+            return
+        if not partitions and not groups:
+            decision.refuse(event.request, InvalidRequest("Name at least one partition to add to the transaction."))
+            return
+        if txn.state.is_prepared:
+            self._waiting.add(event.transactional_id, event)
+            return
+        now = rules.added(txn, partitions, groups, decision.wall_ms)
+        if isinstance(now, RaylogError):
+            decision.refuse(event.request, now)
+            return
+        if row_bytes(*now.to_wire()) > self._settings.record_bytes_max:
+            message = "The transaction has too many partitions and groups to be stored; abort it, and use smaller ones."
+            decision.refuse(event.request, TransactionAbortable(message))
+            return
+        if now is not txn:
+            decision.write(now)
+            if txn.state is not TxnState.ONGOING:
+                self.counters["begun"] += 1
+                self._set_timeout(now, decision)
+        decision.reply(event.request, [])
+
+    def _end(self, event: EndReceived, decision: TxnDecision) -> None:
+        txn = self._txns.get(event.transactional_id)
+        error = rules.end_error(txn, event, event.committed)
+        if error is not None or txn is None:
+            decision.refuse(event.request, error or rules.fenced(event.transactional_id))
+            return
+        if not rules.is_repeated_end(txn, event):
+            if txn.state.is_prepared:
+                decision.refuse(event.request, _still_ending(event))
+                return
+            if self._lacks_id(txn, event, decision):
+                return
+            if txn.state is TxnState.ONGOING:
+                self._decide(txn, committed=event.committed, last=txn.producer, decision=decision)
+            else:
+                decision.write(rules.aborted_unbegun(txn, self._ids.take, decision.wall_ms))
+        decision.reply(event.request, [*self._txns[event.transactional_id].producer])
+
+    def _decide(self, txn: TxnChanged, *, committed: bool, last: Identity, decision: TxnDecision) -> None:
+        """Write the outcome of an open transaction: the commit point. Its markers follow once that is stored."""
+        now = rules.decided(txn, committed, last, self._ids.take, decision.wall_ms)
+        decision.write(now)
+        self._timeouts.clear(txn.transactional_id)
+        self._ending.begin(now)
+        decision.end_transaction(now)
+        self.counters["committed" if committed else "aborted"] += 1
+
+    def _marker_written(self, event: MarkerWritten, decision: TxnDecision) -> None:
+        name = event.transactional_id
+        for participant in (event.partition, event.group):
+            if participant is not None and self._ending.written(name, event.writer, participant):
+                decision.write(rules.completed(self._txns[name], decision.wall_ms))
+                self._go_on(name, decision)
+
+    def _go_on(self, key: str, decision: TxnDecision) -> None:
+        """Handle the requests that waited for this; each may begin to wait again."""
+        for event in self._waiting.take(key):
+            self._handle(event, decision)
+
+    def _lacks_id(self, txn: TxnChanged | None, event: InitReceived | EndReceived, decision: TxnDecision) -> bool:
+        """Return whether a request needs a producer id, and waits for it now."""
+        if not self._ids.is_empty or (txn is not None and not txn.producer.is_last):
+            return False
+        self._request_ids(decision)
+        self._waiting.add(_IDS, event)
+        return True
+
+    def _request_ids(self, decision: TxnDecision) -> None:
+        if self._ids.request(decision.now_ms):
+            decision.request_producer_ids(self._settings.producer_ids)
+
+    def _set_timeout(self, txn: TxnChanged, decision: TxnDecision) -> None:
+        if txn.timeout_ms == NEVER:
+            return
+        known = txn.started_ms >= 0 and decision.wall_ms >= 0
+        open_ms = max(0, decision.wall_ms - txn.started_ms) if known else 0
+        self._timeouts.set(txn.transactional_id, decision.now_ms + max(0, txn.timeout_ms - open_ms))
+
+    # ------------------------------------------------------------ time
+
+    def _tick(self, decision: TxnDecision) -> None:
+        for name in self._timeouts.past(decision.now_ms):
+            txn = self._txns[name]
+            if txn.producer.is_last and self._ids.is_empty:
+                self._request_ids(decision)
+                break
+            self.counters["timed_out"] += 1
+            self._decide(txn, committed=False, last=NO_IDENTITY, decision=decision)
+        for event in self._waiting.expired(decision.now_ms):
+            decision.refuse(event.request, self._waited_for_too_long(event))
+        if self._waiting.is_awaited(_IDS):
+            self._request_ids(decision)
+        if decision.now_ms >= self._next_expiry_ms:
+            self._expire(decision)
+        self._sleep_if_idle(decision)
+
+    def _waited_for_too_long(self, event: _WaitingRequest) -> RaylogError:
+        if event.transactional_id in self._ending:
+            return _still_ending(event)
+        return CoordinatorNotAvailable("No producer id was granted by the controller in time; try again.")
+
+    def _expire(self, decision: TxnDecision) -> None:
+        self._next_expiry_ms = decision.now_ms + self._settings.expiration_check_ms
+        if decision.wall_ms < 0:
+            return
+        before_ms = decision.wall_ms - self._settings.id_expiration_ms
+        due = [txn for txn in self._txns.values() if not txn.state.is_open and 0 <= txn.changed_ms <= before_ms]
+        if len(due) > EXPIRED_IDS_MAX:
+            self._next_expiry_ms = decision.now_ms
+        for txn in due[:EXPIRED_IDS_MAX]:
+            decision.write(TxnDeleted(transactional_id=txn.transactional_id))
+            self.counters["expired"] += 1
+
+    def _sleep_if_idle(self, decision: TxnDecision) -> None:
+        """Propose to end, where nothing is left to do; ids that have expired by now are deleted first.
+
+        A transaction that another system decides on keeps no coordinator: nothing about it is due.
+        """
+        if not self._idleness.is_due(decision.now_ms) or self._timeouts or self._ending or self._waiting:
+            return
+        self._expire(decision)
+        if self._next_expiry_ms > decision.now_ms:  # else there are more of them than one tick deletes
+            self._idleness.propose()
+            decision.propose_sleep()
+
+    def _set_wall_clock(self, now_ms: int, wall_ms: int | None) -> None:
+        if wall_ms is not None:
+            self._wall_ahead_ms = wall_ms - now_ms
+
+    def _wall_ms(self, now_ms: int) -> int:
+        return -1 if self._wall_ahead_ms is None else now_ms + self._wall_ahead_ms
+
+    # ------------------------------------------------------------ requests of administrators
+
+    def _list(self, event: ListReceived, decision: TxnDecision) -> None:
+        known = {state.value: state for state in TxnState if state is not TxnState.DEAD}
+        unknown = next((name for name in event.states if name not in known), None)
+        if unknown is not None:
+            decision.refuse(event.request, InvalidRequest(did_you_mean("state of a transaction", unknown, known)))
+            return
+        states = {known[name] for name in event.states} or set(TxnState)
+        rows: list[object] = []
+        for name in sorted(self._txns):
+            txn = self._txns[name]
+            open_ms = decision.wall_ms - txn.started_ms if txn.started_ms >= 0 and decision.wall_ms >= 0 else -1
+            if txn.state in states and (event.longer_than_ms < 0 or open_ms >= event.longer_than_ms):
+                rows.append([name, txn.producer.producer_id, txn.state.value])
+        decision.reply(event.request, rows)
+
+    def _describe(self, event: DescribeReceived, decision: TxnDecision) -> None:
+        txn = self._txns.get(event.transactional_id)
+        if txn is None:
+            message = f"There is no transactional id {event.transactional_id!r}; list_transactions() names them all."
+            decision.refuse(event.request, TransactionalIdNotFound(message))
+            return
+        identity = txn.writer if txn.state.is_open else txn.producer
+        decision.reply(
+            event.request,
+            {
+                "transactional_id": txn.transactional_id,
+                "coordinator": self._index,
+                "producer_id": identity.producer_id,
+                "producer_epoch": identity.epoch,
+                "state": txn.state.value,
+                "timeout_ms": txn.timeout_ms,
+                "started_ms": txn.started_ms,
+                "partitions": [list(partition) for partition in txn.partitions],
+                "groups": list(txn.groups),
+            },
+        )
+
+    def census(self) -> dict[str, int]:
+        """Return how many transactional ids are in which state."""
+        return dict(Counter(txn.state.value for txn in self._txns.values()))
+
+    def longest_open_ms(self, wall_ms: int) -> int:
+        """Return the age of the oldest open transaction by the time of day; -1 = none is open."""
+        began = [txn.started_ms for txn in self._txns.values() if txn.started_ms >= 0]
+        return max(0, wall_ms - min(began)) if began else -1
+
+    # ------------------------------------------------------------ checks
+
+    def hard_state(self) -> list[object]:
+        """Return the state of the log as comparable values: equal for a machine that replayed this one's records."""
+        return [self._txns[name].to_wire() for name in sorted(self._txns)]
+
+    def validate(self) -> None:
+        """Check every transactional id and every cross-reference; raises InvariantBroken with the last steps."""
+        writers: set[int] = set()
+        for name, txn in self._txns.items():
+            txn.validate()
+            require(txn.transactional_id == name, "an id is filed under its name", self.story)
+            ids = {txn.producer.producer_id, *(() if txn.writer.is_none else (txn.writer.producer_id,))}
+            require(not ids & writers, "a producer id is that of one transactional id", self.story)
+            writers |= ids
+            if self._loaded:
+                timed = txn.state is TxnState.ONGOING and txn.timeout_ms != NEVER
+                require(timed == (name in self._timeouts), "an open transaction has its timeout", self.story)
+                require(txn.state.is_prepared == (name in self._ending), "a decided one is being ended", self.story)
+
+
+def _still_ending(event: ProducerRequest) -> ConcurrentTransactions:
+    return ConcurrentTransactions(
+        f"The transaction before is still being ended in some partitions of {event.transactional_id!r}; try again."
+    )
+
+
+__all__ = ["TransactionMachine", "TxnSettings"]

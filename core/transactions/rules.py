@@ -1,0 +1,182 @@
+"""What a request does to a transactional id: pure functions from its record to the next one, or to a refusal.
+
+Used by ``coordinator.py``, which writes the record, answers, and sends the markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from raylog.core.errors import (
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
+    ProducerFenced,
+    RaylogError,
+)
+from raylog.core.transactions.events import InitReceived, ProducerRequest
+from raylog.core.transactions.identity import MARKER_EPOCH_MAX, NO_IDENTITY, Identity
+from raylog.core.transactions.records import NEVER, TxnChanged, TxnPartition
+from raylog.core.transactions.settings import TxnSettings
+from raylog.core.transactions.states import TxnState
+
+TakeId = Callable[[], int]
+"""Returns a producer id that was never used."""
+
+
+def timeout_error(event: InitReceived, settings: TxnSettings) -> RaylogError | None:
+    """Return why a producer may not have the timeout that it requests."""
+    if event.two_phase_commit:
+        if settings.two_phase_commit:
+            return None
+        return InvalidRequest(
+            "This cluster has no transactions without a timeout: set transaction.two.phase.commit.enable=true, or "
+            "leave two-phase commit off."
+        )
+    if 1 <= event.transaction_timeout_ms <= settings.max_timeout_ms:
+        return None
+    return InvalidTransactionTimeout(
+        f"transaction_timeout_ms is {event.transaction_timeout_ms}; it has to be within 1 and "
+        f"{settings.max_timeout_ms} (transaction.max.timeout.ms)."
+    )
+
+
+def identity_error(txn: TxnChanged | None, event: ProducerRequest) -> RaylogError | None:
+    """Return why the sender of a request may not act for the transactional id."""
+    name = event.transactional_id
+    if txn is None or txn.producer.producer_id != event.producer_id:
+        return InvalidProducerIdMapping(
+            f"Producer id {event.producer_id} is not that of the transactional id {name!r}; call init_transactions() "
+            "in a new producer."
+        )
+    if txn.producer.epoch != event.producer_epoch:
+        return fenced(name)
+    return None
+
+
+def fenced(name: str) -> ProducerFenced:
+    """Return the error for a producer that was replaced."""
+    return ProducerFenced(
+        f"A newer producer has the transactional id {name!r}, or its transaction took longer than its timeout and was "
+        "aborted; close this producer."
+    )
+
+
+def may_initialise(txn: TxnChanged | None, event: InitReceived) -> bool:
+    """Return whether the sender of an initialisation has no identity, the present one, or repeats its request."""
+    sender = event.identity
+    return sender.is_none or (txn is not None and sender in (txn.producer, txn.last))
+
+
+def next_identity(held: Identity, take_id: TakeId) -> Identity:
+    """Return the identity that replaces another one."""
+    return Identity(take_id(), 0) if held.is_last else Identity(held.producer_id, held.epoch + 1)
+
+
+def initialised(txn: TxnChanged | None, event: InitReceived, take_id: TakeId, wall_ms: int) -> TxnChanged:
+    """Return the id with a producer that may begin; no transaction is open, or it is kept for another process.
+
+    A repeated request of the same producer gets the same identity.
+    """
+    timeout_ms = NEVER if event.two_phase_commit else event.transaction_timeout_ms
+    if txn is None:
+        return TxnChanged(
+            transactional_id=event.transactional_id,
+            producer=Identity(take_id(), 0),
+            last=NO_IDENTITY,
+            state=TxnState.EMPTY,
+            timeout_ms=timeout_ms,
+            changed_ms=wall_ms,
+        )
+    sender = event.identity
+    is_repeated = not sender.is_none and sender == txn.last
+    return replace(
+        txn,
+        producer=txn.producer if is_repeated else next_identity(txn.producer, take_id),
+        last=NO_IDENTITY if sender.is_none else sender,
+        state=txn.state if txn.state.is_open else TxnState.EMPTY,
+        timeout_ms=timeout_ms,
+        changed_ms=wall_ms,
+    )
+
+
+def added(
+    txn: TxnChanged, partitions: Iterable[TxnPartition], groups: Iterable[str], wall_ms: int
+) -> TxnChanged | RaylogError:
+    """Return the id with more participants in its transaction, which the first ones begin."""
+    if txn.state is not TxnState.ONGOING:
+        return replace(
+            txn,
+            state=TxnState.ONGOING,
+            last=NO_IDENTITY,
+            writer=txn.producer,
+            partitions=tuple(dict.fromkeys(partitions)),
+            groups=tuple(dict.fromkeys(groups)),
+            started_ms=wall_ms,
+            changed_ms=wall_ms,
+        )
+    if txn.writer != txn.producer:
+        return InvalidTxnState(
+            f"The transaction of {txn.transactional_id!r} was prepared by another process: commit or abort it first "
+            "(complete_transaction)."
+        )
+    both = tuple(dict.fromkeys((*txn.partitions, *partitions))), tuple(dict.fromkeys((*txn.groups, *groups)))
+    if both == (txn.partitions, txn.groups):
+        return txn
+    return replace(txn, partitions=both[0], groups=both[1], changed_ms=wall_ms)
+
+
+def decided(txn: TxnChanged, committed: bool, last: Identity, take_id: TakeId, wall_ms: int) -> TxnChanged:
+    """Return the id with the outcome of its open transaction; ``last``: which identity may repeat its request."""
+    is_same = txn.writer.producer_id == txn.producer.producer_id
+    return replace(
+        txn,
+        state=TxnState.PREPARE_COMMIT if committed else TxnState.PREPARE_ABORT,
+        producer=next_identity(txn.producer, take_id),
+        last=last,
+        marker_epoch=txn.producer.epoch + 1 if is_same else MARKER_EPOCH_MAX,
+        changed_ms=wall_ms,
+    )
+
+
+def aborted_unbegun(txn: TxnChanged, take_id: TakeId, wall_ms: int) -> TxnChanged:
+    """Return the id after an abort of nothing: the producer did not know whether its transaction had begun."""
+    producer = next_identity(txn.producer, take_id)
+    return replace(txn, state=TxnState.COMPLETE_ABORT, producer=producer, last=txn.producer, changed_ms=wall_ms)
+
+
+def completed(txn: TxnChanged, wall_ms: int) -> TxnChanged:
+    """Return the id without a transaction: every participant has its marker."""
+    return replace(
+        txn,
+        state=TxnState.COMPLETE_COMMIT if txn.state.outcome else TxnState.COMPLETE_ABORT,
+        writer=NO_IDENTITY,
+        marker_epoch=-1,
+        partitions=(),
+        groups=(),
+        started_ms=-1,
+        changed_ms=wall_ms,
+    )
+
+
+def end_error(txn: TxnChanged | None, event: ProducerRequest, committed: bool) -> RaylogError | None:
+    """Return why a transaction may not be ended by this request; None also for one that is answered again."""
+    name = event.transactional_id
+    if txn is not None and is_repeated_end(txn, event):
+        if txn.state.outcome is committed:
+            return None
+        was = "committed" if txn.state.outcome else "aborted"
+        return InvalidTxnState(f"The transaction of {name!r} was {was}; its outcome is final.")
+    error = identity_error(txn, event)
+    if error is None and txn is not None and committed and txn.state is not TxnState.ONGOING:
+        return InvalidTxnState(
+            f"No transaction of {name!r} is open (state {txn.state.value}): nothing was added to one; begin it."
+        )
+    return error
+
+
+def is_repeated_end(txn: TxnChanged, event: ProducerRequest) -> bool:
+    """Return whether the transaction was ended by the same sender before."""
+    return txn.state.outcome is not None and not txn.last.is_none and event.identity == txn.last

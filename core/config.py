@@ -16,6 +16,11 @@ from raylog.core.errors import InvalidConfig, did_you_mean
 SLEEP_KEY: Final = "replica.sleep.after.ms"
 DOZE_KEY: Final = "replica.doze.after.ms"
 SLEEP_AFTER_MIN_MS: Final = 1_000
+AS_PRODUCED: Final = "producer"
+"""`compression.type` of a topic whose batches are stored as they come."""
+UNCOMPRESSED: Final = "uncompressed"
+LOG_APPEND_TIME: Final = "LogAppendTime"
+"""`message.timestamp.type` of a topic whose leaders give records the time of their append."""
 
 
 def _canonical(kind: str, keys: Mapping[str, ConfigKey], config: Mapping[str, object]) -> dict[str, str]:
@@ -95,6 +100,8 @@ class TopicConfig:
 
     cleanup_policy: frozenset[str]
     """`delete`, `compact`, or both."""
+    compression_type: str
+    """`producer`, or what the leader compresses batches to."""
     delete_retention_ms: int
     file_delete_delay_ms: int
     flush_messages: int
@@ -126,6 +133,7 @@ class TopicConfig:
         own_minimum = text("min.insync.replicas")
         return cls(
             cleanup_policy=frozenset(text("cleanup.policy").split(",")),
+            compression_type=text("compression.type"),
             delete_retention_ms=int(text("delete.retention.ms")),
             file_delete_delay_ms=int(text("file.delete.delay.ms")),
             flush_messages=int(text("flush.messages")),
@@ -145,6 +153,16 @@ class TopicConfig:
             segment_ms=int(text("segment.ms")),
             unclean_leader_election_enable=text("unclean.leader.election.enable") == "true",
         )
+
+    @property
+    def deletes(self) -> bool:
+        """Whether `retention_ms` and `retention_bytes` count."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the last record of each key is kept, and others go."""
+        return "compact" in self.cleanup_policy
 
     def min_insync(self, replication_factor: int) -> int:
         """Return how many replicas have to be in sync for a write with ``acks=all``."""
@@ -188,6 +206,12 @@ class ClusterConfig:
     replica_doze_after_ms: int
     replica_spares: int
     replica_sync_time_max_ms: int
+    transaction_max_timeout_ms: int
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_two_phase_commit_enable: bool
+    transactional_id_expiration_ms: int
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> ClusterConfig:
@@ -202,10 +226,13 @@ class ClusterConfig:
 
 
 __all__ = [
+    "AS_PRODUCED",
     "CLUSTER_KEYS",
     "INT_MAX",
+    "LOG_APPEND_TIME",
     "LONG_MAX",
     "TOPIC_KEYS",
+    "UNCOMPRESSED",
     "ClusterConfig",
     "ConfigKey",
     "TopicConfig",

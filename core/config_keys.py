@@ -27,8 +27,8 @@ class ConfigKey:
     minimum: int = -LONG_MAX
     maximum: int = LONG_MAX
     choices: tuple[str, ...] = ()
-    refused: Mapping[str, str] | None = None
-    """Values that are legal in Kafka and not here, with the reason as a sentence."""
+    aliases: Mapping[str, str] | None = None
+    """Other words for some of the choices."""
     computed: str = ""
     """How the default is found when it is not a constant; ``default`` is then empty."""
 
@@ -40,9 +40,9 @@ class ConfigKey:
             return self._read_int(value)
         if self.kind == "ratio":
             return self._read_ratio(value)
-        if self.kind == "choice":
-            return self._read_choice(str(value).strip())
-        return self._read_list(str(value))
+        if not isinstance(value, str):
+            raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.")
+        return self._read_choice(value.strip()) if self.kind == "choice" else self._read_list(value)
 
     def _read_bool(self, value: object) -> str:
         text = str(value).strip().lower()
@@ -73,9 +73,7 @@ class ConfigKey:
         return str(number)
 
     def _read_choice(self, text: str) -> str:
-        for refused, why in (self.refused or {}).items():
-            if refused.lower() == text.lower():
-                raise InvalidConfig(why)
+        text = (self.aliases or {}).get(text.lower(), text)
         for choice in self.choices:
             if choice.lower() == text.lower():
                 return choice
@@ -144,12 +142,12 @@ TOPIC_KEYS: Final = _keys(
         name="compression.type",
         kind="choice",
         default="producer",
-        choices=("producer",),
-        refused={
-            codec: f"compression.type={codec} would make the broker open batches; set compression_type at the producer."
-            for codec in ("uncompressed", "gzip", "snappy", "lz4", "zstd")
-        },
-        doc="`producer` stores batches as the producer compressed them; the broker never opens a batch.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        aliases={"none": "uncompressed"},
+        doc="Compression of the batches that are appended from now on. `producer` stores them as they come, and the "
+        "broker opens none. With another value the leader compresses again what comes in another form. That takes its "
+        "process, per MiB of records, about 1 ms to decompress, and 1.6 ms with `lz4` or `snappy`, 3 ms with `zstd`, "
+        "18 ms with `gzip`, in which it does nothing else; batches that come in that form cost nothing.",
     ),
     _int("file.delete.delay.ms", 60_000, 0, "How long a removed segment stays on disk for readers that have it open."),
     _int(
@@ -160,7 +158,13 @@ TOPIC_KEYS: Final = _keys(
         f"default, {LONG_MAX}, acknowledges what is in the page cache.",
     ),
     _int("flush.ms", LONG_MAX, 0, "Sync to disk at the latest after this time."),
-    _int("index.interval.bytes", 4096, 1, "Bytes of log between two entries of the offset index.", INT_MAX),
+    _int(
+        "index.interval.bytes",
+        4096,
+        1,
+        "Bytes of log between two entries of the offset index of a new segment.",
+        INT_MAX,
+    ),
     _int("max.message.bytes", 1_048_588, 0, "Largest record batch accepted, compressed, with its header.", INT_MAX),
     _int(
         "message.timestamp.after.max.ms",
@@ -178,12 +182,10 @@ TOPIC_KEYS: Final = _keys(
         name="message.timestamp.type",
         kind="choice",
         default="CreateTime",
-        choices=("CreateTime",),
-        refused={
-            "LogAppendTime": "message.timestamp.type=LogAppendTime is not possible in this version; use "
-            "'CreateTime' and let the producer set timestamp_ms."
-        },
-        doc="`CreateTime`: a record carries the time that its producer gave it.",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="`CreateTime`: a record carries the time that its producer gave it. `LogAppendTime`: it carries the time "
+        "at which the leader appended its batch, by the leader's clock, and the limits of `message.timestamp.*.max.ms` "
+        "do not count. Holds for what is appended from now on.",
     ),
     ConfigKey(
         name="min.insync.replicas",
@@ -379,14 +381,14 @@ CLUSTER_KEYS: Final = _keys(
     ),
     _int(
         "replica.doze.after.ms",
-        2_000,
+        1_000,
         -1,
         "`replica.doze.after.ms` of topics without it. Needs Linux, and a broker that may signal its replicas: "
         "elsewhere none dozes.",
     ),
     _int(
         "replica.sleep.after.ms",
-        300_000,
+        120_000,
         -1,
         "`replica.sleep.after.ms` of topics without it. New partitions sleep until they are used, unless it is -1.",
     ),
@@ -404,6 +406,50 @@ CLUSTER_KEYS: Final = _keys(
         100,
         "A leader whose disk has not finished a sync for so long lets another replica lead, if one is in sync "
         "(Kafka has no such key).",
+    ),
+    _int(
+        "transaction.max.timeout.ms",
+        900_000,
+        1,
+        "The longest `transaction.timeout.ms` that a producer may have: an open transaction holds back all readers of "
+        "committed records.",
+        INT_MAX,
+    ),
+    _int(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        1,
+        "How often unused transactional ids are looked for.",
+        INT_MAX,
+    ),
+    _int(
+        "transaction.state.log.num.partitions",
+        1,
+        1,
+        "Partitions of `__transaction_state`, hence transaction coordinators at most, each a process while it is used. "
+        "A new cluster of nodes has 50, as in Kafka. Counts when the topic is created, on first use.",
+        10_000,
+    ),
+    _int(
+        "transaction.state.log.replication.factor",
+        3,
+        1,
+        "Replication factor of `__transaction_state`; with fewer brokers online at first use, as many as there are.",
+        32_767,
+    ),
+    ConfigKey(
+        name="transaction.two.phase.commit.enable",
+        kind="bool",
+        default="true",
+        doc="Whether a producer may have transactions without a timeout, which another system decides on (KIP-939). "
+        "Kafka's default is false.",
+    ),
+    _int(
+        "transactional.id.expiration.ms",
+        604_800_000,
+        1,
+        "How long a transactional id without an open transaction is kept after its last use.",
+        INT_MAX,
     ),
 )
 """Settings of the whole cluster, given to ``raylog.start(config=...)`` and kept in the metadata log."""

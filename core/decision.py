@@ -94,10 +94,6 @@ class LoggedDecision(Decision[EffectT], Generic[EffectT, RecordT]):
         self._apply(record)
         self.records.append(record)
 
-    def rewrite(self, record: RecordT) -> None:
-        """Store a record that is already applied: the state does not change."""
-        self.records.append(record)
-
     @abstractmethod
     def _store(self) -> EffectT:
         """Return the effect that appends the step's records to the log."""

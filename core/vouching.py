@@ -1,8 +1,9 @@
 """A broker vouches for the replicas on its data directory, so that these need no heartbeats of their own. Pure.
 
-Each replica notes the time of its beats in a table that it shares with its broker (``actors/beat_table.py``). With each
-of its own heartbeats the broker states which incarnations have just beaten; the controller takes that for a heartbeat
-of each. A replica sends its own ones while it does not see that the controller has confirmed such a statement lately.
+Each replica notes the time of its beats in a table that it shares with its broker (``actors/beats/beat_table.py``).
+With each of its own heartbeats the broker states which incarnations have just beaten; the controller takes that for a
+heartbeat of each. A replica sends its own ones while it does not see that the controller has confirmed such a
+statement lately.
 
 That is safe for any broker: a replica stays silent for ``trusted_ms`` and one beat after a heartbeat of its broker was
 sent that named it, and was confirmed. The controller received it later than that, and waits longer (`Pace.of`). Used by

@@ -28,6 +28,7 @@ from raylog.core.controller.events import (
     CreateTopicReceived,
     DeleteTopicReceived,
     DescribeClusterReceived,
+    DescribeConfigsReceived,
     Effect,
     ElectLeadersReceived,
     EndpointsDead,
@@ -112,7 +113,7 @@ class ControllerMachine:
         self._moves = Moves(self._liveness)
         self._healing = Healing(self._moves)
         self._voters = Voters()
-        self._coordinators = Coordinators(self._topics, self._sleeping)
+        self._coordinators = Coordinators(settings, self._topics, self._sleeping)
         self._started = False
 
     def is_present(self, member: Member) -> bool:
@@ -149,6 +150,7 @@ class ControllerMachine:
             decision.write(ClusterConfigured(config=config))
         self._liveness.started(decision)
         self._moves.started(decision)
+        self._coordinators.compact(decision)
         return decision.finish()
 
     def step(self, event: Event) -> Outbox[Effect]:
@@ -233,6 +235,8 @@ class ControllerMachine:
                 self._topics.delete(event, decision)
             case AlterTopicConfigReceived():
                 self._topics.alter_config(event, decision)
+            case DescribeConfigsReceived():
+                self._topics.describe_configs(event, decision)
             case CreatePartitionsReceived():
                 self._topics.create_partitions(event, decision)
             case AlterReassignmentsReceived():
@@ -247,6 +251,7 @@ class ControllerMachine:
                 self._shutdown.resume(event, decision)
             case RaiseFeatureLevelReceived():
                 feature_levels.raise_level(event, decision)
+                self._coordinators.compact(decision)
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raylog.core.config import sleep_after_ms
-from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
@@ -28,20 +28,24 @@ from raylog.core.errors import (
     UnsupportedVersion,
     did_you_mean,
 )
+from raylog.core.features import COMPACTION_LEVEL, FIRST_LEVEL, TRANSACTIONS_LEVEL
 from raylog.core.ids import ProducerId
 from raylog.core.metadata.image import Coordinator
-from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated
+from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated, TopicConfigured
 from raylog.core.sleeping.changes import Sleeping
 
-INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets"}
+INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
-LATER_KINDS = ("transaction",)
-"""Kinds that Kafka's clients know and this release does not serve."""
-INTERNAL_TOPIC_CONFIG: Mapping[str, object] = {
+KIND_LEVELS: Mapping[str, int] = {"transaction": TRANSACTIONS_LEVEL}
+"""The feature level that brought a kind of coordinator; the others were there from the first."""
+INTERNAL_TOPIC_CONFIG: Mapping[str, str] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    "segment.bytes": str(100 * 1024 * 1024),
+    "segment.bytes": str(8 * 1024 * 1024),
 }
+"""Small segments: the active one is never cleaned, and a coordinator reads all of it when it starts (ADR 0047)."""
+COMPACTED: Mapping[str, str] = {**INTERNAL_TOPIC_CONFIG, "cleanup.policy": "compact"}
+"""The same from the feature level on at which topics are compacted."""
 PRODUCER_IDS_MAX = 100_000
 """Producer ids that one request may take."""
 PRODUCER_EPOCHS = 32_768
@@ -53,25 +57,32 @@ START_RETRY_MS = 5_000
 def topic_behind(kind: str) -> str:
     """Return the topic that coordinators of this kind write to.
 
-    Raises :class:`UnsupportedVersion` for a kind of a later release: a group coordinator must never serve it, because
-    two coordinators on one partition would not fence each other. :class:`InvalidRequest` for an unknown kind.
+    Raises :class:`InvalidRequest` for an unknown kind: a coordinator of another kind must never serve it, because two
+    coordinators on one partition would not fence each other.
     """
-    if kind in LATER_KINDS:
-        raise UnsupportedVersion(
-            f"This release of Raylog has no {kind}s, so there is no {kind} coordinator; produce without a "
-            "transactional id, or upgrade the cluster to a release that has them."
-        )
     topic = INTERNAL_TOPICS.get(kind)
     if topic is None:
         raise InvalidRequest(did_you_mean("kind of coordinator", kind, INTERNAL_TOPICS))
     return topic
 
 
+def check_level(kind: str, feature_level: int) -> None:
+    """Raise :class:`UnsupportedVersion` for a kind of coordinator that this feature level does not have."""
+    needed = KIND_LEVELS.get(kind, FIRST_LEVEL)
+    if feature_level < needed:
+        raise UnsupportedVersion(
+            f"A {kind} coordinator needs feature level {needed}, and this cluster is at {feature_level}: processes of "
+            "an earlier release could not read what it writes. Raise it with `raylog features upgrade`, or produce "
+            "without a transactional id."
+        )
+
+
 class Coordinators:
     """Decides which coordinators run, and hands out producer ids."""
 
-    def __init__(self, topics: Topics, sleeping: Sleeping) -> None:
+    def __init__(self, settings: ControllerSettings, topics: Topics, sleeping: Sleeping) -> None:
         """Internal topics are made by ``topics``, and their partitions woken by ``sleeping``."""
+        self._settings = settings
         self._topics = topics
         self._sleeping = sleeping
         self._started_ms: dict[tuple[str, int], int] = {}
@@ -82,10 +93,11 @@ class Coordinators:
         Its partition wakes at the same time: a coordinator begins with an append.
         """
         name = topic_behind(event.kind)
+        check_level(event.kind, decision.image.feature_level)
         if name not in decision.image.topics:
             if not decision.image.online_brokers():
                 raise CoordinatorNotAvailable("No broker is online that could hold the coordinator's topic; try again.")
-            self._topics.create_internal(name, INTERNAL_TOPIC_CONFIG, decision)
+            self._create_topic(event.kind, name, decision)
         count = len(decision.image.topics[name].partitions)
         if not 0 <= event.index < count:
             error = InvalidRequest(f"There are {count} {event.kind} coordinators; {event.index} is not one of them.")
@@ -99,6 +111,25 @@ class Coordinators:
                 self._sleeping.wake_if_room(decision.image.topics[name].partitions[event.index], decision)
                 decision.after_sync.append(StartCoordinator(cause=event.cause, kind=event.kind, index=event.index))
         decision.reply(event.request, [])
+
+    def _create_topic(self, kind: str, name: str, decision: ControllerDecision) -> None:
+        settings = self._settings
+        count, wanted = settings.offsets_topic_partitions, settings.offsets_topic_replication_factor
+        if kind == "transaction":
+            count, wanted = settings.transactions_topic_partitions, settings.transactions_topic_replication_factor
+        is_compacted = decision.image.feature_level >= COMPACTION_LEVEL
+        config = COMPACTED if is_compacted else INTERNAL_TOPIC_CONFIG
+        self._topics.create_internal(name, count, wanted, config, decision)
+
+    def compact(self, decision: ControllerDecision) -> None:
+        """Have the coordinators' topics compacted that were created before that was possible."""
+        if decision.image.feature_level < COMPACTION_LEVEL:
+            return
+        for name in sorted(INTERNAL_TOPICS.values()):
+            topic = decision.image.topics.get(name)
+            if topic is not None and "compact" not in topic.config.get("cleanup.policy", ""):
+                config = {**topic.config, **COMPACTED}
+                decision.write(TopicConfigured(topic_id=topic.topic_id, topic=name, config=config))
 
     def register(self, event: CoordinatorRegistrationReceived, decision: ControllerDecision) -> None:
         """Register a coordinator: a new incarnation gets the next epoch, the present one keeps its epoch."""

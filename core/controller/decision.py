@@ -45,9 +45,13 @@ class ControllerSettings:
     default_replication_factor: int = 1
     default_partitions: int = 1
     offsets_topic_partitions: int = 1
-    """Partitions of each internal topic, hence the greatest number of coordinators of a kind."""
+    """Partitions of `__consumer_offsets`, hence the greatest number of group coordinators."""
     offsets_topic_replication_factor: int = 3
-    """Replication factor of internal topics; where fewer brokers are online, as many as there are."""
+    """Its replication factor; where fewer brokers are online, as many as there are."""
+    transactions_topic_partitions: int = 1
+    """Partitions of `__transaction_state`, hence the greatest number of transaction coordinators."""
+    transactions_topic_replication_factor: int = 3
+    """Its replication factor; where fewer brokers are online, as many as there are."""
     auto_leader_rebalance: bool = True
     """Whether leadership returns to preferred replicas automatically."""
     leader_imbalance_check_ms: int = 300_000

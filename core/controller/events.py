@@ -232,6 +232,13 @@ class AlterTopicConfigReceived(ClientRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsReceived(ClientRequest):
+    """Describe-configs request: every setting of a topic and its origin; None = of the cluster."""
+
+    topic: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsReceived(ClientRequest):
     """Create-partitions request: ``total`` partitions; ``assignment`` names the brokers of each new one."""
 
@@ -312,6 +319,7 @@ ClientEvent = (
     | CreateTopicReceived
     | DeleteTopicReceived
     | AlterTopicConfigReceived
+    | DescribeConfigsReceived
     | CreatePartitionsReceived
     | AlterReassignmentsReceived
     | ListReassignmentsReceived

@@ -167,7 +167,9 @@ class Registrations:
         if (event.partition, event.broker) in decision.image.lost_logs:
             warning = lost_copy(event.partition, event.broker, after.elr if after is not None else ())
         if after is not None:
-            decision.reply(event.request, [incarnation, after.to_wire(), decision.image.controller_epoch], warning)
+            image = decision.image
+            config = dict(image.topics[event.partition.topic].config)
+            decision.reply(event.request, [incarnation, after.to_wire(), image.controller_epoch, config], warning)
 
     def _is_log_lost(self, event: ReplicaRegistrationReceived, decision: ControllerDecision) -> bool:
         """Return whether a new incarnation runs on another log than the previous one.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from raylog.core.config import TopicConfig, sleep_after_ms, validate_topic_config
+from raylog.core.config import TOPIC_KEYS, TopicConfig, sleep_after_ms, validate_topic_config
+from raylog.core.config_origins import describe_cluster, describe_topic
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
     CreatePartitionsReceived,
     CreateTopicReceived,
     DeleteTopicReceived,
+    DescribeConfigsReceived,
     StopReplica,
 )
 from raylog.core.controller.liveness import Liveness
@@ -27,7 +30,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.core.features import COMPACTION_LEVEL
+from raylog.core.features import COMPACTION_LEVEL, REWRITING_LEVEL
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metadata.records import (
@@ -44,6 +47,12 @@ PARTITIONS_MAX = 10_000
 """Partitions of one topic; each is at least one process, so that more is surely a mistake."""
 INTERNAL_PREFIX = "__"
 
+_LEVELS: Final[Mapping[str, int]] = {
+    "cleanup.policy": COMPACTION_LEVEL,
+    "compression.type": REWRITING_LEVEL,
+    "message.timestamp.type": REWRITING_LEVEL,
+}
+"""Keys that had one value only before this feature level, their default."""
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -97,11 +106,12 @@ class Topics:
             return
         decision.reply(event.request, [self._write(event.topic, config, assignment, decision)])
 
-    def create_internal(self, name: str, config: Mapping[str, object], decision: ControllerDecision) -> None:
-        """Create an internal topic, with as many of the requested replicas as are possible now."""
-        wanted = self._settings.offsets_topic_replication_factor
+    def create_internal(
+        self, name: str, count: int, wanted: int, config: Mapping[str, object], decision: ControllerDecision
+    ) -> None:
+        """Create an internal topic of ``count`` partitions, with as many of ``wanted`` replicas as are possible now."""
         factor = min(wanted, len(self._liveness.able_brokers(wanted)))
-        assignment = self.placed(self._settings.offsets_topic_partitions, factor, decision)
+        assignment = self.placed(count, factor, decision)
         self._write(name, _checked_config(config, factor, decision.image), assignment, decision)
 
     def delete(self, event: DeleteTopicReceived, decision: ControllerDecision) -> None:
@@ -135,14 +145,30 @@ class Topics:
         factor = min(state.replication_factor for state in topic.partitions)
         config = _checked_config({**kept, **event.set}, factor, decision.image)
         if config != topic.config:
+            before, after = TopicConfig.from_dict(topic.config), TopicConfig.from_dict(config)
             decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
-            kept_bytes = TopicConfig.from_dict(config).retention_bytes
+            is_compacted_now = after.compacts and not before.compacts
             for state in list(topic.partitions):
-                if state.asleep is not None and 0 <= kept_bytes < state.asleep.size_bytes:
+                asleep = state.asleep
+                if asleep is None or not asleep.size_bytes:
+                    pass
+                elif is_compacted_now or (after.deletes and 0 <= after.retention_bytes < asleep.size_bytes):
                     self._liveness.wake(state.partition, decision)  # it has records to remove
                 # An unclean election may have just been allowed.
                 self._liveness.settle(state.partition, decision)
         decision.reply(event.request, [])
+
+    def describe_configs(self, event: DescribeConfigsReceived, decision: ControllerDecision) -> None:
+        """Answer with every setting of a topic or of the cluster, and where it comes from."""
+        image = decision.image
+        if event.topic is None:
+            decision.reply(event.request, [list(row) for row in describe_cluster(image.config)])
+            return
+        topic = image.topics.get(event.topic)
+        if topic is None:
+            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
+        factor = min(state.replication_factor for state in topic.partitions)
+        decision.reply(event.request, [list(row) for row in describe_topic(topic.config, image.config, factor)])
 
     def _write(self, name: str, config: Mapping[str, str], assignment: Assignment, decision: ControllerDecision) -> str:
         topic_id = self._settings.new_topic_id()
@@ -253,12 +279,13 @@ class Topics:
 
 def _checked_config(config: Mapping[str, object], replication_factor: int, image: MetadataImage) -> dict[str, str]:
     checked = validate_topic_config(config)
-    if "compact" in checked.get("cleanup.policy", "") and image.feature_level < COMPACTION_LEVEL:
-        raise InvalidConfig(
-            f"cleanup.policy={checked['cleanup.policy']} needs feature level {COMPACTION_LEVEL}, and this cluster is "
-            f"at {image.feature_level}: replicas of an earlier release could not read the topic's settings. Raise it "
-            "with `raylog features upgrade`."
-        )
+    for key, level in _LEVELS.items():
+        if image.feature_level < level and checked.get(key, TOPIC_KEYS[key].default) != TOPIC_KEYS[key].default:
+            raise InvalidConfig(
+                f"{key}={checked[key]} needs feature level {level}, and this cluster is at {image.feature_level}: "
+                "replicas of an earlier release could not read the topic's settings. Raise it with "
+                "`raylog features upgrade`."
+            )
     needed = int(checked.get("min.insync.replicas", "1"))
     if needed > replication_factor:
         raise InvalidConfig(

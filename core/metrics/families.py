@@ -15,6 +15,7 @@ from raylog.core.errors import from_code
 from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metrics.changes import PartitionChanges
+from raylog.core.metrics.cleaning import CleanerFigures, cleaner_families
 from raylog.core.metrics.exposition import Family, Kind
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import Usage
@@ -53,6 +54,8 @@ class ReplicaFigures:
     log_end_offset: int
     high_watermark: int
     usage: Usage = field(default_factory=Usage)
+    cleaner: CleanerFigures | None = None
+    """None = its topic is not compacted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ class BrokerView:
     """Free and total bytes of the data directory's file system."""
     per_partition: bool = True
     """Whether each partition has figures of its own."""
+    now_ms: int = 0
+    """Milliseconds since 1970."""
 
 
 def min_insync(topic: TopicImage, state: PartitionState) -> int:
@@ -87,6 +92,7 @@ def broker_families(view: BrokerView) -> list[Family]:
         *_topics(view),
         *_latencies(view),
         *_logs(view),
+        *_cleaners(view),
         *_processes(view),
         *_broker_itself(view),
     ]
@@ -207,6 +213,15 @@ def _logs(view: BrokerView) -> Iterator[Family]:
     dozing = Family("raylog_replicas_dozing", "gauge", "Replicas at rest whose processes are stopped; each has a role.")
     dozing.add(view.dozing, broker=label)
     yield from (size, start, end, mark, current, oldest, total, roles, dozing)
+
+
+def _cleaners(view: BrokerView) -> list[Family]:
+    logs = {
+        partition: figures.cleaner
+        for partition, figures in view.replicas.items()
+        if figures is not None and figures.cleaner is not None
+    }
+    return cleaner_families(view.broker, view.totals, logs, view.now_ms, per_partition=view.per_partition)
 
 
 def _processes(view: BrokerView) -> Iterator[Family]:

@@ -24,12 +24,16 @@ COARSENESS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCensus:
-    """One group as its coordinator knows it. ``offsets``: the next offset to read, by partition."""
+    """One group as its coordinator knows it. ``offsets``: the next offset to read, by partition.
+
+    ``pending_offsets``: how many offsets open transactions are about to commit.
+    """
 
     name: str
     state: str
     members: int
     offsets: Mapping[TopicPartition, int]
+    pending_offsets: int = 0
 
 
 class RestingGroups:
@@ -126,7 +130,12 @@ def group_families(groups: Iterable[GroupCensus], lags: Mapping[tuple[str, Topic
     lag = Family("kafka_consumergroup_lag", "gauge", "Records between the committed offset and the high watermark.")
     lag_sum = Family("kafka_consumergroup_lag_sum", "gauge", "Lag in records of a group on all partitions of a topic.")
     seconds = Family("raylog_consumergroup_lag_seconds", "gauge", "Age of the first record that is not committed.")
+    pending = Family(
+        "raylog_consumergroup_pending_offsets", "gauge", "Offsets that open transactions are about to commit."
+    )
     for group in groups:
+        if group.pending_offsets:
+            pending.add(group.pending_offsets, consumergroup=group.name)
         members.add(group.members, consumergroup=group.name)
         state.add(1, consumergroup=group.name, state=group.state)
         sums: dict[str, int] = {}
@@ -144,4 +153,4 @@ def group_families(groups: Iterable[GroupCensus], lags: Mapping[tuple[str, Topic
                 sums[partition.topic] = sums.get(partition.topic, 0) + found.records
         for topic, records in sums.items():
             lag_sum.add(records, consumergroup=group.name, topic=topic)
-    return [members, state, offset, lag, lag_sum, seconds]
+    return [members, state, offset, lag, lag_sum, seconds, *([pending] if pending.samples else [])]

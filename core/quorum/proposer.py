@@ -176,6 +176,18 @@ class Proposer:
         """The voters of the log that was read last; empty before one was."""
         return frozenset() if self._adopted is None else frozenset(self._adopted[1])
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether a leader has nothing under way: every voter and learner has the whole log, and all is committed."""
+        return (
+            self.phase == "leading"
+            and self.committed == self.history.end
+            and all(
+                voter.request == 0 and not voter.is_silent and voter.matched == self.history.end
+                for voter in map(self._voters.__getitem__, self._served())
+            )
+        )
+
     # ------------------------------------------------------------ electing and adopting
 
     def _tick(self, decision: ProposerDecision) -> None:

@@ -1,4 +1,4 @@
-"""Requests of consumers to a partition's leader, and the effects that serve them.
+"""Requests that read a partition's leader, most of them from consumers, and the effects that serve them.
 
 Part of the machine's events and effects (``events.py``): the machine handles offsets, the shell bytes.
 """
@@ -20,7 +20,8 @@ else:
 class ConsumerFetchReceived:
     """A consumer fetches from ``fetch_offset`` on; ``leader_epoch`` -1 = unknown.
 
-    The sizes and ``is_near`` (the consumer reads the leader's files itself) are for the shell.
+    The rest is for the shell: the sizes, ``is_near`` (the consumer reads the leader's files itself), and
+    ``committed_only`` (it reads below the last stable offset, which moves with the high watermark only).
     """
 
     cause: str
@@ -32,6 +33,7 @@ class ConsumerFetchReceived:
     max_bytes: int
     min_bytes: int
     is_near: bool = False
+    committed_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +52,17 @@ class FetchStillWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsReceived:
-    """List-offsets request: the offset of a time, of the start, of the end, or of the newest record (``core.ids``)."""
+    """List-offsets request: the offset of a time, of the start, of the end, or of the newest record (``core.ids``).
+
+    ``committed_only``: the log ends at its last stable offset.
+    """
 
     cause: str
     now_ms: int
     request: RequestId
     leader_epoch: LeaderEpoch
     timestamp: int
+    committed_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +76,22 @@ class EpochEndReceived:
     epoch: LeaderEpoch
 
 
-ConsumerRequest = ConsumerFetchReceived | ListOffsetsReceived | EpochEndReceived
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducersReceived:
+    """Request for the producers that the log knows."""
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    leader_epoch: LeaderEpoch
+
+
+ConsumerRequest = ConsumerFetchReceived | ListOffsetsReceived | EpochEndReceived | DescribeProducersReceived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryFetch:
-    """Answer a consumer with records below ``upper`` if they reach its minimum number of bytes.
+    """Answer a consumer with records below ``upper``, or its last stable offset, if they reach its minimum of bytes.
 
     Otherwise feed ``FetchStillWaits``, unless ``is_last``: the fetch timed out and must be answered. ``exposed`` is
     the high watermark that the answer names, -1 while it is not known.
@@ -90,21 +106,26 @@ class TryFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTimestamp:
-    """Answer with the first record below ``upper`` that is not older than ``timestamp``, or with the newest one."""
+    """Answer with the first record below ``upper`` that is not older than ``timestamp``, or with the newest one.
+
+    ``committed_only``: and below the last stable offset.
+    """
 
     request: RequestId
     timestamp: int
     upper: Offset
     leader_epoch: LeaderEpoch
+    committed_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOffset:
-    """Answer with an offset."""
+    """Answer with an offset; with the last stable offset if that is lower and ``committed_only``."""
 
     request: RequestId
     offset: Offset
     leader_epoch: LeaderEpoch
+    committed_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,4 +138,11 @@ class AnswerEpochEnd:
     log_start_offset: Offset
 
 
-ConsumerEffect = TryFetch | FindTimestamp | AnswerOffset | AnswerEpochEnd
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducers:
+    """Answer with the producers that the log knows."""
+
+    request: RequestId
+
+
+ConsumerEffect = TryFetch | FindTimestamp | AnswerOffset | AnswerEpochEnd | DescribeProducers

@@ -51,11 +51,30 @@ class ProduceReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAppended:
-    """The append requested by :class:`AppendBatches` is in the log (not yet durable, unless ``durable``).
+class MarkerReceived:
+    """Request to end a producer's transaction; it waits as a produce request with acks=all does.
 
-    ``duplicate``: no record was appended, the batch was stored before at these offsets. ``durable``: everything in the
-    log counts as durable, as it does under a relaxed flush policy as soon as it is written.
+    What is below ``deadline_ms`` is the marker, for the shell.
+    """
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    leader_epoch: LeaderEpoch
+    deadline_ms: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderAppended:
+    """The append that the machine has requested is in the log (not yet durable, unless ``durable``).
+
+    ``duplicate``: no record was appended, the batch was stored before at these offsets; a marker somewhere below the
+    end. ``durable``: everything in the log counts as durable, as it does under a relaxed flush policy as soon as it is
+    written.
     """
 
     cause: str
@@ -236,9 +255,11 @@ class Tick:
     now_ms: int
     sync_since_ms: int | None = None
     """When the oldest sync under way began, by the same clock; None: no sync is under way."""
+    in_transaction: bool = False
+    """Whether a transaction is open in the log."""
 
 
-LeaderRequest = ProduceReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
+LeaderRequest = ProduceReceived | MarkerReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
 """Events that only a leader of the right epoch serves."""
 LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped
 FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended
@@ -264,6 +285,14 @@ class AppendBatches:
 
     cause: str
     request: RequestId
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendMarker:
+    """Append the marker, unless it was written before; answer with ``LeaderAppended``."""
+
+    marker: MarkerReceived
     leader_epoch: LeaderEpoch
 
 
@@ -331,6 +360,13 @@ class AnswerProduce:
     cause: str
     request: RequestId
     first_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerMarker:
+    """Answer that every in-sync replica has the marker."""
+
+    request: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,6 +470,7 @@ class RoleChanged:
 Effect = (
     AssignLeaderEpoch
     | AppendBatches
+    | AppendMarker
     | AppendFetched
     | TruncateLog
     | ResetLog
@@ -441,6 +478,7 @@ Effect = (
     | AnswerDeleteRecords
     | ResignLeadership
     | AnswerProduce
+    | AnswerMarker
     | RefuseRequest
     | AnswerFetch
     | AnswerDiverging

@@ -331,7 +331,7 @@ class Leader:
         log, state = self._log, self.isr.state
         if state.elr or state.adding or state.removing or len(state.isr) < len(state.replicas):
             return False
-        if self.isr.pending is not None or self.produces.is_busy or self.deletions.waiting:
+        if self.isr.pending is not None or self.produces.is_busy or self.deletions.waiting or log.in_transaction:
             return False
         if log.disk.hanging_ms or log.disk.is_failing(now_ms) or not log.high_watermark == log.durable_end == log.end:
             return False

@@ -55,7 +55,7 @@ class LogSummary:
 class ReplicaLog:
     """start <= high watermark <= durable end <= end, at all times."""
 
-    __slots__ = ("disk", "durable_end", "end", "epochs", "high_watermark", "start")
+    __slots__ = ("disk", "durable_end", "end", "epochs", "high_watermark", "in_transaction", "start")
 
     def __init__(self, summary: LogSummary) -> None:
         """Start from what recovery found, with the high watermark that was kept, as far as the log still reaches."""
@@ -64,6 +64,8 @@ class ReplicaLog:
         self.durable_end = summary.durable_end_offset
         self.epochs = EpochHistory(summary.epochs)
         self.disk = DiskHealth()
+        self.in_transaction = False
+        """Whether a transaction was open at the last tick."""
         self.high_watermark = max(self.start, min(summary.high_watermark, self.durable_end))
         self.validate()
 

@@ -14,6 +14,7 @@ from raylog.core.ids import BrokerId, Incarnation, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
+    AnswerMarker,
     AnswerProduce,
     Effect,
     FetchReceived,
@@ -26,13 +27,14 @@ _ZERO = Offset(0)
 
 @dataclass(slots=True)
 class ParkedProduce:
-    """A produce request in flight: append requested (``end`` None), then appended and waiting."""
+    """A produce request, or one for a marker, in flight: append requested (``end`` None), then appended and waiting."""
 
     cause: str
     acks: int
     deadline_ms: int
     first: Offset = _ZERO
     end: Offset | None = None
+    is_marker: bool = False
 
 
 class ParkedProduces:
@@ -76,7 +78,11 @@ class ParkedProduces:
             while heap and heap[0][0] <= reached:
                 _, request = heappop(heap)
                 produce = self._waiting.pop(request, None)
-                if produce is not None:
+                if produce is None:
+                    continue
+                if produce.is_marker:
+                    out.now.append(AnswerMarker(request=request))
+                else:
                     out.now.append(AnswerProduce(cause=produce.cause, request=request, first_offset=produce.first))
 
     def first_deadline_ms(self, otherwise: int) -> int:

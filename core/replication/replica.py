@@ -24,6 +24,8 @@ from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.replication.consumer_events import (
     ConsumerFetchReceived,
+    DescribeProducers,
+    DescribeProducersReceived,
     EpochEndReceived,
     FetchStillWaits,
     ListOffsetsReceived,
@@ -31,6 +33,7 @@ from raylog.core.replication.consumer_events import (
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
+    AppendMarker,
     AssignLeaderEpoch,
     DeleteRecordsReceived,
     Effect,
@@ -43,6 +46,7 @@ from raylog.core.replication.events import (
     LeaderAppended,
     LeaderRequest,
     LogStartAdvanced,
+    MarkerReceived,
     ProduceReceived,
     RefuseRequest,
     RequestDropped,
@@ -83,11 +87,13 @@ class ReplicaMachine(ReplicaViews):
             match event:
                 case (
                     ProduceReceived()
+                    | MarkerReceived()
                     | FetchReceived()
                     | ConsumerFetchReceived()
                     | DeleteRecordsReceived()
                     | ListOffsetsReceived()
                     | EpochEndReceived()
+                    | DescribeProducersReceived()
                 ):
                     self._on_request(event, out)
                 case LeaderAppended():
@@ -158,7 +164,7 @@ class ReplicaMachine(ReplicaViews):
                 refusal = error or NotLeaderOrFollower()
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
             return
-        if leader.idleness.is_closed and isinstance(event, (ProduceReceived, DeleteRecordsReceived)):
+        if leader.idleness.is_closed and isinstance(event, (ProduceReceived, MarkerReceived, DeleteRecordsReceived)):
             if not isinstance(event, ProduceReceived) or event.acks != 0:
                 falls_asleep = NotLeaderOrFollower("The partition falls asleep; refresh the metadata.")
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=falls_asleep))
@@ -177,20 +183,35 @@ class ReplicaMachine(ReplicaViews):
                 leader.visibility.list_offsets(event, self.leader_epoch, out)
             case EpochEndReceived():
                 leader.visibility.epoch_end(event, out)
+            case MarkerReceived():
+                self._on_marker(leader, event, out)
+            case DescribeProducersReceived():
+                out.now.append(DescribeProducers(request=event.request))
             case _:
                 assert_never(event)
 
     def _on_produce(self, leader: Leader, event: ProduceReceived, out: Outbox[Effect]) -> None:
         state = leader.isr.state
         if event.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
-            error = NotEnoughReplicas(
-                f"{len(state.isr)} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
-                "try again when more replicas are back."
-            )
-            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
+            self._refuse_as_too_few(leader, event, out)
             return
         leader.produces.add(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
         out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
+
+    def _on_marker(self, leader: Leader, event: MarkerReceived, out: Outbox[Effect]) -> None:
+        state = leader.isr.state
+        if len(state.isr) < self._settings.min_insync_replicas:
+            self._refuse_as_too_few(leader, event, out)
+            return
+        leader.produces.add(event.request, ParkedProduce(event.cause, -1, event.deadline_ms, is_marker=True))
+        out.now.append(AppendMarker(marker=event, leader_epoch=state.leader_epoch))
+
+    def _refuse_as_too_few(self, leader: Leader, event: ProduceReceived | MarkerReceived, out: Outbox[Effect]) -> None:
+        error = NotEnoughReplicas(
+            f"{len(leader.isr.state.isr)} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
+            "try again when more replicas are back."
+        )
+        out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
 
     def _on_still_waits(self, event: FetchStillWaits, out: Outbox[Effect]) -> None:
         if self._leader is not None:
@@ -210,6 +231,7 @@ class ReplicaMachine(ReplicaViews):
         return otherwise if role is None else min(otherwise, role.next_due_ms(now_ms, otherwise))
 
     def _on_tick(self, event: Tick, out: Outbox[Effect]) -> None:
+        self._log.in_transaction = event.in_transaction
         self._log.disk.look(event.now_ms, event.sync_since_ms, self._settings.sync_time_max_ms)
         if self._leader is not None:
             self._leader.tick(event.cause, event.now_ms, out)

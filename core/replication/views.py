@@ -168,7 +168,7 @@ def _quiet_leader(
         or any(follower.durable_end != log.end for follower in others)
     ):
         return None
-    sleep_due_ms = leader.idleness.due_ms(settings.sleep_after_ms)
+    sleep_due_ms = None if log.in_transaction else leader.idleness.due_ms(settings.sleep_after_ms)
     due_ms = otherwise_ms if sleep_due_ms is None else min(otherwise_ms, sleep_due_ms)
     return Quiet(
         since_ms=leader.idleness.active_ms,

@@ -89,12 +89,20 @@ class Visibility:
         elif exposed is None:
             out.now.append(RefuseRequest(cause=event.cause, request=request, error=OffsetNotAvailable()))
         elif event.timestamp == LATEST:
-            out.now.append(AnswerOffset(request=request, offset=exposed, leader_epoch=leader_epoch))
+            end = AnswerOffset(
+                request=request, offset=exposed, leader_epoch=leader_epoch, committed_only=event.committed_only
+            )
+            out.now.append(end)
         else:
             self.is_touched = True
-            out.now.append(
-                FindTimestamp(request=request, timestamp=event.timestamp, upper=exposed, leader_epoch=leader_epoch)
+            search = FindTimestamp(
+                request=request,
+                timestamp=event.timestamp,
+                upper=exposed,
+                leader_epoch=leader_epoch,
+                committed_only=event.committed_only,
             )
+            out.now.append(search)
 
     def epoch_end(self, event: EpochEndReceived, out: Outbox[Effect]) -> None:
         """Answer where an epoch ends in this log."""

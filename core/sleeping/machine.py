@@ -289,8 +289,8 @@ class SleepersMachine:
         state, topic = image.partition(partition), image.topics.get(partition.topic)
         if state is None or topic is None or state.asleep is None or state.leader != self._broker():
             return False
-        retention_ms = TopicConfig.from_dict(topic.config).retention_ms
-        return 0 <= retention_ms < deleting_ms - state.asleep.oldest_ms
+        config = TopicConfig.from_dict(topic.config)
+        return config.deletes and 0 <= config.retention_ms < deleting_ms - state.asleep.oldest_ms
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
         """When the next tick has something to do; at the latest ``otherwise``."""

@@ -9,6 +9,7 @@ from raylog.core.config import (
     CLUSTER_KEYS,
     TOPIC_KEYS,
     ClusterConfig,
+    ConfigKey,
     TopicConfig,
     majority,
     validate_cluster_config,
@@ -48,9 +49,11 @@ def test_values_get_one_written_form() -> None:
         "segment.bytes": "4096",
         "unclean.leader.election.enable": "true",
     }
-    assert validate_topic_config({"cleanup.policy": "Delete", "message.timestamp.type": "createtime"}) == {
+    words = {"cleanup.policy": "Delete", "compression.type": "None", "message.timestamp.type": "logappendtime"}
+    assert validate_topic_config(words) == {
         "cleanup.policy": "delete",
-        "message.timestamp.type": "CreateTime",
+        "compression.type": "uncompressed",
+        "message.timestamp.type": "LogAppendTime",
     }
 
 
@@ -68,14 +71,35 @@ def test_values_get_one_written_form() -> None:
         ({"min.cleanable.dirty.ratio": 1.5}, "0 to 1"),
         ({"min.cleanable.dirty.ratio": "half"}, "0 to 1"),
         ({"cleanup.policy": ","}, "needs a value"),
-        ({"compression.type": "zstd"}, "at the producer"),
-        ({"message.timestamp.type": "LogAppendTime"}, "LogAppendTime is not possible"),
-        ({"message.timestamp.type": "Creation"}, "CreateTime"),
+        ({"compression.type": "zstandard"}, "one of producer, uncompressed, gzip, snappy, lz4, zstd"),
+        ({"message.timestamp.type": "AppendTime"}, "did you mean 'LogAppendTime'"),
     ],
 )
 def test_an_illegal_topic_setting_is_refused_with_the_way_out(config: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         validate_topic_config(config)
+
+
+def illegal_values(key: ConfigKey) -> list[object]:
+    """Values of every kind that a user may write by mistake."""
+    wrong: list[object] = ["", "what?", None, [1]]
+    if key.kind in ("int", "ratio"):
+        wrong += [True, "1e", key.minimum - 1 if key.kind == "int" else -0.1, 2**63 if key.kind == "int" else 1.1]
+    if key.kind in ("choice", "list"):
+        wrong += [f"{key.choices[0]}s", f"{key.choices[0]} {key.choices[-1]}"]
+    return wrong
+
+
+@pytest.mark.parametrize("key", [*TOPIC_KEYS.values(), *CLUSTER_KEYS.values()], ids=lambda key: key.name)
+def test_each_illegal_value_of_each_key_gets_one_sentence(key: ConfigKey) -> None:
+    validate = validate_topic_config if TOPIC_KEYS.get(key.name) is key else validate_cluster_config
+    for value in illegal_values(key):
+        with pytest.raises(InvalidConfig) as caught:
+            validate({key.name: value})
+        sentence = caught.value.message
+        assert sentence.startswith(key.name), (value, sentence)
+        assert sentence[-1] in ".?", (value, sentence)
+        assert "\n" not in sentence, (value, sentence)
 
 
 @pytest.mark.parametrize(

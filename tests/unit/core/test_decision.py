@@ -21,14 +21,6 @@ def test_a_record_holds_as_soon_as_it_is_written() -> None:
     assert decision.records == [1]
 
 
-def test_a_rewritten_record_is_stored_and_changes_nothing() -> None:
-    held: list[int] = []
-    decision = Ledger("test", 5, apply=held.append)
-    decision.rewrite(1)
-    assert held == []
-    assert decision.finish().now == ["store [1]"]
-
-
 def test_records_are_stored_before_all_other_effects() -> None:
     decision = Ledger("test", 5, apply=lambda _: None)
     decision.now.append("refuse")

@@ -20,7 +20,6 @@ from raylog.core.errors import (
     InvalidRequest,
     NotController,
     StaleBrokerEpoch,
-    UnsupportedVersion,
 )
 from raylog.core.ids import BrokerId
 from raylog.core.invariants import InvariantBroken
@@ -273,14 +272,14 @@ def test_an_absent_coordinator_has_no_endpoint_after_the_grace_period() -> None:
     assert bench.image.coordinators["group", 0].port == 0
 
 
-def test_no_coordinator_of_transactions_is_started_or_entered() -> None:
+def test_transaction_coordinators_have_a_compacted_topic_of_their_own() -> None:
     bench = three_brokers()
-    bench.ensure()
-    for call in (bench.ensure, bench.coordinator):
-        with pytest.raises(UnsupportedVersion, match="has no transactions"):
-            call(kind="transaction")
-    assert "__transaction_state" not in bench.image.topics
-    assert ("transaction", 0) not in bench.image.coordinators
+    bench.ensure(kind="transaction")
+    assert bench.image.topics["__transaction_state"].config["cleanup.policy"] == "compact"
+    assert "__consumer_offsets" not in bench.image.topics
+    assert bench.coordinator(kind="transaction")[0] == 0
+    with pytest.raises(CoordinatorNotAvailable):
+        bench.coordinator(kind="group")
 
 
 # ---------------------------------------------------------------- producer ids

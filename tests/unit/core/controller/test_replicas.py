@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.controller import CloseSession, Reply, SendPartitionState, Tick
+from raylog.core.controller import AlterTopicConfigReceived, CloseSession, Reply, SendPartitionState, Tick
 from raylog.core.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
@@ -21,13 +21,23 @@ from tests.unit.core.controller.bench import (
 
 def test_a_registration_returns_the_incarnation_and_a_state_with_it() -> None:
     bench = new_topic()
-    incarnation, wire, _ = bench.replica(1)
+    incarnation, wire, _, _ = bench.replica(1)
     assert isinstance(wire, list)
     state = PartitionState.from_wire(wire)
     assert state == bench.state()
     place = state.place(state.leader)
     assert place is not None
     assert (place.incarnation, place.host, place.port) == (incarnation, "host", 10_001)
+
+
+def test_a_registration_returns_the_settings_of_now() -> None:
+    bench = running_topic(config={"retention.ms": 5})
+    set_now = {"retention.ms": "7", "flush.ms": "9"}
+    bench.call(
+        AlterTopicConfigReceived(cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=set_now)
+    )
+    assert bench.replica(2)[3] == bench.image.topics["flights"].config
+    assert set_now.items() <= bench.image.topics["flights"].config.items()
 
 
 def test_incarnations_rise_with_every_life() -> None:

@@ -1,5 +1,7 @@
 """Partitions that sleep are led by brokers; new ones are born asleep."""
 
+import pytest
+
 from raylog.core.controller import (
     MetadataImage,
     record_from_wire,
@@ -132,6 +134,26 @@ def test_a_configuration_wakes_nothing_and_a_deleted_topic_counts_not() -> None:
     assert bench.state().asleep == POINT
     bench.call(DeleteTopicReceived(**change, request=bench.number()))  # type: ignore[arg-type]
     assert description(bench)["asleep_partitions"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "wakes"),
+    [
+        ({"cleanup.policy": "compact"}, True),
+        ({"cleanup.policy": "compact,delete"}, True),
+        ({"retention.bytes": POINT.size_bytes - 1}, True),
+        ({"retention.bytes": POINT.size_bytes}, False),
+        ({"cleanup.policy": "delete"}, False),
+        ({"message.timestamp.type": "LogAppendTime"}, False),
+    ],
+)
+def test_a_topic_wakes_for_a_configuration_that_removes_records(change: dict[str, object], wakes: bool) -> None:
+    bench = sleeping_topic()
+    alter = AlterTopicConfigReceived(
+        cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=change
+    )
+    bench.call(alter)
+    assert (bench.state().asleep is None) == wakes
 
 
 def test_leadership_returns_to_the_preferred_broker_asleep() -> None:

@@ -1,8 +1,12 @@
 """Topics: names, creation, deletion, configuration."""
 
+from typing import Any
+
 import pytest
 
+from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, StopReplica
+from raylog.core.controller.events import DescribeConfigsReceived
 from raylog.core.controller.topics import validate_topic_name
 from raylog.core.errors import (
     InvalidConfig,
@@ -14,11 +18,16 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
-from tests.unit.core.controller.bench import GRACE_MS, T0, Bench, running_topic, three_brokers
+from tests.unit.core.controller.bench import AWAKE, GRACE_MS, T0, Bench, running_topic, three_brokers
 
 
 def delete(bench: Bench, topic: str = "flights") -> list[object]:
     return bench.call(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+
+
+def described(bench: Bench, topic: str | None) -> list[Any]:
+    event = DescribeConfigsReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic)
+    return bench.call(event)
 
 
 def alter(bench: Bench, *, topic: str = "flights", **change: object) -> list[object]:
@@ -234,6 +243,30 @@ def test_an_illegal_setting_changes_nothing() -> None:
     assert bench.image.topics["flights"].config == before
     with pytest.raises(UnknownTopicOrPartition):
         alter(bench, topic="nowhere")
+
+
+def test_every_setting_is_described_with_the_value_that_counts() -> None:
+    bench = three_brokers()
+    bench.create(config={"retention.ms": 5})
+    rows = described(bench, "flights")
+    found = {row[0]: row[1:4] for row in rows}
+    assert found.keys() == TOPIC_KEYS.keys()
+    assert found["retention.ms"] == ["5", "topic", "604800000"]
+    assert found["replica.sleep.after.ms"] == [
+        AWAKE["replica.sleep.after.ms"],
+        "cluster",
+        CLUSTER_KEYS["replica.sleep.after.ms"].default,
+    ]
+    assert found["min.insync.replicas"] == ["2", "default", "2"]
+    alter(bench, delete=["retention.ms"], set={"min.insync.replicas": 1})
+    found = {row[0]: row[1:4] for row in described(bench, "flights")}
+    assert found["retention.ms"] == ["604800000", "default", "604800000"]
+    assert found["min.insync.replicas"] == ["1", "topic", "2"]
+    rows = described(bench, None)
+    assert {row[0] for row in rows} == CLUSTER_KEYS.keys()
+    assert {row[0]: row[1] for row in rows if row[2] == "cluster"} == AWAKE
+    with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
+        described(bench, "flight")
 
 
 def test_settings_that_stay_the_same_write_nothing() -> None:

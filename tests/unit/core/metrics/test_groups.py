@@ -62,6 +62,14 @@ def test_a_group_has_its_members_offsets_and_lag() -> None:
     assert 'kafka_consumergroup_lag{consumergroup="board",topic="t",partition="1"}' not in page
 
 
+def test_pending_offsets_are_shown_where_there_are_any() -> None:
+    quiet = GroupCensus(name="board", state="Empty", members=0, offsets={})
+    assert "pending" not in render(group_families([quiet], {}))
+    page = render(group_families([quiet, replace(quiet, name="open", pending_offsets=3)], {}))
+    assert 'raylog_consumergroup_pending_offsets{consumergroup="open"} 3\n' in page
+    assert page.count("raylog_consumergroup_pending_offsets{") == 1
+
+
 def test_the_groups_of_a_coordinator_that_has_ended_stay_without_members() -> None:
     resting = RestingGroups()
     resting.saw(RUNS, [GroupCensus(name="g", state="Stable", members=2, offsets={T0: 4})])

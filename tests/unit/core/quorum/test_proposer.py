@@ -137,6 +137,30 @@ def test_older_records_are_committed_only_behind_one_of_the_own_epoch() -> None:
     assert play.others == [ev.Committed(end=3)]
 
 
+def test_a_leader_is_settled_once_every_voter_has_everything() -> None:
+    play = leading(log(1), log(1))
+    play.promise(3, log(1))
+    play.feed(ev.Tick(now_ms=1))
+    for voter in (1, 2, 3):
+        assert not play.proposer.is_settled, f"voter {voter} has not answered"
+        while voter in play.sent:
+            play.answer(voter, play.proposer.history.end)
+    assert play.proposer.is_settled
+    play.append()
+    assert not play.proposer.is_settled, "a record is under way"
+
+
+def test_a_leader_with_a_silent_voter_is_not_settled() -> None:
+    play = leading(log(1), log(1))
+    play.promise(3, log(1))
+    play.feed(ev.Tick(now_ms=1))
+    for voter in (1, 2):
+        while voter in play.sent:
+            play.answer(voter, play.proposer.history.end)
+    play.feed(ev.VoterSilent(now_ms=2, voter=3, request=play.sent[3].request))
+    assert not play.proposer.is_settled
+
+
 def test_a_voter_whose_log_parts_is_sent_what_it_lacks_from_there_on() -> None:
     play = leading(log(1, 2), log(1, 1, 1))
     sent = play.sent[2]

@@ -378,8 +378,9 @@ def test_partitions_with_records_to_remove_are_woken_one_at_a_time() -> None:
 def test_records_that_are_young_enough_or_always_kept_wake_nothing() -> None:
     assert both_asleep().wait(3 * CHECK_MS, deleting_ms=DAY_MS + 1_000) == []
     stage = both_asleep()
-    stage.apply(TopicConfigured(topic_id=ID, topic="flights", config={"retention.ms": "-1"}))
-    assert stage.wait(3 * CHECK_MS, deleting_ms=99 * DAY_MS) == []
+    for config in ({"retention.ms": "-1"}, {"cleanup.policy": "compact"}):
+        stage.apply(TopicConfigured(topic_id=ID, topic="flights", config=config))
+        assert stage.wait(3 * CHECK_MS, deleting_ms=99 * DAY_MS) == []
 
 
 def test_retention_leaves_alone_what_sleeps_empty_or_under_another_broker() -> None:

@@ -1,0 +1,268 @@
+"""The end of a producer's transaction at a leader, and what an open transaction keeps it from."""
+
+from dataclasses import replace
+
+import pytest
+
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    InvalidProducerEpoch,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+)
+from raylog.core.ids import LATEST, LeaderEpoch, Offset
+from raylog.core.outbox import Outbox
+from raylog.core.replication.consumer_events import (
+    AnswerOffset,
+    ConsumerFetchReceived,
+    DescribeProducers,
+    DescribeProducersReceived,
+    FetchStillWaits,
+    FindTimestamp,
+    ListOffsetsReceived,
+    TryFetch,
+)
+from raylog.core.replication.events import (
+    AnswerMarker,
+    AppendFailed,
+    AppendMarker,
+    Effect,
+    LeaderAppended,
+    MarkerReceived,
+    ProposeSleep,
+    RefuseRequest,
+    Tick,
+)
+from tests.unit.core.replication.context import SECOND, THIRD, Context, only, partition_state, some
+
+
+def leading(end: int = 10) -> Context:
+    """A leader whose followers have everything."""
+    context = Context()
+    context.notified(partition_state())
+    context.produced(end)
+    followers_fetch(context, end)
+    return context
+
+
+def followers_fetch(context: Context, offset: int) -> Outbox[Effect]:
+    out = context.fetched_by(SECOND, offset)
+    out.extend(context.fetched_by(THIRD, offset))
+    return out
+
+
+def requested(context: Context, *, epoch: int = -1) -> Outbox[Effect]:
+    """The coordinator wants a marker written."""
+    context.last_request += 1
+    return context.step(
+        MarkerReceived(
+            cause="m",
+            now_ms=context.now_ms,
+            request=context.last_request,
+            leader_epoch=LeaderEpoch(epoch),
+            deadline_ms=context.now_ms + 1_000,
+            producer_id=7,
+            producer_epoch=1,
+            coordinator_epoch=3,
+            committed=True,
+        )
+    )
+
+
+def appended(context: Context, *, duplicate: bool = False) -> Outbox[Effect]:
+    """The marker is in the log, or was before."""
+    end = context.machine.log_end_offset
+    out = context.step(
+        LeaderAppended(
+            cause="a",
+            now_ms=context.now_ms,
+            request=context.last_request,
+            first_offset=end,
+            end_offset=end if duplicate else Offset(end + 1),
+            duplicate=duplicate,
+        )
+    )
+    if not duplicate:
+        out.extend(context.synced())
+    return out
+
+
+def test_a_marker_is_answered_when_every_in_sync_replica_has_it() -> None:
+    context = leading()
+    wanted = only(AppendMarker, requested(context).now)
+    assert (wanted.marker.producer_id, wanted.leader_epoch) == (7, 1)
+    assert not some(AnswerMarker, appended(context).after_sync)
+    assert not some(AnswerMarker, context.fetched_by(SECOND, 11).now)
+    answer = only(AnswerMarker, context.fetched_by(THIRD, 11).now)
+    assert answer.request == wanted.marker.request
+
+
+def test_a_marker_written_before_is_answered_when_the_end_is_committed() -> None:
+    """Where it lies is not known any more: somewhere below the end of the log."""
+    context = leading()
+    context.produced(5)
+    requested(context)
+    assert not some(AnswerMarker, appended(context, duplicate=True).now)
+    assert not some(AnswerMarker, followers_fetch(context, 14).now)
+    only(AnswerMarker, followers_fetch(context, 15).now)
+
+
+def test_a_marker_that_is_committed_already_is_answered_at_once() -> None:
+    context = leading()
+    requested(context)
+    only(AnswerMarker, appended(context, duplicate=True).now)
+
+
+def test_a_marker_is_refused_by_a_replica_that_does_not_lead() -> None:
+    context = Context()
+    context.notified(partition_state(leader=SECOND))
+    assert isinstance(only(RefuseRequest, requested(context).now).error, NotLeaderOrFollower)
+
+
+def test_a_marker_for_an_earlier_leader_is_refused() -> None:
+    context = leading()
+    assert isinstance(only(RefuseRequest, requested(context, epoch=0).now).error, FencedLeaderEpoch)
+
+
+def test_a_marker_is_refused_with_too_few_replicas_in_sync() -> None:
+    context = Context(min_insync_replicas=2)
+    context.notified(partition_state(isr=(1,)))
+    assert isinstance(only(RefuseRequest, requested(context).now).error, NotEnoughReplicas)
+
+
+@pytest.mark.parametrize(
+    ("isr", "error"), [((1, 2, 3), RequestTimedOut), ((1,), NotEnoughReplicasAfterAppend)], ids=["slow", "lost"]
+)
+def test_a_marker_that_takes_too_long_is_refused(isr: tuple[int, ...], error: type[Exception]) -> None:
+    context = leading()
+    requested(context)
+    appended(context)
+    if len(isr) == 1:
+        context.notified(partition_state(isr=isr, partition_epoch=2))
+    refused = [each for each in some(RefuseRequest, context.ticked(1_001).now) if each.request == context.last_request]
+    assert [type(each.error) for each in refused] == [error]
+
+
+def test_a_marker_that_waits_is_refused_when_leading_ends() -> None:
+    context = leading()
+    requested(context)
+    appended(context)
+    follows = partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2)
+    refused = {each.request: each.error for each in some(RefuseRequest, context.notified(follows).now)}
+    assert isinstance(refused[context.last_request], NotLeaderOrFollower)
+
+
+def test_a_marker_that_the_log_refuses_is_answered_with_its_error() -> None:
+    context = leading()
+    requested(context)
+    refusal = AppendFailed(
+        cause="a", now_ms=context.now_ms, request=context.last_request, error=InvalidProducerEpoch("It is fenced.")
+    )
+    assert isinstance(only(RefuseRequest, context.step(refusal).now).error, InvalidProducerEpoch)
+
+
+def test_producers_are_described_by_the_leader_alone() -> None:
+    context = leading()
+
+    def described(request: int) -> list[Effect]:
+        return context.step(
+            DescribeProducersReceived(cause="d", now_ms=context.now_ms, request=request, leader_epoch=LeaderEpoch(-1))
+        ).now
+
+    assert only(DescribeProducers, described(1)).request == 1
+    context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
+    assert isinstance(only(RefuseRequest, described(2)).error, NotLeaderOrFollower)
+
+
+# ------------------------------------------------------------ open transactions
+
+
+def passed(context: Context, ms: int, *, in_transaction: bool) -> list[ProposeSleep]:
+    """Time passes with a transaction open, or not; the followers go on fetching."""
+    found: list[ProposeSleep] = []
+    end_ms = context.now_ms + ms
+    while context.now_ms < end_ms:
+        context.now_ms += 500
+        tick = Tick(cause="t", now_ms=context.now_ms, in_transaction=in_transaction)
+        found += some(ProposeSleep, context.step(tick).now)
+        followers_fetch(context, 10)
+    return found
+
+
+def test_a_partition_does_not_sleep_while_a_transaction_is_open() -> None:
+    context = leading()
+    context.machine.reconfigure(replace(context.machine.settings, sleep_after_ms=5_000))
+    assert not passed(context, 60_000, in_transaction=True)
+    assert passed(context, 1_000, in_transaction=False)
+
+
+def test_a_marker_is_refused_by_a_leader_whose_partition_falls_asleep() -> None:
+    context = leading()
+    context.machine.reconfigure(replace(context.machine.settings, sleep_after_ms=5_000))
+    assert passed(context, 10_000, in_transaction=False)
+    assert isinstance(only(RefuseRequest, requested(context).now).error, NotLeaderOrFollower)
+
+
+def test_a_leader_with_an_open_transaction_may_doze_for_long() -> None:
+    """It will not fall asleep: no time is due for that, which would keep its process from being stopped."""
+    context = leading()
+    context.machine.reconfigure(replace(context.machine.settings, sleep_after_ms=5_000))
+    passed(context, 10_000, in_transaction=True)
+    quiet = context.machine.quiet(10**9)
+    assert quiet is not None
+    assert quiet.due_ms > context.now_ms
+
+
+# ------------------------------------------------------------ readers of committed records
+
+
+def fetch(context: Context, offset: int) -> Outbox[Effect]:
+    context.last_request += 1
+    return context.step(
+        ConsumerFetchReceived(
+            cause="fetch",
+            now_ms=context.now_ms,
+            request=context.last_request,
+            leader_epoch=LeaderEpoch(-1),
+            fetch_offset=Offset(offset),
+            deadline_ms=context.now_ms + 60_000,
+            max_bytes=1,
+            min_bytes=1,
+            committed_only=True,
+        )
+    )
+
+
+def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark() -> None:
+    """The last stable offset moves with it only: what is behind an open transaction is tried again then."""
+    context = leading()
+    tried = only(TryFetch, fetch(context, 4).now)
+    assert tried.fetch.committed_only
+    waits = FetchStillWaits(cause="fetch", now_ms=context.now_ms, fetch=tried.fetch, tried=tried.upper)
+    assert not context.step(waits).now
+    assert not some(TryFetch, context.ticked(500).now)
+    requested(context)
+    appended(context)
+    assert only(TryFetch, followers_fetch(context, 11).now).upper == 11
+
+
+def test_the_end_and_a_time_are_looked_up_for_the_readers_isolation_level() -> None:
+    context = leading()
+    for level in (False, True):
+        found = [
+            context.step(
+                ListOffsetsReceived(
+                    cause="l",
+                    now_ms=context.now_ms,
+                    request=1,
+                    leader_epoch=LeaderEpoch(-1),
+                    timestamp=timestamp,
+                    committed_only=level,
+                )
+            ).now
+            for timestamp in (LATEST, 5)
+        ]
+        assert only(AnswerOffset, found[0]).committed_only is level
+        assert only(FindTimestamp, found[1]).committed_only is level

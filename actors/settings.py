@@ -8,15 +8,27 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import INTERNAL_PREFIX
-from raylog.core.config import LONG_MAX, ClusterConfig, TopicConfig, doze_after_ms, sleep_after_ms
+from raylog.core.config import (
+    AS_PRODUCED,
+    LOG_APPEND_TIME,
+    LONG_MAX,
+    UNCOMPRESSED,
+    ClusterConfig,
+    TopicConfig,
+    doze_after_ms,
+    sleep_after_ms,
+)
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.vouching import Pace
+from raylog.storage.batch.compression import COMPRESSIONS
+from raylog.storage.batch.rewriting import Rewriting
 from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.log.partition_log import LogConfig
 
 if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
     from raylog.core.controller.decision import ControllerSettings
     from raylog.core.groups.settings import GroupSettings
+    from raylog.core.transactions.settings import TxnSettings
 
 INITIAL_LEADER_WAIT_MS: Final = 30_000
 """How long a new partition waits for its preferred leader. Starting a process costs up to a second of CPU, so the
@@ -42,18 +54,21 @@ def topic_settings(
     """Return how a topic's segments are written, kept and brought to disk.
 
     ``internal``: a topic of Raylog's own, written by an actor on another machine perhaps. Its timestamps have no
-    limits, because clocks that differ must not stop a coordinator.
+    limits, because clocks that differ must not stop a coordinator. Nor have those that the leader itself gives.
     """
     config = TopicConfig.from_dict({**_timestamp_limits(cluster), **topic})
+    rewriting = _rewriting(config)
+    has_limits = not internal and (rewriting is None or not rewriting.append_time)
     log = LogConfig(
         segment_bytes=config.segment_bytes,
         segment_ms=config.segment_ms,
         index_interval_bytes=config.index_interval_bytes,
         max_message_bytes=config.max_message_bytes,
-        message_timestamp_before_max_ms=LONG_MAX if internal else config.message_timestamp_before_max_ms,
-        message_timestamp_after_max_ms=LONG_MAX if internal else config.message_timestamp_after_max_ms,
+        message_timestamp_before_max_ms=config.message_timestamp_before_max_ms if has_limits else LONG_MAX,
+        message_timestamp_after_max_ms=config.message_timestamp_after_max_ms if has_limits else LONG_MAX,
         compaction=_compaction(config),
-        deletes="delete" in config.cleanup_policy,
+        rewriting=rewriting,
+        deletes=config.deletes,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
@@ -62,7 +77,7 @@ def topic_settings(
 
 
 def _compaction(config: TopicConfig) -> CompactionRules | None:
-    if "compact" not in config.cleanup_policy:
+    if not config.compacts:
         return None
     return CompactionRules(
         min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
@@ -70,6 +85,13 @@ def _compaction(config: TopicConfig) -> CompactionRules | None:
         max_compaction_lag_ms=config.max_compaction_lag_ms,
         delete_retention_ms=config.delete_retention_ms,
     )
+
+
+def _rewriting(config: TopicConfig) -> Rewriting | None:
+    kind = config.compression_type
+    codec = None if kind == AS_PRODUCED else COMPRESSIONS["none" if kind == UNCOMPRESSED else kind]
+    append_time = config.message_timestamp_type == LOG_APPEND_TIME
+    return Rewriting(codec, append_time) if append_time or codec is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +179,8 @@ def controller_settings(
         default_replication_factor=ClusterConfig.from_dict(cluster).default_replication_factor,
         offsets_topic_partitions=ClusterConfig.from_dict(cluster).offsets_topic_num_partitions,
         offsets_topic_replication_factor=ClusterConfig.from_dict(cluster).offsets_topic_replication_factor,
+        transactions_topic_partitions=ClusterConfig.from_dict(cluster).transaction_state_log_num_partitions,
+        transactions_topic_replication_factor=ClusterConfig.from_dict(cluster).transaction_state_log_replication_factor,
     )
 
 
@@ -171,5 +195,19 @@ def group_settings(cluster: Mapping[str, str], topic: Mapping[str, str]) -> Grou
         group_max_size=ClusterConfig.from_dict(cluster).group_max_size,
         offsets_retention_ms=ClusterConfig.from_dict(cluster).offsets_retention_minutes * 60_000,
         offsets_retention_check_ms=ClusterConfig.from_dict(cluster).offsets_retention_check_interval_ms,
+        sleep_after_ms=sleep_after_ms(topic, cluster),
+    )
+
+
+def transaction_settings(cluster: Mapping[str, str], topic: Mapping[str, str]) -> TxnSettings:
+    """Return the settings of a transaction coordinator's machine; ``topic``: the configuration of its topic."""
+    from raylog.core.transactions.settings import TxnSettings
+
+    values = ClusterConfig.from_dict(cluster)
+    return TxnSettings(
+        max_timeout_ms=values.transaction_max_timeout_ms,
+        two_phase_commit=values.transaction_two_phase_commit_enable,
+        id_expiration_ms=values.transactional_id_expiration_ms,
+        expiration_check_ms=values.transaction_remove_expired_transaction_cleanup_interval_ms,
         sleep_after_ms=sleep_after_ms(topic, cluster),
     )

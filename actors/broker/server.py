@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
-from raylog.actors.beat_memory import pages_name
+from raylog.actors.beats.beat_memory import pages_name
 from raylog.actors.broker.capacity import awake_max
 from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.broker.sleepers import Sleepers
@@ -27,7 +27,7 @@ from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import client_secret, listen
 from raylog.core.config import ClusterConfig
-from raylog.core.controller.coordinators import topic_behind
+from raylog.core.controller.coordinators import check_level, topic_behind
 from raylog.core.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -330,7 +330,7 @@ class BrokerServer:
 
     def _answer_metadata(self, request: Request, names: Sequence[str] | None) -> None:
         if not self._registered.is_set():
-            request.fail(NotController("This broker is still waiting for the controller; try again."))
+            request.fail(_without_controller())
             return
         request.reply(metadata_answer(self.image, names))
 
@@ -350,8 +350,12 @@ class BrokerServer:
             request.reply(InitProducerIdReply(self._producer_ids.pop(), 0))
 
     def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
+        if not self._registered.is_set():  # neither the feature level nor the number of coordinators is known
+            request.fail(_without_controller())
+            return
         topic_behind(kind)  # before the metadata look-up: an earlier release may have entered other kinds
-        index = coordinator_index(self.image, key)
+        check_level(kind, self.image.feature_level)
+        index = coordinator_index(self.image, kind, key)
         found = self.image.coordinators.get((kind, index))
         if found is not None and found.port:
             request.reply(FindCoordinatorReply(index, found.host, found.port))
@@ -380,6 +384,10 @@ class BrokerServer:
         task = asyncio.create_task(_answering(work, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _without_controller() -> NotController:
+    return NotController("This broker is still waiting for the controller; try again.")
 
 
 async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from raylog.actors import beat_memory
-from raylog.actors.beat_memory import OpenPages, SharedPages
-from raylog.actors.beat_table import USED_MS, BeatTable
+from raylog.actors.beats import beat_memory
+from raylog.actors.beats.beat_memory import OpenPages, SharedPages
+from raylog.actors.beats.beat_table import USED_MS, BeatTable
 from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.clock import monotonic_ms
 from raylog.core.vouching import NO_LIFE, Beat, Pace, Voucher

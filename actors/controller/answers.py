@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 
-from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.core.config import ClusterConfig
+from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.controller.voters import voters_max
 from raylog.core.errors import UnknownTopicOrPartition
@@ -23,14 +23,17 @@ def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> Metada
     return MetadataReply(image.cluster_id, image.version, brokers, topics)
 
 
-def coordinator_index(image: MetadataImage, group: str) -> int:
-    """Return the partition of the offsets topic, hence the coordinator, that a group belongs to."""
-    topic = image.topic(OFFSETS_TOPIC)
+def coordinator_index(image: MetadataImage, kind: str, key: str) -> int:
+    """Return the partition of the internal topic, hence the coordinator, of a group or a transactional id."""
+    topic = image.topic(topic_behind(kind))
+    config = ClusterConfig.from_dict(image.config)
     if topic is not None:
         count = len(topic.partitions)
+    elif kind == "transaction":
+        count = config.transaction_state_log_num_partitions
     else:
-        count = ClusterConfig.from_dict(image.config).offsets_topic_num_partitions
-    return zlib.crc32(group.encode()) % count
+        count = config.offsets_topic_num_partitions
+    return zlib.crc32(key.encode()) % count
 
 
 def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -> dict[str, object]:

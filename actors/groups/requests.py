@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final
 
+from raylog.actors.coordinators.runner import CoordinatorRequest
 from raylog.actors.derived_events import DerivedEvent, table_of
-from raylog.actors.request_table import Answerable
 from raylog.core.groups import events as ev
 from raylog.protocol import groups
 from raylog.protocol.message import Message
 
+GroupRequest = CoordinatorRequest
 NAMES: Final = {"group": "group_id", "generation": "generation_id", "instance_id": "group_instance_id"}
 """Fields that the machine names without the prefix or suffix that Kafka's protocol gives them."""
 
@@ -26,6 +27,8 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(groups.HEARTBEAT, ev.HeartbeatReceived, NAMES),
         DerivedEvent(groups.LEAVE_GROUP, ev.LeaveReceived, NAMES),
         DerivedEvent(groups.OFFSET_COMMIT, ev.OffsetCommitReceived, NAMES),
+        DerivedEvent(groups.TXN_OFFSET_COMMIT, ev.TxnOffsetCommitReceived, NAMES),
+        DerivedEvent(groups.END_TXN_OFFSETS, ev.EndTxnOffsetsReceived, NAMES),
         DerivedEvent(groups.OFFSET_FETCH, ev.OffsetFetchReceived, NAMES),
         DerivedEvent(groups.OFFSET_DELETE, ev.OffsetDeleteReceived, NAMES),
         DerivedEvent(groups.LIST_GROUPS, ev.ListGroupsReceived),
@@ -34,13 +37,6 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
     )
 )
 """How each request becomes an event; the shell answers the others itself."""
-
-
-class GroupRequest(Answerable, Protocol):
-    """A request to a group coordinator: :class:`raylog.rpc.Request`, or its twin in the simulator."""
-
-    method: str
-    args: Any
 
 
 def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:

@@ -36,6 +36,8 @@ FindBrokers = Callable[[], Awaitable[Collection[int]]]
 """Returns the ids of the brokers that run now; may raise :class:`ConnectionFailed`."""
 
 TICK_S: Final = 0.05
+TICK_AT_REST_S: Final = 0.25
+"""Between ticks while nothing is under way: each costs a wake-up of the process. Half of the proposer's heartbeat."""
 LOOK_S: Final = 0.5
 """Interval at which a candidate looks for more brokers."""
 CALL_TIMEOUT_S: Final = 2.0
@@ -130,7 +132,7 @@ class QuorumLog:
     async def _keep_ticking(self) -> None:
         while True:
             self.runner.tick()
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_AT_REST_S if self._proposer.is_settled else TICK_S)
 
     async def _look_for_brokers(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raylog.actors.broker.resting import DozingReplica
+from raylog.actors.clock import wall_ms
 from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
 from raylog.actors.metrics.process import disk_figures, usage_of
 from raylog.core.config import ClusterConfig
@@ -99,6 +100,7 @@ class BrokerMetrics:
             controller_connected=looks.is_registered(),
             disk=disk,
             per_partition=ClusterConfig.from_dict(image.config).metrics_per_partition,
+            now_ms=wall_ms(),
         )
         return BrokerReport(broker_families(view), unready(broker, looks.is_registered(), replicas))
 

@@ -20,6 +20,7 @@ from raylog.actors.transport import dial
 from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
+from raylog.core.metrics.cleaning import cleaner_from_wire
 from raylog.core.metrics.families import ReplicaFigures
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import usage_from_wire
@@ -183,4 +184,5 @@ class ReplicaCollector:
             log_end_offset=int(answer["log_end_offset"]),
             high_watermark=int(answer["high_watermark"]),
             usage=usage,
+            cleaner=cleaner_from_wire(answer.get("cleaner")),
         )

@@ -17,6 +17,12 @@ class ReplicaCounters:
         "born_ms",
         "bytes_in",
         "bytes_out",
+        "cleaner_bytes_read",
+        "cleaner_bytes_written",
+        "cleaner_failures",
+        "cleaner_ms",
+        "cleaner_records_removed",
+        "cleanings",
         "fetch",
         "fetches",
         "flush",
@@ -38,6 +44,15 @@ class ReplicaCounters:
         """Answers to consumers."""
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
+        self.cleanings = 0
+        """Cleanings whose result was put in place; the next four are about them alone."""
+        self.cleaner_bytes_read = 0
+        self.cleaner_bytes_written = 0
+        self.cleaner_records_removed = 0
+        self.cleaner_ms = 0
+        """How long they took, waiting for the throttle included."""
+        self.cleaner_failures = 0
+        """Cleanings that ended with an error."""
         self.produce = LatencyHistogram()
         """From the arrival of a produce request until it is acknowledged (acks 1 and all)."""
         self.fetch = LatencyHistogram()
@@ -57,11 +72,23 @@ class ReplicaCounters:
                 "fetches": self.fetches,
                 "replication_bytes_in": self.replication_bytes_in,
                 "replication_bytes_out": self.replication_bytes_out,
+                **(self._cleaner_counters() if self.cleanings or self.cleaner_failures else {}),
             },
             "latencies": {
                 name: [list(histogram.filled().items()), histogram.sum_us]
                 for name, histogram in (("produce", self.produce), ("fetch", self.fetch), ("flush", self.flush))
             },
+        }
+
+    def _cleaner_counters(self) -> dict[str, int]:
+        """Only a replica that has cleaned reports them."""
+        return {
+            "cleanings": self.cleanings,
+            "cleaner_bytes_read": self.cleaner_bytes_read,
+            "cleaner_bytes_written": self.cleaner_bytes_written,
+            "cleaner_records_removed": self.cleaner_records_removed,
+            "cleaner_ms": self.cleaner_ms,
+            "cleaner_failures": self.cleaner_failures,
         }
 
 

@@ -39,7 +39,7 @@ class GroupFigures:
         here: dict[Endpoint, Coordinator] = {
             (coordinator.host, coordinator.port): coordinator
             for coordinator in image.coordinators.values()
-            if coordinator.host == host and coordinator.port
+            if coordinator.kind == "group" and coordinator.host == host and coordinator.port
         }
         if not here and not groups:
             return []
@@ -92,13 +92,15 @@ class GroupFigures:
 def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCensus]:
     """Read the groups of a coordinator; offsets of topics that were deleted since are left out. Raises ValueError."""
     groups = []
-    for name, state, members, offsets, *_ in rows:
-        if not isinstance(members, int) or not isinstance(offsets, list):
+    for name, state, members, offsets, *later in rows:
+        pending = later[0] if later else 0  # a coordinator of an earlier release reports none
+        if not isinstance(members, int) or not isinstance(offsets, list) or not isinstance(pending, int):
             raise ValueError(f"{name!r} is no group")
         known = {
             TopicPartition(topic, partition): offset
             for topic_id, topic, partition, offset, *_ in offsets
             if image.topic(topic, topic_id or None) is not None
         }
-        groups.append(GroupCensus(name=str(name), state=str(state), members=members, offsets=known))
+        census = GroupCensus(name=str(name), state=str(state), members=members, offsets=known, pending_offsets=pending)
+        groups.append(census)
     return groups

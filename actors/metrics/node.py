@@ -21,6 +21,7 @@ from raylog.actors.metrics.broker import BrokerReport
 from raylog.actors.metrics.collector import Endpoint, Held, Inquiries
 from raylog.actors.metrics.groups import GroupFigures
 from raylog.actors.metrics.http import HttpServer, Page, json_page, text_page
+from raylog.actors.metrics.transactions import transaction_metrics
 from raylog.core.config import ClusterConfig
 from raylog.core.errors import RaylogError
 from raylog.core.metrics.exposition import CONTENT_TYPE, Family, families_from_wire, render
@@ -142,12 +143,17 @@ class NodePage:
 
     async def _metrics(self) -> bytes:
         began_ms = monotonic_ms()
-        reports, controller, groups = await asyncio.gather(
-            self._reports(), self._controller(), self._groups.families(self._server.image, self._server.endpoint[0])
+        image, host = self._server.image, self._server.endpoint[0]
+        reports, *others = await asyncio.gather(
+            self._reports(),
+            self._controller(),
+            self._groups.families(image, host),
+            transaction_metrics(self._inquiries, image, host),
         )
         took = Family("raylog_metrics_collection_seconds", "gauge", "Time that making this page took.")
         took.add((monotonic_ms() - began_ms) / 1000)
-        families = [*(family for report in reports for family in report.families), *controller, *groups, took]
+        known = (family for families in others for family in families)
+        families = [*(family for report in reports for family in report.families), *known, took]
         return render(families).encode(errors="replace")
 
     async def _reports(self) -> list[BrokerReport]:

@@ -1,4 +1,4 @@
-"""Makes and ends the actors of group coordinators, for the controller. Owned by the ``Controller`` actor."""
+"""Makes and ends the actors of coordinators, for the controller. Owned by the ``Controller`` actor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ray
 
 from raylog.actors.actor_specs import ControllerSpec, CoordinatorSpec
 from raylog.actors.naming import RESOURCE, coordinator_name
-from raylog.actors.processes.ray_coordinator import GroupCoordinator
+from raylog.actors.processes.ray_coordinator import ACTORS
 from raylog.actors.processes.ray_support import (
     A_SHARE,
     LOOPBACK,
@@ -82,7 +82,7 @@ async def make_coordinator(spec: CoordinatorSpec) -> None:
         options = actor_options(coordinator_name(spec.kind, spec.index))
         if spec.host != LOOPBACK:
             options["resources"] = {RESOURCE: A_SHARE}  # where a broker is, and with it the secrets
-        actor = ray.remote(GroupCoordinator).options(**options)
+        actor = ray.remote(ACTORS[spec.kind]).options(**options)
         handle: Any = actor.remote(spec)
         await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The Ray actor of a group coordinator: a thin class that runs its server inside Ray.
+"""The Ray actors of coordinators: thin classes that run their server inside Ray.
 
 Made by ``coordinator_factory.py``. The constructor imports the server, as in ``ray_actors.py``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any, Final
 
 from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.logs import set_up_logging
@@ -24,23 +25,26 @@ from raylog.actors.titles import wear
 
 keep_arrow_out()
 
+SHORT_NAMES: Final = {"group": "coordinator", "transaction": "transactions"}
+"""How the process of each kind of coordinator is called in ``top``."""
+
 
 class GroupCoordinator:
     """Ray actor of a group coordinator."""
 
     async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Begin to load the groups. Ray chose the node: on a cluster of several, listen on that node's address."""
-        from raylog.actors.groups.server import GroupCoordinatorServer
+        """Begin to load its log. Ray chose the node: on a cluster of several, listen on that node's address."""
+        from raylog.actors.processes.coordinator_kinds import coordinator_server
 
         name = coordinator_name(spec.kind, spec.index)
         set_up_logging(name)
-        wear(f"ray::GroupCoordinator {name}", f"coordinator-{spec.index}")
+        wear(f"ray::{type(self).__name__} {name}", f"{SHORT_NAMES[spec.kind]}-{spec.index}")
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
 
         async def start() -> None:
             here = replace(spec, secret=await secret_here(spec.secret))
-            self._server = GroupCoordinatorServer(here, find_controller=find_controller, on_fatal=end_process)
+            self._server = coordinator_server(here, find_controller=find_controller, on_fatal=end_process)
             await self._server.start()
 
         await begin(start)
@@ -56,3 +60,11 @@ class GroupCoordinator:
     async def stop(self) -> None:
         """Stop serving; the caller ends the actor afterwards."""
         await self._server.stop()
+
+
+class TransactionCoordinator(GroupCoordinator):
+    """Ray actor of a transaction coordinator, which is run as any other."""
+
+
+ACTORS: Final[dict[str, type[Any]]] = {"group": GroupCoordinator, "transaction": TransactionCoordinator}
+"""The actor's class by the kind of coordinator: Ray shows its name."""

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 A_SHARE: Final = 0.0001
 """How much of the resource controller and coordinators claim: the least there is, to be put where Raylog runs."""
-ACTOR_PREFIXES: Final = ("broker-", "replica:", "group-coordinator-")
+ACTOR_PREFIXES: Final = ("broker-", "replica:", "group-coordinator-", "transaction-coordinator-")
 FIND_TIMEOUT_S: Final = 1.0
 MAKE_TIMEOUT_S: Final = 60.0
 FATAL_EXIT_CODE: Final = 70

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from raylog.actors import beat_memory
-from raylog.actors.beat_memory import OpenPages, SharedPages
-from raylog.actors.beat_table import BeatSlot, claim, key_of
+from raylog.actors.beats import beat_memory
+from raylog.actors.beats.beat_memory import OpenPages, SharedPages
+from raylog.actors.beats.beat_table import BeatSlot, claim, key_of
 from raylog.core.vouching import NO_LIFE, Pace, is_vouched_for
 
 SEARCH_MS: Final = 5_000

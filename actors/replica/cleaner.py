@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.settings import CleanerPace
 from raylog.core.errors import RaylogError
+from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningAborted, CleaningOrder, clean, discard_quietly
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.partition_log import PartitionLog
@@ -23,6 +25,8 @@ from raylog.storage.log.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 LOCK: Final = "cleaner.lock"
+NO_LAG_MS: Final = 2**63 - 1
+"""Of `max.compaction.lag.ms`: records may wait without a limit."""
 LONGEST_PAUSE_S: Final = 1.0
 """A throttled cleaning looks at least so often whether it is to end."""
 
@@ -45,7 +49,7 @@ class Throttle:
             if early_s <= 0:
                 return
             self._is_over.wait(min(early_s, LONGEST_PAUSE_S))
-        raise CleaningAborted("the replica stops")
+        raise CleaningAborted("the replica stops, or its topic is compacted no more")
 
     def end(self) -> None:
         """Have the next call of `pace` raise."""
@@ -60,30 +64,55 @@ class Cleaner:
     directory: Path
     name: str
     pace: CleanerPace
+    counters: ReplicaCounters
     on_closed: Callable[[str], None] = lambda _: None
     """Called when the log was closed by an error of the disk."""
     _due_ms: int = 0
     _task: asyncio.Task[None] | None = None
     _throttle: Throttle | None = None
+    _last_run_ms: int = 0
+    _is_failing: bool = False
+    _looked_to: int = -1
+    """The high watermark at the last look."""
 
     def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
         """Look whether a cleaning is due, and begin it. `now_ms` is monotonic, `wall_ms` the time that deletes."""
         rules = self.log.config.compaction
+        if rules is None and self._throttle is not None:
+            self._throttle.end()
         if rules is None or self._task is not None or now_ms < self._due_ms:
             return
-        self._due_ms = now_ms + self.pace.backoff_ms
+        self._due_ms, self._looked_to = now_ms + self.pace.backoff_ms, high_watermark
         try:
             order = self.log.order_cleaning(high_watermark, wall_ms, rules)
         except RaylogError as error:
             self._failed(error)
             return
         if order is not None:
-            self._task = asyncio.create_task(self._run(order), name=f"clean {self.name}")
+            self._throttle = Throttle(self.pace.bytes_per_s)  # here, so that a `stop` before the task begins ends it
+            self._task = asyncio.create_task(self._run(order, self._throttle), name=f"clean {self.name}")
 
     @property
-    def is_running(self) -> bool:
-        """Whether a cleaning runs."""
-        return self._task is not None
+    def is_busy(self) -> bool:
+        """Whether a cleaning runs, or has to be looked for: a replica that dozes would begin none.
+
+        So a closed segment is looked at once after it was committed; and where records must not wait for longer than
+        `max.compaction.lag.ms`, the replica stays awake until they were cleaned.
+        """
+        rules, log = self.log.config.compaction, self.log
+        if self._task is not None or rules is None:
+            return self._task is not None
+        closed_to = log.segments[-1].base_offset
+        has_deadline = rules.max_compaction_lag_ms < NO_LAG_MS and log.cleaned_to < log.log_end_offset
+        return has_deadline or (log.cleaned_to < closed_to and self._looked_to < closed_to)
+
+    def figures(self) -> CleanerFigures | None:
+        """Return the state of the log's cleanings for metrics; None where the log is not compacted."""
+        if self.log.config.compaction is None:
+            return None
+        return CleanerFigures(
+            dirty_ratio=self.log.dirty_ratio, last_run_ms=self._last_run_ms, is_failing=self._is_failing
+        )
 
     async def stop(self) -> None:
         """End a cleaning that runs; what it has made is removed."""
@@ -92,13 +121,18 @@ class Cleaner:
         if self._task is not None:
             await asyncio.wait((self._task,))
 
-    async def _run(self, order: CleaningOrder) -> None:
-        throttle = self._throttle = Throttle(self.pace.bytes_per_s)
+    async def _run(self, order: CleaningOrder, throttle: Throttle) -> None:
+        began_s = time.monotonic()
         try:
             cleaned = await asyncio.get_running_loop().run_in_executor(None, self._clean, order, throttle)
-            if cleaned is not None:
-                self._take(cleaned)
+            if cleaned is None:
+                self._looked_to = -1  # another log is being cleaned, and this one comes later
+            elif self.log.config.compaction is not None:
+                self._take(cleaned, began_s)
+            else:
+                discard_quietly(cleaned)
         except CleaningAborted as reason:
+            self._looked_to = -1
             logger.info("%s is not cleaned now: %s", self.name, reason)
         except Exception as error:  # any error: the log is as it was, and the next look tries again
             self._failed(error)
@@ -116,7 +150,7 @@ class Cleaner:
         finally:
             lock.release()
 
-    def _take(self, cleaned: Cleaned) -> None:
+    def _take(self, cleaned: Cleaned, began_s: float) -> None:
         try:
             is_taken = self.log.take_cleaned(cleaned, cleaned.order.now_ms)
         except RaylogError as error:
@@ -127,6 +161,8 @@ class Cleaner:
         if not is_taken:
             discard_quietly(cleaned)
             return
+        self._last_run_ms, self._is_failing = cleaned.order.now_ms, False
+        self._count(cleaned, time.monotonic() - began_s)
         logger.info(
             "%s was cleaned up to offset %d: %d of %d records stay, %d of %d bytes",
             self.name,
@@ -137,5 +173,15 @@ class Cleaner:
             cleaned.bytes_read,
         )
 
+    def _count(self, cleaned: Cleaned, seconds: float) -> None:
+        counters = self.counters
+        counters.cleanings += 1
+        counters.cleaner_ms += round(1000 * seconds)
+        counters.cleaner_bytes_read += cleaned.bytes_read
+        counters.cleaner_bytes_written += cleaned.bytes_written
+        counters.cleaner_records_removed += cleaned.records_read - cleaned.records_kept
+
     def _failed(self, error: Exception) -> None:
+        self._is_failing = True
+        self.counters.cleaner_failures += 1
         logger.warning("%s could not be cleaned, the next try follows: %s", self.name, error)

@@ -1,14 +1,15 @@
-"""Reads bytes for consumers: what the state machine lets them see, from memory or from the segment files.
+"""Reads a leader's log for consumers: what the state machine lets them see, from memory or from the segment files.
 
 Owned by a replica's runner. The state machine decides which offsets a client may see, and which fetches wait
 (``core/replication/visibility.py``); this module handles bytes only. A consumer on this host (`fetch_near`) gets the
-positions of records in the files, and reads them itself.
+positions of records in the files, and reads them itself. Readers of committed records get what lies below the last
+stable offset, which the log knows, and a list of the aborted transactions in it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from raylog.actors.metrics.counters import ReplicaCounters
@@ -20,7 +21,16 @@ from raylog.core.ids import MAX_TIMESTAMP, Offset
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication.events import Effect, Event
 from raylog.protocol.message import NONE
-from raylog.protocol.replica import FetchNearReply, FetchReply, ListOffsetsReply, NearSlice, OffsetForLeaderEpochReply
+from raylog.protocol.replica import (
+    AbortedTxn,
+    ActiveProducer,
+    FetchNearReply,
+    FetchReply,
+    ListOffsetsReply,
+    NearSlice,
+    OffsetForLeaderEpochReply,
+)
+from raylog.storage.batch.header import end_of_checked
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one reply, for any request; with one batch more it stays far below a frame's limit."""
@@ -30,6 +40,7 @@ NEAR_PLACES_MAX: Final = 16
 """Most places of one answer: the consumer opens a file for each."""
 NEAR_BYTES_MIN: Final = 64 * 1024
 """Fewer bytes come with the answer: opening and reading a file costs the consumer more."""
+NONE_ABORTED: Final[Sequence[AbortedTxn]] = ()
 
 
 class ConsumerReads:
@@ -57,10 +68,13 @@ class ConsumerReads:
             ce.FindTimestamp: self._find_timestamp,
             ce.AnswerOffset: self._answer_offset,
             ce.AnswerEpochEnd: self._answer_epoch_end,
+            ce.DescribeProducers: self._describe_producers,
         }
 
     def _try_fetch(self, effect: ce.TryFetch) -> ce.FetchStillWaits | None:
         fetch, upper = effect.fetch, effect.upper
+        if fetch.committed_only:
+            upper = Offset(self._log.last_stable_offset(upper))
         request = self._requests[fetch.request]
         if request.is_behind:
             # Many fetches of one connection can wake at once: bytes that its peer does not take are not read for it.
@@ -70,6 +84,7 @@ class ConsumerReads:
         records: Records = b""
         found_bytes = 0
         places: list[NearSlice] = []
+        aborted: Sequence[AbortedTxn] = NONE_ABORTED
         try:
             if fetch.fetch_offset < upper:
                 # A reader at the end takes one append after the other: those need no look-up in the log.
@@ -78,6 +93,8 @@ class ConsumerReads:
                 if not places:
                     records = self._tail.read(fetch.fetch_offset, fetch.max_bytes, upper)
                     found_bytes = len(records)
+            if fetch.committed_only and found_bytes:
+                aborted = self._aborted(fetch.fetch_offset, places, records)
         except RaylogError as error:
             del self._requests[fetch.request]
             request.fail(error)
@@ -90,9 +107,22 @@ class ConsumerReads:
         counters.bytes_out += found_bytes
         counters.fetch.observe_ns(self._monotonic_ns() - request.began_ns)
         mark, start = effect.exposed, effect.log_start_offset
-        reply = FetchNearReply(mark, mark, start, places) if fetch.is_near else FetchReply(mark, mark, start)
+        stable = mark if not fetch.committed_only or mark == NONE else self._log.last_stable_offset(mark)
+        reply: FetchNearReply | FetchReply
+        if fetch.is_near:
+            reply = FetchNearReply(mark, stable, start, places, aborted)
+        else:
+            reply = FetchReply(mark, stable, start, aborted)
         request.reply(reply, records)
         return None
+
+    def _aborted(self, first: int, places: Sequence[NearSlice], records: Records) -> Sequence[AbortedTxn]:
+        """Return the aborted transactions in the batches of an answer, from offset ``first`` on."""
+        log = self._log
+        if not log.may_have_aborted(first):
+            return NONE_ABORTED
+        end = places[-1].next_offset if places else end_of_checked(records, first)
+        return [AbortedTxn(*row) for row in log.aborted_transactions(first, end)]
 
     def _waits_on(self, effect: ce.TryFetch, *, is_blocked: bool = False) -> ce.FetchStillWaits:
         now_ms = self._monotonic_ns() // 1_000_000
@@ -112,11 +142,14 @@ class ConsumerReads:
         request = self._requests.pop(effect.request, None)
         if request is None:
             return
+        log, upper = self._log, effect.upper
         try:
+            if effect.committed_only:
+                upper = Offset(log.last_stable_offset(upper))
             if effect.timestamp == MAX_TIMESTAMP:
-                found = self._log.max_timestamp(effect.upper)
+                found = log.max_timestamp(upper)
             else:
-                found = self._log.offset_for_timestamp(effect.timestamp, effect.upper)
+                found = log.offset_for_timestamp(effect.timestamp, upper)
         except RaylogError as error:
             request.fail(error)
             return
@@ -126,7 +159,25 @@ class ConsumerReads:
     def _answer_offset(self, effect: ce.AnswerOffset) -> None:
         request = self._requests.pop(effect.request, None)
         if request is not None:
-            request.reply(ListOffsetsReply(effect.offset, NONE, effect.leader_epoch))
+            offset = self._log.last_stable_offset(effect.offset) if effect.committed_only else effect.offset
+            request.reply(ListOffsetsReply(offset, NONE, effect.leader_epoch))
+
+    def _describe_producers(self, effect: ce.DescribeProducers) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            request.reply(
+                [
+                    ActiveProducer(
+                        known.producer_id,
+                        known.producer_epoch,
+                        known.last_sequence,
+                        known.last_timestamp,
+                        known.coordinator_epoch,
+                        known.txn_start_offset,
+                    )
+                    for known in self._log.active_producers()
+                ]
+            )
 
     def _answer_epoch_end(self, effect: ce.AnswerEpochEnd) -> None:
         request = self._requests.pop(effect.request, None)

@@ -18,7 +18,9 @@ from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import RaylogError
 from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
+from raylog.protocol.message import Empty
 from raylog.protocol.replica import DeleteRecordsReply, EpochEnd, ProduceReply, ReplicaFetchReply
+from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.errors import DiskFull, LogClosed, StorageIoError
 
 logger = logging.getLogger(__name__)
@@ -71,8 +73,10 @@ class ReplicaEffects:
         ports = self._ports
         return {
             ev.AppendBatches: self._append_batches,
+            ev.AppendMarker: self._append_marker,
             ev.AppendFetched: self._append_fetched,
             ev.AnswerProduce: self._answer_produce,
+            ev.AnswerMarker: self._answer_marker,
             ev.AnswerFetch: self._answer_fetch,
             ev.SendFetch: ports.send_fetch,
             ev.AnswerDiverging: self._answer_diverging,
@@ -103,9 +107,10 @@ class ReplicaEffects:
         self._sync.kick()
 
     def reconfigure(self, flush: FlushPolicy) -> None:
-        """Go by another flush policy."""
+        """Go by another flush policy; what waits by the one before is synced now."""
         self._flush = flush
         self._syncs_first = flush.before_acknowledging
+        self._unflushed = 0
         self._sync.kick()
 
     def flush_if_due(self, now_ms: int) -> None:
@@ -144,6 +149,8 @@ class ReplicaEffects:
             request.fail(error)
             return self._append_failed(effect.request, error)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
+        if done.rewritten is not None:
+            payload, request.append_ms = done.rewritten
         if not done.duplicate:
             counters = self._counters
             counters.batches_in += 1
@@ -155,6 +162,30 @@ class ReplicaEffects:
             cause="append",
             now_ms=self.now_ms,
             request=effect.request,
+            first_offset=first,
+            end_offset=end,
+            duplicate=done.duplicate,
+            durable=not self._syncs_first,
+        )
+
+    def _append_marker(self, effect: ev.AppendMarker) -> ev.Event:
+        marker = effect.marker
+        written = TxnMarker(
+            marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, committed=marker.committed
+        )
+        try:
+            done = self._log.append_marker(written, effect.leader_epoch, self._wall_ms())
+        except RaylogError as error:
+            self._requests.pop(marker.request).fail(error)
+            return self._append_failed(marker.request, error)
+        first = Offset(done.first_offset)
+        # A marker that was written before may still be above the high watermark, at an offset not known any more.
+        end = Offset(self._log.log_end_offset if done.duplicate else done.end_offset)
+        self._appended(0 if done.duplicate else end - first)
+        return ev.LeaderAppended(
+            cause="append",
+            now_ms=marker.now_ms,
+            request=marker.request,
             first_offset=first,
             end_offset=end,
             duplicate=done.duplicate,
@@ -225,8 +256,13 @@ class ReplicaEffects:
     def _answer_produce(self, effect: ev.AnswerProduce) -> None:
         request = self._requests.pop(effect.request, None)
         if request is not None:
-            request.reply(ProduceReply(effect.first_offset, self._log.log_start_offset))
+            request.reply(ProduceReply(effect.first_offset, self._log.log_start_offset, request.append_ms))
             self._counters.produce.observe_ns(self._monotonic_ns() - request.began_ns)
+
+    def _answer_marker(self, effect: ev.AnswerMarker) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            request.reply(Empty())
 
     def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
         request = self._requests.pop(effect.request, None)

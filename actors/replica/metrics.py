@@ -11,6 +11,7 @@ from raylog.rpc import RpcServer
 def replica_metrics(spec: ReplicaSpec, runner: ReplicaRunner, server: RpcServer) -> dict[str, object]:
     """Return the answer to ``replica_metrics``; readers ignore names that they do not know."""
     log, machine = runner.log, runner.machine
+    cleaner = None if runner.cleaner is None else runner.cleaner.figures()
     return {
         "topic_id": spec.topic_id,
         "role": "starting" if machine is None else machine.role,
@@ -18,6 +19,7 @@ def replica_metrics(spec: ReplicaSpec, runner: ReplicaRunner, server: RpcServer)
         "log_start_offset": log.log_start_offset,
         "log_end_offset": log.log_end_offset,
         "high_watermark": -1 if machine is None else machine.high_watermark,
+        "cleaner": None if cleaner is None else cleaner.to_wire(),
         **runner.counters.to_wire(),
         "process": usage_of(server).to_wire(),
     }

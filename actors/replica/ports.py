@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from raylog.actors.request_table import Answerable
+from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.core.replication import events as ev
+from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.log.config import FileSlice, LogConfig
 
 Records: TypeAlias = Any
@@ -38,12 +40,47 @@ class Appended(Protocol):
     def epochs(self) -> tuple[tuple[int, int], ...]:
         """(leader epoch, start offset) of the epochs that began with it."""
 
+    @property
+    def rewritten(self) -> tuple[Records, int] | None:
+        """What the log has in place of the producer's bytes, and the time of the append; None = these bytes."""
+
+
+class ProducerEntry(Protocol):
+    """An idempotent or transactional producer that a log knows; see :class:`raylog.protocol.replica.ActiveProducer`."""
+
+    @property
+    def producer_id(self) -> int:
+        """Its number."""
+
+    @property
+    def producer_epoch(self) -> int:
+        """Epoch of its newest batch or marker."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of its last record; -1 = none in this epoch."""
+
+    @property
+    def last_timestamp(self) -> int:
+        """Time of its last append, in milliseconds since 1970; -1 = none."""
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """Epoch of the transaction coordinator that wrote its last marker; -1 = none did."""
+
+    @property
+    def txn_start_offset(self) -> int:
+        """First offset of its open transaction; -1 = none is open."""
+
 
 class Cleaning(Protocol):
     """What compacts a log from time to time; see :class:`raylog.actors.replica.cleaner.Cleaner`."""
 
     def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
         """Begin a cleaning if it is due. ``now_ms`` is monotonic, ``wall_ms`` the time that deletes."""
+
+    def figures(self) -> CleanerFigures | None:
+        """Return the state of the log's cleanings for metrics; None where the log is not compacted."""
 
 
 class EpochEntries(Protocol):
@@ -85,6 +122,25 @@ class Log(Protocol):
 
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
         """Give a producer's batches their offsets and append them."""
+
+    def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> Appended:
+        """End the transaction of a producer; a duplicate where its end was written before."""
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether a producer has a transaction here that no marker has ended."""
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the first offset of the oldest transaction not ended below the high watermark, else the latter."""
+
+    def may_have_aborted(self, start: int) -> bool:
+        """Return whether :meth:`aborted_transactions` may find any from ``start`` on; costs next to nothing."""
+
+    def aborted_transactions(self, start: int, upper: int) -> Sequence[tuple[int, int]]:
+        """Return (producer id, first offset) of the aborted transactions with records in [start, upper), in order."""
+
+    def active_producers(self) -> Sequence[ProducerEntry]:
+        """Return the producers that the log knows."""
 
     def append_as_follower(self, payload: Records) -> Appended:
         """Append what the leader sent."""
@@ -170,6 +226,8 @@ class ReplicaRequest(Answerable, Protocol):
 
     began_ns: int
     """When it came, by the monotonic clock."""
+    append_ms: int
+    """When its records were appended, in milliseconds since 1970, where they carry that time; else -1."""
 
     @property
     def payload(self) -> Records:

@@ -74,7 +74,7 @@ class ReplicaRunner:
         self._runner: Runner[ev.Event, ev.Effect] | None = None
         self._flush = flush
         self._retention_check_ms = retention_check_ms
-        self._cleaner = cleaner
+        self.cleaner = cleaner
         self._retention_due_ms = self._now_ms() + retention_check_ms
         self._deserted_due_ms = 0
         self._effects = ReplicaEffects(
@@ -130,7 +130,9 @@ class ReplicaRunner:
         return 0 if self.machine is None else self.machine.disk_hanging_ms
 
     def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings) -> None:
-        """Apply a changed configuration from the next event on."""
+        """Apply a changed configuration from the next event on; what retention now removes goes soon."""
+        if log != self.log.config:
+            self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_SOON_MS)
         self.log.config = log
         self._flush = flush
         if self.machine is not None:
@@ -198,6 +200,7 @@ class ReplicaRunner:
                 max_bytes=max_bytes,
                 min_bytes=min(args.min_bytes, max_bytes),
                 is_near=is_near,
+                committed_only=args.isolation_level == wire.READ_COMMITTED,
             )
         )
 
@@ -210,6 +213,7 @@ class ReplicaRunner:
                 request=self.requests.remember(request),
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 timestamp=args.timestamp,
+                committed_only=args.isolation_level == wire.READ_COMMITTED,
             )
         )
 
@@ -236,6 +240,34 @@ class ReplicaRunner:
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 before_offset=Offset(args.before_offset),
                 deadline_ms=now_ms + args.timeout_ms,
+            )
+        )
+
+    def write_marker(self, request: ReplicaRequest, args: wire.WriteTxnMarkersRequest) -> None:
+        """Take the end of a producer's transaction."""
+        now_ms = self._now_ms()
+        self.feed(
+            ev.MarkerReceived(
+                cause="write_txn_markers",
+                now_ms=now_ms,
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                deadline_ms=now_ms + args.timeout_ms,
+                producer_id=args.producer_id,
+                producer_epoch=args.producer_epoch,
+                coordinator_epoch=args.coordinator_epoch,
+                committed=args.committed,
+            )
+        )
+
+    def describe_producers(self, request: ReplicaRequest, args: wire.DescribeProducersRequest) -> None:
+        """Take a request for the producers that the log knows."""
+        self.feed(
+            ce.DescribeProducersReceived(
+                cause="describe_producers",
+                now_ms=self._now_ms(),
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
             )
         )
 
@@ -308,7 +340,8 @@ class ReplicaRunner:
     def tick(self) -> int:
         """Do what is due; returns the time, in monotonic milliseconds."""
         now_ms = self._now_ms()
-        self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=self._sync.busy_since_ms))
+        since_ms, in_transaction = self._sync.busy_since_ms, self.log.has_open_transactions
+        self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=since_ms, in_transaction=in_transaction))
         if self.machine is not None:
             self._keeper.tick(now_ms, self.machine.high_watermark, self.machine.state)
         if now_ms >= self._deserted_due_ms:
@@ -318,8 +351,8 @@ class ReplicaRunner:
         if now_ms >= self._retention_due_ms:
             self._retention_due_ms = now_ms + self._retention_check_ms
             self.apply_retention()
-        if self._cleaner is not None and self.machine is not None and not self.machine.falls_asleep:
-            self._cleaner.tick(now_ms, self.clock.deleting_ms(), self.machine.high_watermark)
+        if self.cleaner is not None and self.machine is not None and not self.machine.falls_asleep:
+            self.cleaner.tick(now_ms, self.clock.deleting_ms(), self.machine.high_watermark)
         return now_ms
 
     def next_tick_ms(self, now_ms: int, latest_ms: int) -> int:

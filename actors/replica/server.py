@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from raylog.actors import clock
 from raylog.actors.actor_specs import ReplicaSpec
-from raylog.actors.beat_memory import beats_of
+from raylog.actors.beats.beat_memory import beats_of
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
-from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
@@ -63,10 +63,12 @@ from raylog.protocol.replica import (
     FetchNearRequest,
     FetchRequest,
     ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
     ReplicaFetchRequest,
     ReplicaMetricsRequest,
     ReplicaStatusRequest,
+    WriteTxnMarkersRequest,
 )
 from raylog.rpc import Connection, Reply, Request, machine_number
 from raylog.storage.batch.header import end_offset
@@ -112,7 +114,9 @@ class ReplicaServer:
         self._pace = vouching_pace(spec.cluster_config)
         self._beating = Beating(spec.topic_id, spec.partition, self._pace)
         self._ticks = TickTimer(self._tick, self._pace.beat_ms)
-        self._server = listen(self._on_request, spec, permissions(REPLICA, is_internal=spec.topic == OFFSETS_TOPIC))
+        self._server = listen(
+            self._on_request, spec, permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS)
+        )
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,
@@ -160,7 +164,8 @@ class ReplicaServer:
         log, name = opened.log, str(self.partition)
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
         counters = ReplicaCounters()
-        cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, cleaner_pace(self.spec.cluster_config))
+        pace = cleaner_pace(self.spec.cluster_config)
+        cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, pace, counters)
         cleaner.on_closed = self._on_fatal
         self._flusher = Flusher(
             log,
@@ -202,7 +207,7 @@ class ReplicaServer:
                 controller=self._link,
                 beating=self._beating,
                 report=self._report,
-                is_busy=lambda: self._stopping is not None or len(self._tasks) > OWN_TASKS or cleaner.is_running,
+                is_busy=lambda: self._stopping is not None or len(self._tasks) > OWN_TASKS or cleaner.is_busy,
             )
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")
 
@@ -254,17 +259,30 @@ class ReplicaServer:
             self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
 
     def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Apply another topic configuration, replication factor and catch-up rate from now on."""
-        self.spec = replace(
+        """Apply another topic configuration, replication factor and catch-up rate from now on.
+
+        Raises DiskFull and StorageIoError where that cannot be noted; nothing is applied then.
+        """
+        changed = replace(
             self.spec,
             topic_config=dict(spec.topic_config),
             replication_factor=spec.replication_factor,
             catch_up_bytes_per_s=spec.catch_up_bytes_per_s,
         )
-        self._settings = self._settings_of(self.spec)
-        log, flush = log_settings(self.spec)
+        if changed == self.spec:
+            return
+        log, flush = log_settings(changed)
+        if not flush.before_acknowledging and not self._reports_loss:
+            note_boot(changed, syncs_first=False)  # before the first record that a crash of the machine may take
+        self.spec, self._settings = changed, self._settings_of(changed)
         if self._runner is not None:
             self._runner.reconfigure(log, flush, self._settings)
+            self._ticks.hasten()
+
+    @property
+    def _reports_loss(self) -> bool:
+        """Whether the controller has yet to learn that unsynced records may be missing."""
+        return self._incarnation == NO_INCARNATION and self._opened is not None and self._opened.unsynced_lost
 
     @property
     def leader_epoch(self) -> int | None:
@@ -318,8 +336,13 @@ class ReplicaServer:
             runner.delete_records(request, args)
         elif kind is ListOffsetsRequest:
             runner.list_offsets(request, args)
-        else:
+        elif kind is OffsetForLeaderEpochRequest:
             runner.epoch_end(request, args)
+        elif kind is WriteTxnMarkersRequest:
+            self._ticks.hasten()
+            runner.write_marker(request, args)
+        else:
+            runner.describe_producers(request, args)
 
     # ------------------------------------------------------------ the leader we follow
 
@@ -379,7 +402,7 @@ class ReplicaServer:
                     port=port,
                     log_lost=log_lost,
                     log_id=opened.log.log_id if opened is not None else "",
-                    unsynced_lost=self._incarnation == NO_INCARNATION and opened is not None and opened.unsynced_lost,
+                    unsynced_lost=self._reports_loss,
                 ),
                 timeout_s=REGISTER_TIMEOUT_S,
             )
@@ -392,7 +415,9 @@ class ReplicaServer:
             await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         registered = REGISTER_REPLICA.read_reply(reply.args)
-        if opened is not None and opened.unsynced_lost and self._incarnation == NO_INCARNATION:
+        if registered.topic_config is not None:  # Ray restarts a process with its first arguments, perhaps old ones
+            self.reconfigure(replace(self.spec, topic_config=registered.topic_config))
+        if self._reports_loss:
             note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
         if runner.machine is None:
             self._incarnation = Incarnation(registered.incarnation)

@@ -47,7 +47,10 @@ logger = logging.getLogger(__name__)
 DEFAULT_DATA_DIR: Final = "raylog-data"
 DEFAULT_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
-NODES_DEFAULTS: Final[Mapping[str, str]] = {"offsets.topic.num.partitions": "50"}
+NODES_DEFAULTS: Final[Mapping[str, str]] = {
+    "offsets.topic.num.partitions": "50",
+    "transaction.state.log.num.partitions": "50",
+}
 """Configuration of a new cluster of nodes where none is given; an embedded one has the keys' defaults (ADR 0044)."""
 
 
@@ -341,6 +344,8 @@ def _ensure_ray(address: str | None) -> bool:
     put_on_path_for_ray()
     # Statistics of Ray's own events are not used here, and are a sixth of the cost of an idle replica's process.
     os.environ.setdefault("RAY_event_stats", "0")
+    # Ray's processes ping each other at this interval, and each ping wakes a replica that dozes.
+    os.environ.setdefault("RAY_grpc_keepalive_time_ms", "120000")
     with forked_workers():
         ray.init(**own_ray_options())
     return True

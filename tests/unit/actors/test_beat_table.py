@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors import beat_memory
-from raylog.actors.beat_memory import PAGES_BYTES, SharedPages, open_pages, pages_name, remove_abandoned
-from raylog.actors.beat_table import (
+from raylog.actors.beats import beat_memory
+from raylog.actors.beats.beat_memory import PAGES_BYTES, SharedPages, open_pages, pages_name, remove_abandoned
+from raylog.actors.beats.beat_table import (
     HEADER_WORDS,
     LEFT_AFTER_MS,
     SLOT_WORDS,

@@ -1,4 +1,4 @@
-"""Every request of the controller and of a group coordinator becomes an event, unless its shell answers it."""
+"""Every request of the controller and of a coordinator becomes an event, unless its shell answers it."""
 
 import types
 from itertools import starmap
@@ -12,6 +12,7 @@ from raylog.actors.controller import requests as controller_requests
 from raylog.actors.derived_events import DerivedEvent
 from raylog.actors.groups import requests as group_requests
 from raylog.actors.groups.requests import GroupRequest
+from raylog.actors.transactions import requests as transaction_requests
 from raylog.core.controller import events as ctl
 from raylog.core.errors import InvalidRequest
 from raylog.core.features import FIRST_LEVEL
@@ -21,14 +22,24 @@ from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
 from raylog.protocol.groups import DESCRIBE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest
 from raylog.protocol.message import Message, read
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TransactionMetricsRequest
 from tests.unit.protocol.samples import of_the_first_release, of_this_release
 
-ANSWERED_BY_THE_SHELL = {MetadataRequest, ControllerMetricsRequest, CoordinatorMetricsRequest}
+ANSWERED_BY_THE_SHELL = {
+    MetadataRequest,
+    ControllerMetricsRequest,
+    CoordinatorMetricsRequest,
+    TransactionMetricsRequest,
+}
 """Requests that need no decision of a machine."""
 NOT_IN_THE_EVENT = {("create_topic", "timeout_ms")}
 """Kafka's clients send it; creating a topic here does not wait for its replicas."""
 
-DERIVED = [*controller_requests.EVENTS.values(), *group_requests.EVENTS.values()]
+DERIVED = [
+    *controller_requests.EVENTS.values(),
+    *group_requests.EVENTS.values(),
+    *transaction_requests.EVENTS.values(),
+]
 
 
 def group_request(method: str, args: object) -> GroupRequest:
@@ -36,7 +47,12 @@ def group_request(method: str, args: object) -> GroupRequest:
 
 
 def test_every_request_has_an_event_or_is_answered_by_the_shell() -> None:
-    for endpoint, events in ((CONTROLLER, controller_requests.EVENTS), (GROUP_COORDINATOR, group_requests.EVENTS)):
+    tables = (
+        (CONTROLLER, controller_requests.EVENTS),
+        (GROUP_COORDINATOR, group_requests.EVENTS),
+        (TRANSACTION_COORDINATOR, transaction_requests.EVENTS),
+    )
+    for endpoint, events in tables:
         requests = {method.request for method in endpoint.methods.values()}
         assert requests - ANSWERED_BY_THE_SHELL == set(events)
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.groups.runner import GroupCoordinatorRunner, fence_row
+from raylog.actors.coordinators.runner import fence_row
+from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, NotCoordinator
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.events import LogExtent
 
 Row = tuple[list[object], list[object] | None]
 BATCH_BYTES = 300
@@ -36,12 +36,9 @@ class Ports:
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.time_ms = 0
         self.log: list[Row] = []
-        self.trims: list[int] = []
         self.proposals = 0
         self.reasons: list[str] = []
-        settings = settings or GroupSettings(
-            initial_rebalance_delay_ms=0, rewrite_floor_bytes=1, rewrite_factor=0, rewrite_chunk_bytes=1
-        )
+        settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
         self.machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: f"{client}-1")
         self.runner: GroupCoordinatorRunner[SentRequest, Row] = GroupCoordinatorRunner(self.machine, self)
 
@@ -51,17 +48,11 @@ class Ports:
     def wall_ms(self) -> int:
         return self.time_ms
 
-    def log_extent(self) -> LogExtent:
-        return LogExtent(end_offset=len(self.log), size_bytes=100 * len(self.log))
-
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         return (key, value), 100
 
     def wake_writer(self) -> None:
         pass
-
-    def trim(self, before_offset: int) -> None:
-        self.trims.append(before_offset)
 
     def propose_sleep(self) -> None:
         self.proposals += 1
@@ -143,17 +134,6 @@ def test_a_request_whose_connection_has_closed_is_dropped(ports: Ports) -> None:
     assert ports.machine.parked_requests() == []
     assert second.answers == []
     assert len(parked.answers) == 1
-
-
-def test_a_log_is_written_again_chunk_by_chunk_and_cut_once(ports: Ports) -> None:
-    ports.send("offset_commit", *commit_args(0, 1))
-    ports.store()
-    for _ in range(8):
-        ports.runner.tick()
-        ports.store()
-    assert ports.trims == [2]
-    ports.runner.trimmed(2)
-    assert [row[0][4] for row in ports.log] == [0, 1, 0, 1]
 
 
 def test_a_defect_ends_the_process_and_nothing_is_carried_out_any_more(

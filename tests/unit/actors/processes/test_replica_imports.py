@@ -12,6 +12,7 @@ NOT_OF_A_REPLICA = (
     "raylog.actors.broker.server",
     "raylog.actors.controller.server",
     "raylog.actors.groups.server",
+    "raylog.actors.transactions.server",
     "raylog.actors.broker.supervisor",
 )
 

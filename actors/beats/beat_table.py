@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from raylog.actors.beat_memory import SharedPages, locked
+from raylog.actors.beats.beat_memory import SharedPages, locked
 from raylog.core.vouching import NO_LIFE, Beat, Cover
 
 MAGIC: Final = 0x5261_796C_6F67_0001

@@ -1,27 +1,27 @@
-"""A coordinator's view of its partition of the offsets topic: read it from the start, append to it, be fenced.
+"""A coordinator's view of its partition of the internal topic: read it from the start, append to it, be fenced.
 
 Appends carry the coordinator's producer id and epoch. The first append of an incarnation has a higher epoch than those
 before, so that the partition's leader refuses a zombie from then on (as Kafka fences producers, KIP-98).
-Owned by the group coordinator's shell.
+Owned by the coordinator's shell.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from raylog.actors.clock import monotonic_ms, wall_ms
+from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.transport import dial
 from raylog.core.config import TopicConfig
 from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
 from raylog.rpc import Connection, Reply, Secret
-from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
+from raylog.storage.batch.records import BatchMeta, encode_batch
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
 """Returns the topic's row of a ``metadata`` answer."""
@@ -37,13 +37,10 @@ BATCH_HEAD_BYTES: Final = 128
 ROW_HEAD_BYTES: Final = 10
 """Room for the heads of a row's key and value."""
 
-Row = tuple[list[object], list[object] | None]
-"""Key and value of one record; a None value is a tombstone."""
 EncodedRow = tuple[bytes, bytes | None]
-"""The same in msgpack."""
+"""Key and value of one record, in msgpack; a None value is a tombstone."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder()
 
 
 def encoded_row(key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
@@ -67,11 +64,12 @@ class _Leader:
     connection: Connection
 
 
-class OffsetsLog:
-    """One partition of the offsets topic, accessed over the wire as by any client."""
+class StateLog:
+    """One partition of a coordinator's topic, accessed over the wire as by any client."""
 
-    def __init__(self, partition: int, *, secret: Secret, fetch_metadata: FetchMetadata) -> None:
+    def __init__(self, topic: str, partition: int, *, secret: Secret, fetch_metadata: FetchMetadata) -> None:
         """Nothing is connected before the first call."""
+        self._topic = topic
         self._partition = partition
         self._secret = secret
         self._fetch_metadata = fetch_metadata
@@ -82,10 +80,6 @@ class OffsetsLog:
         """The topic's configuration when its leader was last looked up."""
         self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
         """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
-        self.end_offset = 0
-        """Everything below was stored, as far as this process knows."""
-        self.size_bytes = 0
-        """Bytes of the batches from where the log started when it was last read up to ``end_offset``."""
         self._looking = asyncio.Lock()
 
     def become(self, identity: Identity) -> None:
@@ -109,43 +103,18 @@ class OffsetsLog:
         )
         reply = await self._request("produce", [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
         self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
-        self.end_offset = int(reply.args[0]) + len(rows)
-        self.size_bytes += len(batch)
-        return self.end_offset
+        return int(reply.args[0]) + len(rows)
 
-    async def read_to(self, end: int, *, timeout_s: float) -> AsyncIterator[Row]:
-        """Yield every row from the log's start up to ``end``."""
+    async def read_to(self, end: int, *, timeout_s: float) -> LiveRows:
+        """Return the live rows from the log's start up to ``end``, which an append returned."""
+        rows = LiveRows()
         reply = await self._request("list_offsets", [EARLIEST], timeout_s=timeout_s)
         offset = int(reply.args[0])
-        self.size_bytes = 0
         while offset < end:
             reply = await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=timeout_s)
-            for position, header in iter_headers(reply.payload):
-                columns = decode_batch(reply.payload, position, header)
-                offset = header.next_offset
-                self.size_bytes += header.size
-                if columns.keys is None or columns.values is None:
-                    continue
-                for at, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
-                    if key is not None and at < end:
-                        yield _decoder.decode(key), None if value is None else _decoder.decode(value)
-
-    async def trim(self, before_offset: int) -> None:
-        """Have the records below an offset deleted; raises RaylogError or OSError when the outcome is unknown.
-
-        Tried once, without disturbing an append. Idempotent.
-        """
-        leader = await self._find_leader()
-        head: list[object] = [leader.topic_id, self._partition, leader.leader_epoch]
-        timeout_s = REQUEST_TIMEOUT_MS / 1000 + 1
-        try:
-            await leader.connection.call(
-                "delete_records", [*head, before_offset, REQUEST_TIMEOUT_MS], timeout_s=timeout_s
-            )
-        except RequestTimedOut as late:
-            if not late.is_remote:
-                raise
-            # The leader's log starts there already. Offline replicas adopt the start when they come back.
+            behind = rows.gather(reply.payload, end)
+            offset = offset if behind is None else behind
+        return rows
 
     def close(self) -> None:
         """Close the connection to the leader."""
@@ -170,7 +139,7 @@ class OffsetsLog:
             self.close()
             if monotonic_ms() >= deadline:
                 raise RequestTimedOut(
-                    f"The offsets topic's partition {self._partition} did not answer within {timeout_s:.0f} s: {last}"
+                    f"{self._topic}-{self._partition} did not answer within {timeout_s:.0f} s: {last}"
                 )
             await asyncio.sleep(RETRY_S)
 
@@ -185,10 +154,10 @@ class OffsetsLog:
         row = await self._fetch_metadata()
         code, topic_id, _, _, partitions, config = row[:6]
         if code or not isinstance(partitions, list) or self._partition >= len(partitions):
-            raise ConnectionResetError("the offsets topic is not there yet")
+            raise ConnectionResetError(f"{self._topic} is not there yet")
         _, _, leader_epoch, host, port, *_ = partitions[self._partition]
         if not port:
-            raise ConnectionResetError("the offsets topic's partition has no leader at the moment")
+            raise ConnectionResetError(f"{self._topic}-{self._partition} has no leader at the moment")
         if isinstance(config, dict):
             self.config = {str(key): str(value) for key, value in config.items()}
             self.rows_bytes_max = TopicConfig.from_dict(config).max_message_bytes - BATCH_HEAD_BYTES

@@ -1,11 +1,11 @@
-"""Requests that come while a coordinator loads its groups: they wait for a while, and are answered once."""
+"""Requests that come while a coordinator loads its log: they wait for a while, and are answered once."""
 
 from typing import Any, cast
 
 import pytest
 
-from raylog.actors.groups import early_requests
-from raylog.actors.groups.early_requests import HOLD_MS, EarlyRequests
+from raylog.actors.coordinators import early_requests
+from raylog.actors.coordinators.early_requests import HOLD_MS, EarlyRequests
 from raylog.core.errors import CoordinatorLoadInProgress
 from raylog.rpc import Request
 

@@ -1,4 +1,4 @@
-"""Requests that came while a group coordinator reads its log. Owned by its shell.
+"""Requests that came while a coordinator reads its log. Owned by its shell.
 
 A coordinator that starts takes a fraction of a second. Its clients get the answer itself instead of a refusal, after
 which they would pause. Where it takes longer, they are refused as Kafka's coordinators do, and try again.

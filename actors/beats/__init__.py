@@ -1,0 +1,1 @@
+"""The shared memory in which replicas show their broker that they run, and its table."""

@@ -1,0 +1,190 @@
+"""Runs a coordinator's machine: requests and time in, rows and answers out, through ports.
+
+One runner lives from the loading of its log until an append fails or its process ends. The actor's shell
+(``server.py``) and the simulator are adapters around it: the order of rows, replies and events is decided here. Each
+kind of coordinator adds its requests and its own effects. No event loop, socket or clock. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from raylog.actors.request_table import Answerable, RequestTable
+from raylog.actors.runner import Runner
+from raylog.core.coordinators.events import (
+    AppendRecords,
+    ProposeSleep,
+    RequestDropped,
+    SleepRefused,
+    SleepRequested,
+    Tick,
+)
+from raylog.core.coordinators.writing import RowQueue
+from raylog.core.decision import Refuse, Reply
+from raylog.core.errors import NotCoordinator, RaylogError
+from raylog.core.outbox import Outbox
+
+RowT = TypeVar("RowT")
+_RowT_co = TypeVar("_RowT_co", covariant=True)
+
+_FENCE: Final = "fence"
+
+
+def fence_row(epoch: int) -> list[object]:
+    """Return the key of an incarnation's first row: storing it fences the earlier incarnations."""
+    return [_FENCE, epoch]
+
+
+class CoordinatorRequest(Answerable, Protocol):
+    """A request to a coordinator: :class:`raylog.rpc.Request`, or its twin in the simulator."""
+
+    method: str
+    args: Any
+
+
+RequestT = TypeVar("RequestT", bound=CoordinatorRequest)
+
+
+class Machine(Protocol):
+    """The state machine of any kind of coordinator; its events and effects are its own."""
+
+    def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
+        """Apply one row of the log, in log order."""
+
+    def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Any]:
+        """Begin to serve: the log is read to its end."""
+
+    def step(self, event: Any) -> Outbox[Any]:
+        """Handle one event."""
+
+
+class CoordinatorPorts(Protocol[_RowT_co]):
+    """Ports that every kind of coordinator has."""
+
+    def now_ms(self) -> int:
+        """Return the time of a clock that does not go back."""
+
+    def wall_ms(self) -> int:
+        """Return the time of day by which what is stored expires, in milliseconds since 1970."""
+
+    def row(self, key: list[object], value: list[object] | None) -> tuple[_RowT_co, int]:
+        """Return a row as it is stored, and the bytes that it takes in a batch at most."""
+
+    def wake_writer(self) -> None:
+        """Have batches taken and appended until there are none; may be called again meanwhile."""
+
+    def propose_sleep(self) -> None:
+        """Propose to the controller that this coordinator ends; ``sleep_refused`` follows if it does not agree."""
+
+    def fatal(self, reason: str) -> None:
+        """End the process."""
+
+
+class CoordinatorRunner(Generic[RequestT, RowT]):
+    """One load of a coordinator: :meth:`replay` each row, :meth:`serve`, and at last :meth:`end`."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        ports: CoordinatorPorts[RowT],
+        event_for: Callable[[RequestT, int, int], object],
+        carry_out: Mapping[type[Any], Callable[[Any], object]],
+    ) -> None:
+        """``machine`` is a fresh one. ``event_for`` gets a request, its number and the time.
+
+        ``carry_out`` has the effects that only this kind of coordinator has; each returns its outcome, or None.
+        """
+        self._coordinator = machine
+        self._ports = ports
+        self._event_for = event_for
+        self._requests: RequestTable[RequestT] = RequestTable()
+        self._rows: RowQueue[RowT] = RowQueue(ports.wake_writer)
+        effects: dict[type[Any], Callable[[Any], object]] = {
+            AppendRecords: self._append,
+            Reply: self._reply,
+            Refuse: self._refuse,
+            ProposeSleep: lambda _: ports.propose_sleep(),
+            **carry_out,
+        }
+        self._runner: Runner[Any, Any] = Runner(machine.step, effects, self._rows, on_defect=ports.fatal)
+        self.rows_replayed = 0
+
+    # ------------------------------------------------------------ life
+
+    def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
+        """Take one row of the log, in order; raises ValueError or TypeError for one that this release cannot read."""
+        if key[0] != _FENCE:
+            self._coordinator.replay(key, value)
+            self.rows_replayed += 1
+
+    def serve(self) -> None:
+        """Begin to answer: the log is read to its end."""
+        self._runner.perform(self._coordinator.loaded(self._ports.now_ms(), wall_ms=self._ports.wall_ms()))
+
+    def end(self) -> None:
+        """Take and carry out no more; senders of open requests are redirected to the next coordinator."""
+        self._runner.end()
+        self._requests.fail_all(_ended())
+
+    # ------------------------------------------------------------ events in
+
+    def receive(self, request: RequestT) -> None:
+        """Take a request; the reply is sent at once, or when its rows are stored, or when what it waits for is over."""
+        if self._runner.is_over:
+            request.fail(_ended())
+            return
+        number = self._requests.remember(request)
+        try:
+            event = self._event_for(request, number, self._ports.now_ms())
+        except RaylogError as refusal:
+            del self._requests[number]
+            request.fail(refusal)
+            return
+        self._runner.feed(event)
+
+    def tick(self) -> None:
+        """Advance the time, and drop the requests of closed connections."""
+        now_ms = self._ports.now_ms()
+        for number in self._requests.take_deserted():
+            self._runner.feed(RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
+        self._runner.feed(self._tick_at(now_ms))
+
+    def take_batch(self, bytes_max: int) -> list[RowT]:
+        """Return the rows to append next, empty when none wait; :meth:`stored` or :meth:`end` has to follow."""
+        return self._rows.take(bytes_max)
+
+    def stored(self) -> None:
+        """Note that the batch taken last is in the log, and carry out the effects that waited for its rows."""
+        self._rows.stored()
+        self._runner.release()
+
+    def sleep_requested(self) -> None:
+        """Propose to end now, unless the coordinator is in use: the cluster is about to stop."""
+        self._runner.feed(SleepRequested(cause="sleep requested", now_ms=self._ports.now_ms()))
+
+    def sleep_refused(self) -> None:
+        """Serve on: the controller did not agree that this coordinator ends."""
+        self._runner.feed(SleepRefused(cause="sleep refused", now_ms=self._ports.now_ms()))
+
+    def _tick_at(self, now_ms: int) -> Tick:
+        return Tick(cause="tick", now_ms=now_ms, wall_ms=self._ports.wall_ms())
+
+    # ------------------------------------------------------------ effects out
+
+    def _append(self, effect: AppendRecords) -> None:
+        self._rows.add(self._ports.row(key, value) for key, value in effect.records)
+
+    def _reply(self, effect: Reply) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            request.reply(effect.result)
+
+    def _refuse(self, effect: Refuse) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            request.fail(effect.error)
+
+
+def _ended() -> NotCoordinator:
+    return NotCoordinator("The coordinator is loading its log again; look it up and repeat.")

@@ -1,0 +1,278 @@
+"""The shell of a coordinator of any kind: the keys that hash to one partition of its internal topic.
+
+Each incarnation registers with the controller under a higher epoch, fences its predecessor with its first append,
+replays the partition, and only then serves. A failed append begins the next incarnation in the same process.
+``runner.py`` handles events and effects, with one runner for each load. A coordinator that is not in use has the
+controller end it (ADR 0044).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from raylog.actors.actor_specs import CoordinatorSpec
+from raylog.actors.careful_clock import CarefulClock
+from raylog.actors.clock import monotonic_ms
+from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.coordinators.early_requests import EarlyRequests
+from raylog.actors.coordinators.runner import CoordinatorRunner, fence_row
+from raylog.actors.coordinators.state_log import EncodedRow, Identity, StateLog, encoded_row
+from raylog.actors.settings import session_heartbeat_s
+from raylog.actors.transport import listen
+from raylog.core.errors import InvalidProducerEpoch, InvalidRequest, NotController, NotCoordinator, RaylogError
+from raylog.protocol.controller import (
+    REGISTER_COORDINATOR,
+    SLEEP_COORDINATOR,
+    RegisterCoordinatorRequest,
+    SleepCoordinatorRequest,
+)
+from raylog.protocol.method import Endpoint
+from raylog.protocol.notifications import FALL_ASLEEP
+from raylog.protocol.permissions import permissions
+from raylog.rpc import Connection, Request
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.05
+REGISTER_TIMEOUT_S: Final = 5.0
+LOAD_TIMEOUT_S: Final = 60.0
+APPEND_TIMEOUT_S: Final = 20.0
+REPLAY_TURN: Final = 5_000
+"""Rows that are replayed in one turn of the event loop: a few hundredths of a second."""
+RELOAD_PAUSE_S: Final = 0.2
+ENDED_WITHIN_S: Final = 10.0
+"""A coordinator that sleeps and was not ended by then begins its next incarnation: the controller may have died."""
+
+RunnerT = TypeVar("RunnerT", bound=CoordinatorRunner[Request, EncodedRow])
+
+
+class CoordinatorServer(ABC, Generic[RunnerT]):
+    """One coordinator, through as many loads as it takes, to shutdown. A kind of coordinator is a subclass."""
+
+    page: ClassVar[Endpoint]
+    """The methods of this kind."""
+    metrics_method: ClassVar[str]
+    """The method that :meth:`_metrics` answers, also while the coordinator loads."""
+
+    def __init__(
+        self, spec: CoordinatorSpec, topic: str, *, find_controller: FindController, on_fatal: Callable[[str], None]
+    ) -> None:
+        """``topic``: the coordinator's; ``on_fatal`` ends the process: a newer incarnation is registered."""
+        self.spec = spec
+        self._topic = topic
+        self._on_fatal = on_fatal
+        self._name = f"{spec.kind} coordinator {spec.index}"
+        self._epoch = -1
+        self._identity: Identity | None = None
+        self._registered = asyncio.Event()
+        self._runner: RunnerT | None = None
+        """None = loading, or asleep."""
+        self._early = EarlyRequests()
+        self._is_asleep = False
+        """The controller has agreed that this coordinator ends, and ends it."""
+        self._trouble: RaylogError | None = None
+        """Why this incarnation has to end; None = it has not."""
+        self._clock = CarefulClock(self._name)
+        """The clock by which what is stored expires."""
+        self._wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._proposing: asyncio.Task[None] | None = None
+        self._server = listen(self._on_request, spec, permissions(self.page))
+        self.endpoint: tuple[str, int] = ("", 0)
+        self._link = ControllerLink(
+            find_controller,
+            name=self._name,
+            secret=spec.secret,
+            register=self._register,
+            handler=self._on_controller_message,
+            heartbeat_s=session_heartbeat_s(spec.cluster_config),
+            on_superseded=on_fatal,
+        )
+        self._log = StateLog(topic, spec.index, secret=spec.secret, fetch_metadata=self._fetch_metadata)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this incarnation, from the controller; -1 before the registration."""
+        return self._epoch
+
+    async def start(self) -> None:
+        """Open the endpoint and begin to load; returns at once."""
+        self.endpoint = await self._server.start()
+        self._link.start()
+        self._tasks = [
+            asyncio.create_task(self._live(), name=f"{self._name} life"),
+            asyncio.create_task(self._keep_ticking(), name=f"{self._name} ticks"),
+        ]
+
+    async def stop(self) -> None:
+        """Stop serving; everything acknowledged is in the log."""
+        tasks = [*self._tasks, *([] if self._proposing is None else [self._proposing])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._link.stop()
+        self._log.close()
+        await self._server.close()
+
+    # ------------------------------------------------------------ what a kind of coordinator adds
+
+    @abstractmethod
+    def _new_runner(self) -> RunnerT:
+        """Return a runner with a fresh machine; the topic's configuration is known by now."""
+
+    @abstractmethod
+    def _metrics(self) -> object:
+        """Return the answer to ``metrics_method``."""
+
+    # ------------------------------------------------------------ life: register, fence, replay, serve
+
+    async def _register(self, connection: Connection) -> None:
+        host, port = self.endpoint
+        reply = await connection.call(
+            REGISTER_COORDINATOR.name,
+            RegisterCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch, host, port),
+            timeout_s=REGISTER_TIMEOUT_S,
+        )
+        registered = REGISTER_COORDINATOR.read_reply(reply.args)
+        self._epoch = registered.epoch
+        self._identity = Identity(registered.producer_id, registered.producer_epoch)
+        self._registered.set()
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                runner = await self._load()
+                self._runner = runner
+                runner.serve()
+                self._early.hand_over(runner.receive)
+                await self._keep_writing(runner)
+            except InvalidProducerEpoch as fenced:
+                self.fatal(f"a newer coordinator has taken over: {fenced}")
+                return
+            except RaylogError as trouble:
+                if not self._is_asleep:
+                    logger.warning("%s: %s; loading again", self._name, trouble)
+            except Exception as defect:  # a defect, or rows that cannot be read: half a coordinator is of no use
+                self.fatal(f"its life failed: {defect!r}")
+                raise
+            self._end_load()
+            if self._is_asleep:
+                await self._link.stop()  # it must not register this incarnation again
+            await asyncio.sleep(ENDED_WITHIN_S if self._is_asleep else RELOAD_PAUSE_S)
+            await self._link.stop()
+            self._epoch = -1
+            self._is_asleep, self._trouble = False, None
+            self._registered.clear()
+            self._link.start()
+
+    async def _load(self) -> RunnerT:
+        await self._registered.wait()
+        identity = self._identity
+        if identity is None:
+            raise NotCoordinator("not registered")
+        self._log.become(identity)
+        fence, _ = encoded_row(fence_row(self._epoch), None)
+        end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
+        runner = self._new_runner()
+        rows = await self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S)
+        for number, (key, value) in enumerate(rows):
+            runner.replay(key, value)
+            if number % REPLAY_TURN == 0:
+                await asyncio.sleep(0)  # heartbeats go on
+        live, read = runner.rows_replayed, rows.rows_read
+        logger.info("%s ready in epoch %d: %d rows of %d are live", self._name, self._epoch, live, read)
+        return runner
+
+    def _end_load(self) -> None:
+        """Drop the runner: what it has decided beyond the log is void."""
+        if self._runner is not None:
+            self._runner.end()
+            self._runner = None
+
+    async def _keep_writing(self, runner: RunnerT) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            if self._trouble is not None:
+                raise self._trouble
+            while rows := runner.take_batch(self._log.rows_bytes_max):
+                await self._log.append(rows, timeout_s=APPEND_TIMEOUT_S)
+                runner.stored()
+
+    # ------------------------------------------------------------ events in
+
+    def _on_request(self, request: Request) -> None:
+        if request.method == self.metrics_method:
+            request.reply(self._metrics())
+        elif self._runner is not None:
+            self._runner.receive(request)
+        elif self._is_asleep:
+            request.fail(NotCoordinator("The coordinator has ended, because it was not used; find it again."))
+        else:
+            self._early.hold(request, monotonic_ms())
+
+    def _on_controller_message(self, request: Request) -> None:
+        if request.method != FALL_ASLEEP.name:
+            request.fail(InvalidRequest(f"unexpected message {request.method!r}"))
+        elif self._runner is not None:
+            self._runner.sleep_requested()
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._early.expire(monotonic_ms())
+            if self._runner is not None:
+                self._runner.tick()
+
+    async def _fetch_metadata(self) -> list[object]:
+        reply = await self._link.call("metadata", [[self._topic]], timeout_s=REGISTER_TIMEOUT_S)
+        row: list[Any] = reply.args[3][0]
+        return row
+
+    # ------------------------------------------------------------ the runner's ports
+
+    def now_ms(self) -> int:
+        """Return the time of a clock that does not go back."""
+        return monotonic_ms()
+
+    def wall_ms(self) -> int:
+        """Return the time of day by which what is stored expires; it does not follow a clock that jumps."""
+        return self._clock.deleting_ms()
+
+    def row(self, key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
+        """Return a row as it is stored, and its size."""
+        return encoded_row(key, value)
+
+    def wake_writer(self) -> None:
+        """Have the rows that wait appended, with those of other events of this turn of the loop."""
+        self._wanted.set()
+
+    def propose_sleep(self) -> None:
+        """Have the controller end this coordinator, if it agrees."""
+        self._proposing = asyncio.create_task(self._propose(), name=f"{self._name} sleep")
+
+    def fatal(self, reason: str) -> None:
+        """End the process."""
+        self._on_fatal(f"{self._name}: {reason}")
+
+    async def _propose(self) -> None:
+        runner = self._runner
+        try:
+            request = SleepCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch)
+            await self._link.call(SLEEP_COORDINATOR.name, request, timeout_s=REGISTER_TIMEOUT_S)
+        except RaylogError as refusal:
+            if refusal.is_remote or isinstance(refusal, NotController):
+                logger.debug("%s: it stays: %s", self._name, refusal)
+                if runner is not None and runner is self._runner:
+                    runner.sleep_refused()
+                return
+            self._trouble = refusal  # it may be over, or not: the next incarnation is sure to be registered
+        else:
+            logger.info("%s ends, because it is not used", self._name)
+            self._is_asleep = True
+            self._trouble = NotCoordinator("it was not ended in time")
+        self._wanted.set()

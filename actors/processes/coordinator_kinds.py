@@ -1,0 +1,25 @@
+"""The server of each kind of coordinator, imported when it is needed: a process runs one kind. Used by every host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from raylog.actors.actor_specs import CoordinatorSpec
+from raylog.actors.controller_link import FindController
+
+if TYPE_CHECKING:
+    from raylog.actors.coordinators.server import CoordinatorServer
+
+
+def coordinator_server(
+    spec: CoordinatorSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]
+) -> CoordinatorServer[Any]:
+    """Return the server of a coordinator that is not started yet."""
+    if spec.kind == "transaction":
+        from raylog.actors.transactions.server import TransactionCoordinatorServer
+
+        return TransactionCoordinatorServer(spec, find_controller=find_controller, on_fatal=on_fatal)
+    from raylog.actors.groups.server import GroupCoordinatorServer
+
+    return GroupCoordinatorServer(spec, find_controller=find_controller, on_fatal=on_fatal)

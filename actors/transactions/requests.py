@@ -1,0 +1,33 @@
+"""Requests on the wire turned into events of the transaction coordinator's machine. Used by its runner. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from raylog.actors.coordinators.runner import CoordinatorRequest
+from raylog.actors.derived_events import DerivedEvent, table_of
+from raylog.core.transactions import events as ev
+from raylog.protocol import transactions
+from raylog.protocol.message import Message
+
+EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
+    (
+        DerivedEvent(transactions.INIT_TRANSACTIONS, ev.InitReceived),
+        DerivedEvent(transactions.ADD_PARTITIONS_TO_TXN, ev.AddPartitionsReceived),
+        DerivedEvent(transactions.ADD_OFFSETS_TO_TXN, ev.AddOffsetsReceived),
+        DerivedEvent(transactions.END_TXN, ev.EndReceived),
+        DerivedEvent(transactions.LIST_TRANSACTIONS, ev.ListReceived),
+        DerivedEvent(transactions.DESCRIBE_TRANSACTION, ev.DescribeReceived),
+    )
+)
+"""How each request becomes an event; the shell answers the others itself."""
+
+
+def event_for(request: CoordinatorRequest, number: int, now_ms: int) -> ev.Event:
+    """Return the event for a request; the machine will reply to ``number``.
+
+    Raises :class:`InvalidRequest` for a method that a coordinator does not know and for malformed fields.
+    """
+    args = transactions.TRANSACTION_COORDINATOR.read_request(request.method, request.args)
+    return EVENTS[type(args)].make(args, request=number, now_ms=now_ms)

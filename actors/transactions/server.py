@@ -1,0 +1,121 @@
+"""The shell of a transaction coordinator: the transactional ids that hash to one partition of `__transaction_state`.
+
+Runs in a ``TransactionCoordinator`` actor. Its life is that of every coordinator (``actors/coordinators/server.py``);
+it sends markers (``markers.py``) and takes producer ids from the controller besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from raylog.actors.actor_specs import CoordinatorSpec
+from raylog.actors.controller_link import FindController
+from raylog.actors.coordinators.server import REGISTER_TIMEOUT_S, CoordinatorServer
+from raylog.actors.coordinators.state_log import ROW_HEAD_BYTES, EncodedRow
+from raylog.actors.metrics.process import usage_of
+from raylog.actors.naming import TRANSACTIONS_TOPIC
+from raylog.actors.settings import transaction_settings
+from raylog.actors.transactions.markers import MarkerSender, Participant
+from raylog.actors.transactions.routes import Routes
+from raylog.actors.transactions.runner import TransactionRunner
+from raylog.core.errors import RaylogError
+from raylog.core.transactions.coordinator import TransactionMachine
+from raylog.core.transactions.events import EndTxn
+from raylog.protocol.controller import ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest
+from raylog.protocol.method import Endpoint
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TRANSACTION_METRICS, TransactionMetricsReply
+from raylog.rpc import Request
+
+_Runner = TransactionRunner[Request, EncodedRow]
+
+
+class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
+    """One transaction coordinator, through as many loads as it takes, to shutdown."""
+
+    page: ClassVar[Endpoint] = TRANSACTION_COORDINATOR
+    metrics_method: ClassVar[str] = TRANSACTION_METRICS.name
+
+    def __init__(
+        self, spec: CoordinatorSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]
+    ) -> None:
+        """``on_fatal`` ends the process: a newer incarnation of this coordinator is registered."""
+        super().__init__(spec, TRANSACTIONS_TOPIC, find_controller=find_controller, on_fatal=on_fatal)
+        self._routes = Routes(self._metadata_of, spec.secret)
+        self._markers = MarkerSender(
+            self._routes, name=self._name, on_written=self._marker_written, on_fenced=self.fatal
+        )
+        self._fetching: asyncio.Task[None] | None = None
+        self._counted: Counter[str] = Counter()
+        """What earlier loads have counted."""
+
+    async def stop(self) -> None:
+        """Stop serving; everything acknowledged is in the log, and the next incarnation sends what is missing."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.gather(self._fetching, return_exceptions=True)
+        await self._markers.stop()
+        await super().stop()
+        self._routes.close()
+
+    def _new_runner(self) -> _Runner:
+        settings = replace(
+            transaction_settings(self.spec.cluster_config, self._log.config),
+            record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
+        )
+        return _Runner(TransactionMachine(settings=settings, index=self.spec.index), self)
+
+    def _end_load(self) -> None:
+        self._markers.abandon()
+        if self._runner is not None:
+            self._counted.update(self._runner.counters())
+        super()._end_load()
+
+    def _metrics(self) -> TransactionMetricsReply:
+        runner = self._runner
+        counted = self._counted + Counter({} if runner is None else runner.counters())
+        return TransactionMetricsReply(
+            process=usage_of(self._server).to_wire(),
+            loaded=runner is not None,
+            states={} if runner is None else runner.census(),
+            counters={**counted, **self._markers.counters},
+            longest_open_ms=-1 if runner is None else runner.longest_open_ms(),
+        )
+
+    # ------------------------------------------------------------ the runner's ports
+
+    def fatal(self, reason: str) -> None:
+        """End the process, and send nothing more until then."""
+        self._markers.abandon()
+        super().fatal(reason)
+
+    def end_transaction(self, effect: EndTxn) -> None:
+        """Have every participant end a transaction."""
+        self._markers.send(effect, self._epoch)
+
+    def request_producer_ids(self, count: int) -> None:
+        """Take producer ids from the controller."""
+        self._fetching = asyncio.create_task(self._fetch_producer_ids(count), name=f"{self._name} producer ids")
+
+    def _marker_written(self, effect: EndTxn, participant: Participant) -> None:
+        if self._runner is not None:
+            self._runner.marker_written(effect.transactional_id, effect.writer, participant)
+
+    async def _fetch_producer_ids(self, count: int) -> None:
+        runner = self._runner
+        try:
+            request = AllocateProducerIdsRequest(count)
+            reply = await self._link.call(ALLOCATE_PRODUCER_IDS.name, request, timeout_s=REGISTER_TIMEOUT_S)
+            granted = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
+            first, given = granted.first, granted.count
+        except RaylogError:
+            first = given = 0  # the machine requests them again
+        if runner is not None and runner is self._runner:
+            runner.producer_ids(first, given)
+
+    async def _metadata_of(self, names: list[str]) -> object:
+        reply = await self._link.call("metadata", [names], timeout_s=REGISTER_TIMEOUT_S)
+        return reply.args

@@ -1,0 +1,36 @@
+"""A replica's runner that gets other settings while it runs."""
+
+from pathlib import Path
+
+from raylog.actors import clock
+from raylog.actors.replica.runner import RETENTION_SOON_MS, ReplicaRunner
+from raylog.actors.settings import FlushPolicy, topic_settings
+from raylog.core.replication.replica import ReplicationSettings
+from tests.unit.actors.replica.test_consumer_reads import leading, produce
+
+FAR_MS = 1 << 50
+SETTINGS = ReplicationSettings(min_insync_replicas=1)
+
+
+def reconfigured(runner: ReplicaRunner, *, flush: FlushPolicy | None = None, **topic: str) -> None:
+    config, policy = topic_settings({key.replace("_", "."): value for key, value in topic.items()}, {})
+    runner.reconfigure(config, flush or policy, SETTINGS)
+
+
+def test_records_that_wait_by_a_longer_time_do_not_hold_up_a_shorter_one(tmp_path: Path) -> None:
+    with leading(tmp_path) as runner:
+        reconfigured(runner, flush=FlushPolicy(messages=1 << 60, ms=1 << 60))
+        produce(runner, b"waits for ever")
+        assert runner.flush_due_ms(FAR_MS) == FAR_MS
+        reconfigured(runner, flush=FlushPolicy(messages=1 << 60, ms=20))
+        produce(runner, b"waits for 20 ms")
+        assert runner.flush_due_ms(FAR_MS) <= clock.monotonic_ms() + 20
+
+
+def test_retention_is_looked_at_soon_after_a_change(tmp_path: Path) -> None:
+    with leading(tmp_path) as runner:
+        due_ms = runner._retention_due_ms
+        runner.reconfigure(runner.log.config, FlushPolicy(messages=1, ms=1), SETTINGS)
+        assert runner._retention_due_ms == due_ms
+        reconfigured(runner, retention_ms="5")
+        assert runner._retention_due_ms <= clock.monotonic_ms() + RETENTION_SOON_MS

@@ -89,6 +89,16 @@ class ProducerConfig(ClientConfig):
     max_in_flight_requests_per_connection: int = key(
         5, "Unanswered requests per partition (each replica has its own connection); at most 5 with idempotence.", low=1
     )
+    transactional_id: str | None = key(
+        None,
+        "A name for this producer's transactions, which fences the producer that had it before; none: it has none.",
+    )
+    transaction_timeout_ms: int = key(
+        60_000, "A transaction that is open for longer is aborted, and its producer fenced.", low=1
+    )
+    transaction_two_phase_commit_enable: bool = key(
+        False, "Transactions may be prepared and never time out: another system decides on them (KIP-939)."
+    )
     partitioner: Callable[[str, bytes | None, int], int] | None = key(
         None, "Function (topic, key, partition count) -> partition. Default: murmur2 of the key, sticky without key."
     )
@@ -100,6 +110,7 @@ class ProducerConfig(ClientConfig):
         if acks is None:
             raise InvalidConfig(f"acks must be 'all', 1 or 0, not {self.acks!r}.")
         object.__setattr__(self, "acks", acks)
+        self._check_transactions()
         if self.enable_idempotence is None:
             object.__setattr__(self, "enable_idempotence", acks == "all")
         if self.enable_idempotence:
@@ -112,6 +123,28 @@ class ProducerConfig(ClientConfig):
                 )
             if self.retries == 0:
                 raise InvalidConfig("enable_idempotence needs retries above 0; set enable_idempotence=False instead.")
+
+    def _check_transactions(self) -> None:
+        if self.transactional_id is None:
+            if self.transaction_two_phase_commit_enable:
+                raise InvalidConfig(
+                    "transaction_two_phase_commit_enable needs a transactional_id; give the producer one."
+                )
+            return
+        if not self.transactional_id:
+            raise InvalidConfig("transactional_id may not be empty; leave it out for a producer without transactions.")
+        if self.acks != "all":
+            raise InvalidConfig(f"A transactional_id needs acks='all', not {self.acks!r}; change one of the two.")
+        if self.enable_idempotence is False:
+            raise InvalidConfig(
+                "A transactional_id needs enable_idempotence=True: a transaction stores each record once."
+            )
+        timeout_ms = keys_of(ProducerConfig)["transaction_timeout_ms"].default
+        if self.transaction_two_phase_commit_enable and self.transaction_timeout_ms != timeout_ms:
+            raise InvalidConfig(
+                "transaction_timeout_ms has no meaning with transaction_two_phase_commit_enable=True: such "
+                "transactions never time out. Leave one of the two out."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +169,9 @@ class ConsumerConfig(ClientConfig):
     short_circuit_reads: bool = key(True, "Read the files of leaders on this machine directly, where that is allowed.")
     partition_assignment_strategy: tuple[str, ...] = key(("range",), "Assignors this member supports, best first.")
     isolation_level: str = key(
-        "read_uncommitted", "Which records of transactions are seen.", one_of=("read_uncommitted",)
+        "read_uncommitted",
+        "`read_committed`: see no record of a transaction before it is committed, and none that is aborted.",
+        one_of=("read_uncommitted", "read_committed"),
     )
     check_crcs: bool = key(True, "Check the checksum of every batch.")
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)

@@ -12,7 +12,15 @@ import msgspec
 
 from raylog.core.ids import TopicPartition
 
-__all__ = ["OffsetAndMetadata", "OffsetAndTimestamp", "Record", "RecordMetadata", "TopicPartition"]
+__all__ = [
+    "ConsumerGroupMetadata",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "PreparedTxnState",
+    "Record",
+    "RecordMetadata",
+    "TopicPartition",
+]
 
 Header = tuple[str, bytes | None]
 """Name and value. A value may be null, as in Kafka."""
@@ -40,7 +48,10 @@ class Record(msgspec.Struct, gc=False):
 
 
 class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
-    """Where a sent record was stored. `offset` is -1 when that is not known (acks=0, or a very old duplicate)."""
+    """Where a sent record was stored. `offset` is -1 when that is not known (acks=0, or a very old duplicate).
+
+    `timestamp_ms` is the record's: the producer's, or the leader's where the topic has LogAppendTime.
+    """
 
     topic: str
     partition: int
@@ -68,6 +79,19 @@ class OffsetAndMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """A consumer as a member of its group, for offsets that a producer commits with a transaction (KIP-447).
+
+    `generation_id` -1 with an empty `member_id`: of a consumer that assigns its partitions itself.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
     """Result of `offsets_for_times`: the first record at or after the requested time, and its own time (ms)."""
 
@@ -79,3 +103,28 @@ class OffsetAndTimestamp:
     def timestamp(self) -> int:
         """Another name of `timestamp_ms`."""
         return self.timestamp_ms
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTxnState:
+    """The name of a prepared transaction (KIP-939), to be stored where its outcome is decided; `str()` is its text.
+
+    -1 and -1: nothing was sent in it.
+    """
+
+    producer_id: int = -1
+    epoch: int = -1
+
+    def __str__(self) -> str:
+        """As in Kafka: the producer's id and epoch; empty when nothing was sent."""
+        return f"{self.producer_id}:{self.epoch}" if self.producer_id >= 0 else ""
+
+    @classmethod
+    def parse(cls, text: str) -> PreparedTxnState:
+        """The transaction of a text that `str()` has made. Raises ValueError."""
+        if not text:
+            return cls()
+        producer_id, _, epoch = text.partition(":")
+        if not (producer_id.isdecimal() and epoch.isdecimal()):
+            raise ValueError(f"A prepared transaction is written as `producer id:epoch`, not {text!r:.100}.")
+        return cls(int(producer_id), int(epoch))

@@ -92,6 +92,15 @@ ALERTS: Final = (
         "Add members, or see whether one of them is stuck: raylog group describe.",
     ),
     Alert(
+        "RaylogTransactionOpenLong",
+        "max by (coordinator) (raylog_transaction_longest_open_seconds) > 900",
+        "5m",
+        "warning",
+        "A transaction of coordinator {{ $labels.coordinator }} is open for {{ $value | humanizeDuration }}: readers "
+        "of committed records wait for its end.",
+        "See raylog transaction list, and end it: raylog transaction abort.",
+    ),
+    Alert(
         "RaylogDiskFills",
         "raylog_disk_free_bytes / raylog_disk_size_bytes < 0.15",
         "5m",

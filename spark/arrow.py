@@ -83,9 +83,10 @@ class ArrowBuilder:
         return len(self._offsets) >= ROWS_MAX or self._bytes >= BYTES_MAX
 
     def add(self, batch: FetchedBatch) -> None:
-        """Add one batch. Raises CorruptMessage. The broker's own markers are not records and are skipped."""
+        """Add one batch. Raises CorruptMessage. Markers and aborted batches are skipped."""
         header = batch.header
-        if header.is_control:
+        if batch.is_hidden:
+            self._opener.check(batch)
             return
         columns = self._opener.columns(batch, self._start)
         offsets, timestamps, keys, values, headers = columns

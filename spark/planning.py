@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
+from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.reading.read_tokens import token_for
 from raylog.client.runtime import shared
@@ -41,7 +42,8 @@ _remembered: ClusterAddress | None = None
 def plan_read(options: ReadOptions, narrowing: Narrowing) -> list[PartitionRange]:
     """The ranges to read, one for each task. Raises RaylogError's family with what to change.
 
-    The end is fixed here (the high watermark unless the options say otherwise), so a query sees one state of the topic.
+    The end is fixed here (that of the log for the isolation level unless the options say otherwise), so a query sees
+    one state of the topic.
     """
     return shared().run(_plan(options, narrowing), PLAN_TIMEOUT_S + 5)
 
@@ -211,7 +213,8 @@ class _Planner:
         return min(max(offset, low), high)
 
     async def _offset_at(self, place: TopicPartition, time_ms: int) -> int:
-        return (await self._client.list_offset(place, time_ms, timeout_s=self._left_s())).offset
+        level = LEVELS[self._options.consumer.isolation_level]
+        return (await self._client.list_offset(place, time_ms, timeout_s=self._left_s(), isolation_level=level)).offset
 
 
 def _edge_or(number: int, low: int, high: int) -> int:

@@ -88,6 +88,7 @@ def read_range(wanted: PartitionRange, options: ReadOptions) -> Iterator[Any]:
         max_bytes=options.fetch_max_bytes or FETCH_MAX_BYTES,
         stall_timeout_s=options.stall_timeout_s,
         short_circuit_reads=options.consumer.short_circuit_reads,
+        isolation_level=options.consumer.isolation_level,
     )
     builder = ArrowBuilder(
         wanted.topic_partition,

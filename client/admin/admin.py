@@ -10,8 +10,11 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import msgspec
+
 from raylog.client.admin.descriptions import (
     ClusterDescription,
+    ConfigEntry,
     StoppedBroker,
     TopicDescription,
     describe_cluster,
@@ -20,6 +23,7 @@ from raylog.client.admin.descriptions import (
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.reassignments import AsyncMoving
+from raylog.client.admin.transactions import AsyncTransactionAdmin
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
@@ -43,6 +47,7 @@ from raylog.protocol.admin import (
     CREATE_TOPIC,
     DELETE_TOPIC,
     DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
     ELECT_LEADERS,
     RESUME_BROKER,
     STOP_BROKER,
@@ -52,6 +57,7 @@ from raylog.protocol.admin import (
     CreateTopicRequest,
     DeleteTopicRequest,
     DescribeClusterRequest,
+    DescribeConfigsRequest,
     ElectedPartition,
     ElectLeadersRequest,
     ResumeBrokerRequest,
@@ -65,7 +71,7 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
+class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -185,6 +191,15 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups):
         """
         request = AlterTopicConfigRequest(name, set or {}, list(delete))
         await self.cluster.call_broker(ALTER_TOPIC_CONFIG, request, timeout_s=timeout_s)
+
+    async def describe_configs(self, topic: str | None = None, *, timeout_s: float = 30.0) -> dict[str, ConfigEntry]:
+        """Every setting of a topic by its key, with the value that counts and its origin; None = of the cluster.
+
+        As the controller has it: a change is in it once `alter_topic_config` has returned. Raises
+        UnknownTopicOrPartition that names the nearest topic.
+        """
+        rows = await self.cluster.call_broker(DESCRIBE_CONFIGS, DescribeConfigsRequest(topic), timeout_s=timeout_s)
+        return {row.name: ConfigEntry(*msgspec.structs.astuple(row)) for row in rows}
 
     async def create_partitions(
         self,
@@ -362,6 +377,7 @@ class Admin(SynchronousClient):
     describe_topic = blocking(AsyncAdmin.describe_topic)
     describe_topics = blocking(AsyncAdmin.describe_topics)
     alter_topic_config = blocking(AsyncAdmin.alter_topic_config)
+    describe_configs = blocking(AsyncAdmin.describe_configs)
     create_partitions = blocking(AsyncAdmin.create_partitions)
     wake_partitions = blocking(AsyncAdmin.wake_partitions)
     delete_records = blocking(AsyncAdmin.delete_records)
@@ -380,6 +396,12 @@ class Admin(SynchronousClient):
     delete_group = blocking(AsyncAdmin.delete_group)
     delete_offsets = blocking(AsyncAdmin.delete_offsets)
     group_lag = blocking(AsyncAdmin.group_lag)
+    list_transactions = blocking(AsyncAdmin.list_transactions)
+    describe_transactions = blocking(AsyncAdmin.describe_transactions)
+    describe_producers = blocking(AsyncAdmin.describe_producers)
+    abort_transaction = blocking(AsyncAdmin.abort_transaction)
+    fence_producers = blocking(AsyncAdmin.fence_producers)
+    find_hanging_transactions = blocking(AsyncAdmin.find_hanging_transactions)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""

@@ -14,10 +14,12 @@ from raylog.protocol.admin import DescribeClusterReply
 __all__ = [
     "BrokerInfo",
     "ClusterDescription",
+    "ConfigEntry",
     "GroupDescription",
     "GroupListing",
     "MemberDescription",
     "PartitionInfo",
+    "PendingOffset",
     "StoppedBroker",
     "TopicDescription",
 ]
@@ -37,6 +39,27 @@ class TopicDescription:
     def replication_factor(self) -> int:
         """Replicas of each partition."""
         return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting, with the value that counts. `origin`: "topic" or "cluster", where it was set, else "default".
+
+    "cluster" is what Kafka calls a broker's configuration. `default` is the value without any configuration, `legal`
+    and `meaning` are in words.
+    """
+
+    name: str
+    value: str
+    origin: str
+    default: str
+    legal: str
+    meaning: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it was set nowhere."""
+        return self.origin == "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +111,18 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingOffset:
+    """An offset that takes effect when the transaction of this producer commits."""
+
+    partition: TopicPartition
+    offset: int
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One group, its members and its committed offsets."""
+    """One group, its members, its committed offsets, and those of transactions that are open."""
 
     group_id: str
     state: str
@@ -99,6 +132,7 @@ class GroupDescription:
     leader: str | None
     members: tuple[MemberDescription, ...]
     offsets: dict[TopicPartition, int]
+    pending_offsets: tuple[PendingOffset, ...] = ()
 
 
 def describe_topic(info: TopicInfo) -> TopicDescription:

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription
+from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription, PendingOffset
 from raylog.client.admin.lag import PartitionLag, partition_lags
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, from_code
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.groups import (
     DELETE_GROUP,
@@ -98,6 +98,15 @@ class AsyncGroups:
                 for row in found.offsets
                 if row.committed_offset >= 0
             },
+            tuple(
+                PendingOffset(
+                    TopicPartition(row.topic, row.partition),
+                    row.committed_offset,
+                    row.producer_id,
+                    row.producer_epoch,
+                )
+                for row in found.pending_offsets
+            ),
         )
 
     async def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
@@ -109,7 +118,8 @@ class AsyncGroups:
     ) -> None:
         """Delete the offsets that a group without members has committed for these (topic, partition).
 
-        Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup.
+        Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup, and, after the others
+        were deleted, UnstableOffsetCommit for an offset that an open transaction is about to commit.
         """
         deadline = Deadline(timeout_s)
         named = set(partitions)
@@ -121,7 +131,14 @@ class AsyncGroups:
             if (row.topic, row.partition) in named
         ]
         request = OffsetDeleteRequest(group_id, rows)
-        await self.cluster.call_coordinator(group_id, OFFSET_DELETE, request, timeout_s=deadline.left_s)
+        results = await self.cluster.call_coordinator(group_id, OFFSET_DELETE, request, timeout_s=deadline.left_s)
+        for row in results:
+            if row.error_code:
+                raise from_code(
+                    row.error_code,
+                    f"The offset of {row.topic}-{row.partition} was not deleted in group {group_id!r} (error "
+                    f"{row.error_code}); `raylog group describe {group_id}` shows whether it is pending.",
+                )
 
     async def group_lag(
         self, group: str | GroupDescription, *, timeout_s: float = 30.0

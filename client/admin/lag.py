@@ -15,14 +15,13 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.core.ids import LATEST, TopicPartition
-from raylog.protocol.replica import FETCH, FetchRequest
+from raylog.protocol.replica import FETCH, READ_UNCOMMITTED, FetchRequest
 from raylog.rpc.framing import Buffer
 from raylog.storage.batch.header import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, iter_headers
 from raylog.storage.batch.records import open_batch
 
 AT_ONCE: Final = 64
 """Partitions queried at the same time: each answer with a time may hold a whole batch."""
-READ_UNCOMMITTED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)

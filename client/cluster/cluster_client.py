@@ -25,11 +25,12 @@ from raylog.core.errors import (
     RaylogError,
     RequestTimedOut,
     UnknownTopicOrPartition,
+    UnstableOffsetCommit,
     did_you_mean,
 )
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
-from raylog.protocol.replica import LIST_OFFSETS, ListOffsetsReply, ListOffsetsRequest
+from raylog.protocol.replica import LIST_OFFSETS, READ_UNCOMMITTED, ListOffsetsReply, ListOffsetsRequest
 from raylog.rpc import Connection
 from raylog.rpc.host.malloc import keep_freed_memory
 
@@ -45,6 +46,9 @@ NEW_TOPIC_GRACE_S = 1.0
 SUSPECT_S = 1.0
 """A leader without an answer for so long may have been replaced: it hangs, or its machine is down. Metadata is then
 fetched, at most this often, long before the request's own deadline."""
+GROUP = "group"
+TRANSACTION = "transaction"
+"""Kinds of coordinators."""
 TopicsListener = Callable[[set[str]], None]
 
 
@@ -59,7 +63,7 @@ class ClusterClient:
         self.metadata = MetadataCache()
         self.address: ClusterAddress | None = None
         self._pool: ConnectionPool | None = None
-        self._coordinators: dict[str, Endpoint] = {}
+        self._coordinators: dict[tuple[str, str], Endpoint] = {}
         self._wanted: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshing_topics: frozenset[str] | None = frozenset()
@@ -270,46 +274,54 @@ class ClusterClient:
             if error.refresh_metadata:
                 await self._refresh_quietly(topic, deadline)
 
-    async def list_offset(self, partition: tuple[str, int], timestamp_ms: int, *, timeout_s: float) -> ListOffsetsReply:
+    async def list_offset(
+        self,
+        partition: tuple[str, int],
+        timestamp_ms: int,
+        *,
+        timeout_s: float,
+        isolation_level: int = READ_UNCOMMITTED,
+    ) -> ListOffsetsReply:
         """The first offset at or after a time (ms since 1970, or EARLIEST, LATEST, MAX_TIMESTAMP), by the leader."""
 
         def request(topic_id: str, number: int, epoch: int) -> ListOffsetsRequest:
-            return ListOffsetsRequest(topic_id, number, epoch, timestamp_ms)
+            return ListOffsetsRequest(topic_id, number, epoch, timestamp_ms, isolation_level)
 
         return (await self.call_leader(*partition, LIST_OFFSETS, request, timeout_s=timeout_s))[0]
 
-    async def coordinator(self, group: str, *, timeout_s: float) -> Endpoint:
-        """The endpoint of the group's coordinator; waits while it is being started."""
-        known = self._coordinators.get(group)
+    async def coordinator(self, key: str, *, timeout_s: float, kind: str = GROUP) -> Endpoint:
+        """The endpoint of the coordinator of a group or transactional id; waits while it is being started."""
+        known = self._coordinators.get((kind, key))
         if known is None:
-            query = FindCoordinatorRequest("group", group)
-            found = await self.call_broker(FIND_COORDINATOR, query, timeout_s=timeout_s)
-            known = self._coordinators[group] = (found.host, found.port)
+            found = await self.call_broker(FIND_COORDINATOR, FindCoordinatorRequest(kind, key), timeout_s=timeout_s)
+            known = self._coordinators[kind, key] = (found.host, found.port)
         return known
 
-    def forget_coordinator(self, group: str) -> None:
-        """Look the group's coordinator up again at the next call."""
-        self._coordinators.pop(group, None)
+    def forget_coordinator(self, key: str, kind: str = GROUP) -> None:
+        """Look the coordinator up again at the next call."""
+        self._coordinators.pop((kind, key), None)
 
     async def call_coordinator(
-        self, group: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
+        self, key: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float, kind: str = GROUP
     ) -> ReplyT:
-        """Call the group's coordinator; retry when it has moved, cannot be reached or still reads its log.
+        """Call the coordinator of a group or transactional id; retry when it has moved or still reads its log.
 
-        Errors for the member to handle (a rebalance, a lost generation) are raised at once.
+        Also while offsets that have to be stable wait for the end of a transaction.
+
+        Errors for the caller to handle (a rebalance, a lost generation, a fenced producer) are raised at once.
         """
         deadline = Deadline(timeout_s)
         backoff = self._backoff()
         while True:
             try:
-                endpoint = await self.coordinator(group, timeout_s=deadline.left_s)
+                endpoint = await self.coordinator(key, timeout_s=deadline.left_s, kind=kind)
                 connection = await self.connection(endpoint, deadline.left_s)
                 return (await call(connection, method, request, timeout_s=deadline.left_s))[0]
             except RaylogError as failure:
                 error = failure
                 if error.refresh_metadata:
-                    self.forget_coordinator(group)
-                elif not isinstance(error, CoordinatorLoadInProgress):
+                    self.forget_coordinator(key, kind)
+                elif not isinstance(error, (CoordinatorLoadInProgress, UnstableOffsetCommit)):
                     raise
             await self._pause(backoff, deadline, error)
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.group.membership import Call, Membership
-from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
+from raylog.client.reading.isolation import LEVELS
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import (
     CommitFailed,
     InvalidGroupId,
@@ -36,15 +37,19 @@ logger = logging.getLogger(__name__)
 
 
 async def list_offsets(
-    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, timeout_s: float
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], isolation_level: str, *, timeout_s: float
 ) -> dict[TopicPartition, OffsetAndTimestamp | RaylogError | None]:
     """The first offset at or after each timestamp (ms, or EARLIEST, LATEST, MAX_TIMESTAMP); None: no such record.
 
-    Requests go to all leaders at once; a partition whose leader does not answer has its error in the answer.
+    As readers of this `isolation_level` see the log. Requests go to all leaders at once; a partition whose leader does
+    not answer has its error in the answer.
     """
     partitions = list(wanted)
     answers = await asyncio.gather(
-        *(cluster.list_offset(each, wanted[each], timeout_s=timeout_s) for each in partitions),
+        *(
+            cluster.list_offset(each, wanted[each], timeout_s=timeout_s, isolation_level=LEVELS[isolation_level])
+            for each in partitions
+        ),
         return_exceptions=True,
     )
     found: dict[TopicPartition, OffsetAndTimestamp | RaylogError | None] = {}
@@ -90,9 +95,11 @@ class Speaker(NamedTuple):
 class CommittedOffsets:
     """The committed offsets of a group. Commits are sent one at a time, in call order."""
 
-    def __init__(self, cluster: ClusterClient, group: str | None) -> None:
+    def __init__(self, cluster: ClusterClient, group: str | None, *, require_stable: bool = False) -> None:
+        """`require_stable`: what is fetched does not change with a transaction that is still open."""
         self._cluster = cluster
         self._group = group
+        self._require_stable = require_stable
         self._one_at_a_time = asyncio.Lock()
         self.membership: Membership | None = None
         """The group membership that commits carry; None: a consumer with manual assignment."""
@@ -100,14 +107,19 @@ class CommittedOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offset of each partition; None = none. Raises RaylogError."""
+        """The committed offset of each partition; None = none.
+
+        Raises UnstableOffsetCommit when a transaction that has offsets of these partitions is open for all of
+        `timeout_s`, and other RaylogErrors.
+        """
         group = self._known_group()
         wanted = [TopicPartition(*each) for each in partitions]
         deadline = Deadline(timeout_s)
         ids, missing = await self._with_ids(wanted, timeout_s)
         if missing is not None and not ids:
             raise missing
-        request = OffsetFetchRequest(group, [OffsetFetchPartition(ids[each], *each) for each in ids])
+        rows_wanted = [OffsetFetchPartition(ids[each], *each) for each in ids]
+        request = OffsetFetchRequest(group, rows_wanted, self._require_stable)
         rows = await self._cluster.call_coordinator(group, OFFSET_FETCH, request, timeout_s=deadline.left_s)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         for row in rows:
@@ -116,6 +128,20 @@ class CommittedOffsets:
                     row.committed_offset, row.committed_metadata, row.committed_leader_epoch
                 )
         return found
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The member and the generation for a commit with a transaction.
+
+        Raises InvalidGroupId without a group, and CommitFailed where the consumer shares topics with the group and is
+        not a member at the moment.
+        """
+        group = self._known_group()
+        member, generation, member_id = self.speaker()
+        if member is None:
+            return ConsumerGroupMetadata(group)
+        if generation < 0:
+            raise _not_a_member(group, member)
+        return ConsumerGroupMetadata(group, generation, member_id, member.instance_id)
 
     def speaker(self) -> Speaker:
         """The member and the generation of a commit that starts now."""
@@ -184,10 +210,7 @@ class CommittedOffsets:
         instance_id = None if member is None else member.instance_id
         if member is not None and generation < 0:
             # Without a generation it would pass for a manual commit and might be accepted.
-            raise CommitFailed(
-                f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
-                "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
-            )
+            raise _not_a_member(group, member)
         try:
             request = OffsetCommitRequest(group, generation, member_id, rows, instance_id)
             results = await self._cluster.call_coordinator(group, OFFSET_COMMIT, request, timeout_s=timeout_s)
@@ -233,3 +256,10 @@ class CommittedOffsets:
         if not self._group:
             raise InvalidGroupId("Committed offsets belong to a group; give the consumer a group_id.")
         return self._group
+
+
+def _not_a_member(group: str, member: Membership) -> CommitFailed:
+    return CommitFailed(
+        f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
+        "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
+    )

@@ -206,6 +206,8 @@ class Consumer(ConsumerState, SynchronousClient):
             return self._run(self._asynchronous.committed(partition, True))
         return self._run(self._asynchronous.committed(partition))
 
+    group_metadata = on_loop(Operations.group_metadata)
+
     # Cluster metadata
 
     beginning_offsets = blocking(Operations.beginning_offsets)

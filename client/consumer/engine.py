@@ -77,7 +77,9 @@ class Engine:
             on_change=self.notify,
             on_error=self._keep_error,
         )
-        self.committed = CommittedOffsets(self.cluster, config.group_id)
+        # As Kafka's consumers, of whatever isolation level: a member that takes a partition over from one that was
+        # committing must not begin at offsets which that transaction is about to move (KIP-447).
+        self.committed = CommittedOffsets(self.cluster, config.group_id, require_stable=True)
         self._finder = PositionFinder(
             self.cluster,
             config,

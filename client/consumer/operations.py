@@ -17,7 +17,7 @@ from raylog.client.consumer.committed_offsets import checked_offset, list_offset
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.consumer.partition import Start
-from raylog.client.types import OffsetAndMetadata, OffsetAndTimestamp
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 
@@ -55,7 +55,9 @@ class ConsumerState:
         return None if found < 0 else found
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the high watermark of the last fetch (KIP-695); None before both are known.
+        """Records between the position and the end of what the last fetch could see (KIP-695); None if not known yet.
+
+        That end is as `end_offsets` names it.
 
         Raises InvalidRequest for a partition that is not assigned.
         """
@@ -187,6 +189,13 @@ class Operations(ConsumerState):
         stored = found[TopicPartition(*partition)]
         return stored if metadata or stored is None else stored.offset
 
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """This consumer as a member of its group, for `Producer.send_offsets_to_transaction`.
+
+        Raises InvalidGroupId without a group_id, and CommitFailed while a subscribed consumer is not a member.
+        """
+        return self._engine.committed.group_metadata()
+
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these partitions until resume(); group membership continues."""
         self._pause(partitions, True)
@@ -210,7 +219,11 @@ class Operations(ConsumerState):
         return await self._edges(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last committed record of each partition: its high watermark."""
+        """The offset behind the last record that can be read of each partition.
+
+        It is the high watermark; for `isolation_level=read_committed` the last stable offset, where the first open
+        transaction begins.
+        """
         return await self._edges(partitions, LATEST)
 
     async def offsets_for_times(
@@ -231,7 +244,8 @@ class Operations(ConsumerState):
     async def _list(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         wanted = {TopicPartition(*each): timestamp for each, timestamp in wanted.items()}
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for each, answer in (await list_offsets(self._engine.cluster, wanted, timeout_s=self._api_s)).items():
+        level = self.config.isolation_level
+        for each, answer in (await list_offsets(self._engine.cluster, wanted, level, timeout_s=self._api_s)).items():
             if isinstance(answer, RaylogError):
                 raise answer
             found[each] = answer

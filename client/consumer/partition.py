@@ -15,6 +15,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from raylog.client.reading.decode import BatchOpener, ColumnPiece, FetchedBatch, corrupt
+from raylog.client.reading.isolation import AbortedBatches
 from raylog.client.reading.local_files import NearReadFailed, Place, SegmentFile
 from raylog.client.types import Record
 from raylog.core.epochs import EpochHistory
@@ -73,6 +74,7 @@ class PartitionState:
         "session",
         "start",
         "topic_id",
+        "visible_end",
     )
 
     def __init__(
@@ -91,6 +93,8 @@ class PartitionState:
         self.topic_id = ""
         """Topic id of this position; empty = not looked up. Another id is another topic."""
         self.high_watermark = -1
+        self.visible_end = -1
+        """Where the records end that the isolation level shows: the high watermark, or the last stable offset."""
         self.log_start_offset = -1
         self.epochs = EpochHistory()
         """Leader epochs of the records read in one go before `fetch_offset`, MAX_EPOCHS at most; empty = unknown.
@@ -179,14 +183,15 @@ class PartitionState:
         self.fetch_offset = max(self.fetch_offset, next_offset)
         return True
 
-    def add(self, session: int, payload: memoryview) -> bool:
+    def add(self, session: int, payload: memoryview, aborted: AbortedBatches | None = None) -> bool:
         """Queue the whole batches of a fetch's answer; False when they belong to an earlier session."""
         if session != self.session:
             return False
         taken_in = 0
         try:
             for place, header in iter_headers(payload):
-                self._waiting.append(FetchedBatch(payload, place, header))
+                is_aborted = aborted is not None and aborted.hides(header)
+                self._waiting.append(FetchedBatch(payload, place, header, False, is_aborted))
                 self.fetch_offset = max(self.fetch_offset, header.next_offset)
                 taken_in += header.size
         except RaylogError as error:
@@ -221,9 +226,9 @@ class PartitionState:
 
     @property
     def lag(self) -> int | None:
-        """Committed records that poll() has not returned, as of the leader's last answer; None: not known."""
-        position, high_watermark = self.position, self.high_watermark
-        return None if position is None or high_watermark < 0 else max(0, high_watermark - position)
+        """Visible records that poll() has not returned, as of the leader's last answer; None: not known."""
+        position, end = self.position, self.visible_end
+        return None if position is None or end < 0 else max(0, end - position)
 
     @property
     def lead(self) -> int | None:
@@ -450,5 +455,5 @@ def _of(batch: FetchedBatch, error: RaylogError) -> RaylogError:
 
 
 def _is_skipped(batch: FetchedBatch, wanted: int) -> bool:
-    """Whether a batch has no records for the user: a control batch, or all of it lies below the position."""
-    return batch.header.is_control or batch.header.next_offset <= wanted
+    """Whether a batch has no records for the user: it is hidden, or all of it lies below the position."""
+    return batch.is_hidden or batch.header.next_offset <= wanted

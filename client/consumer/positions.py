@@ -103,7 +103,10 @@ class PositionFinder:
             )
         wanted = {state.partition: self._timestamp(state) for state in lacking if current(state)}
         answers = await list_offsets(
-            self._cluster, {each: time for each, time in wanted.items() if time is not None}, timeout_s=timeout_s
+            self._cluster,
+            {each: time for each, time in wanted.items() if time is not None},
+            self._config.isolation_level,
+            timeout_s=timeout_s,
         )
         failure: RaylogError | None = None
         for state in lacking:

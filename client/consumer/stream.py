@@ -13,13 +13,13 @@ from functools import partial
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.partition import PartitionState
+from raylog.client.reading.isolation import LEVELS, AbortedBatches, aborted_batches
 from raylog.client.reading.local_files import NearReadFailed, near_or_plain, open_places
 from raylog.core.errors import RaylogError
 from raylog.protocol.method import AnyMethod
 from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, NearSlice
 from raylog.rpc import Connection, Reply
 
-ISOLATION_READ_UNCOMMITTED = 0
 ASLEEP_WAIT_MS = 20_000
 """How long a fetch waits at the end of a partition that sleeps: there are many of these, and a wake ends the wait."""
 
@@ -47,6 +47,7 @@ class FetchStream:
         self.connection = connection
         self.leader = leader
         self._config = config
+        self._isolation = LEVELS[config.isolation_level]
         self._goes_on = goes_on
         self._on_data = on_data
         self._look_for_leader = look_for_leader
@@ -97,7 +98,7 @@ class FetchStream:
             config.max_partition_fetch_bytes,
             config.fetch_min_bytes,
             self._wait_ms,
-            ISOLATION_READ_UNCOMMITTED,
+            self._isolation,
         )
         self._sent_s = self._loop.time()
         wants_near = config.short_circuit_reads and self.state.reads_near
@@ -118,8 +119,12 @@ class FetchStream:
     def _take_in(self, reply: FetchReply | FetchNearReply, payload: memoryview) -> None:
         state = self.state
         rows = reply.slices if isinstance(reply, FetchNearReply) else ()
+        aborted = aborted_batches(reply.aborted)
         try:
-            taken = _add_places(state, self._session, rows) if rows else state.add(self._session, payload)
+            if rows:
+                taken = _add_places(state, self._session, rows, aborted)
+            else:
+                taken = state.add(self._session, payload, aborted)
         except NearReadFailed as failure:
             self.end(failure)
             return
@@ -128,6 +133,8 @@ class FetchStream:
             return
         if reply.high_watermark > state.high_watermark:
             state.high_watermark = reply.high_watermark
+        if reply.last_stable_offset > state.visible_end:
+            state.visible_end = reply.last_stable_offset
         state.log_start_offset = reply.log_start_offset
         self.has_answered = True
         self.has_records = bool(rows) or len(payload) > 0
@@ -155,8 +162,8 @@ class FetchStream:
             self._look()
 
 
-def _add_places(state: PartitionState, session: int, rows: Sequence[NearSlice]) -> bool:
+def _add_places(state: PartitionState, session: int, rows: Sequence[NearSlice], aborted: AbortedBatches | None) -> bool:
     """Open the file that the leader has named, and queue its batches. Raises NearReadFailed."""
-    places = open_places(rows, state.segment_file, state.partition)
+    places = open_places(rows, state.segment_file, state.partition, aborted)
     state.segment_file = places[-1].file
     return state.add_places(session, places, next_offset=rows[-1].next_offset)

@@ -46,7 +46,9 @@ class Accumulator:
         self._lingers_when_quiet = config.linger_ms is not None
         self._delivery_s = config.delivery_timeout_ms / 1000
         self._choose = config.partitioner
+        self._buffer_memory = config.buffer_memory
         self._memory = config.buffer_memory
+        """What may be buffered: all of it, and -1 while records are refused."""
         self._buffered = 0
         self._waiters: list[Callable[[], object]] = []
         self._active: list[PartitionQueue] = []
@@ -55,6 +57,8 @@ class Accumulator:
         self._is_wake_sent = False  # and its pass has not begun, so it will see what is appended now
         self.topic_queues_by_name: dict[str, TopicQueues] = {}
         self.closed_by: RaylogError | None = None
+        """Why records are refused; None = they are accepted."""
+        self._is_closed = False
         self.loop_thread: int | None = None
 
     # Called by user threads
@@ -173,7 +177,7 @@ class Accumulator:
                 topic_queues.largest_record = LargestRecord(
                     info.name, self._largest, self._largest, self._is_compressed
                 )
-            request_limit = min(self._largest, max(self._batch_size, self._memory // 4))
+            request_limit = min(self._largest, max(self._batch_size, self._buffer_memory // 4))
             for queue in topic_queues.update(info, self._grow_limit, request_limit):
                 if queue.open is not None:
                     queue.sealed.append(self._seal(queue, queue.open))
@@ -252,28 +256,47 @@ class Accumulator:
         for waiter in waiters:
             waiter()
 
-    def close(self, error: RaylogError) -> list[tuple[PartitionQueue, Batch]]:
-        """Refuse further records with `error`; return the batches not yet taken."""
-        left: list[tuple[PartitionQueue, Batch]] = []
+    def refuse(self, error: RaylogError) -> None:
+        """Refuse further records with `error`, until `accept`; those that wait here stay."""
         with self.turn:
-            if self.closed_by is None:
+            if not self._is_closed:
                 self.closed_by = error
             self._memory = -1  # with no batch open every append requests memory, and sees `closed_by` then
             for queue in self._active:
-                left += [(queue, batch) for batch in queue.sealed]
-                queue.sealed.clear()
                 if queue.open is not None:
-                    left.append((queue, self._seal(queue, queue.open)))
+                    queue.sealed.append(self._seal(queue, queue.open))
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()
+
+    def accept(self) -> None:
+        """Accept records again, unless closed."""
+        with self.turn:
+            if not self._is_closed:
+                self.closed_by, self._memory = None, self._buffer_memory
+
+    def take_all(self) -> list[tuple[PartitionQueue, Batch]]:
+        """Remove and return the batches not yet taken, ready or not."""
+        left: list[tuple[PartitionQueue, Batch]] = []
+        with self.turn:
+            for queue in self._active:
+                if queue.open is not None:
+                    queue.sealed.append(self._seal(queue, queue.open))
+                left += [(queue, batch) for batch in queue.sealed]
+                queue.sealed.clear()
         return left
+
+    def close(self, error: RaylogError) -> list[tuple[PartitionQueue, Batch]]:
+        """Refuse further records with `error`, for good; return the batches not yet taken."""
+        self.refuse(error)
+        self._is_closed = True
+        return self.take_all()
 
     def disown(self, error: RaylogError) -> None:
         """In a forked child: refuse everything. No thread of the parent exists here to hold the lock."""
         self.turn.free = True
         self.closed_by = error
-        self._memory = -1
+        self._is_closed, self._memory = True, -1
         for topic_queues in self.topic_queues_by_name.values():
             for queue in topic_queues.queues:
                 queue.open = None
@@ -288,7 +311,7 @@ class Accumulator:
 
     def _raise_if_never(self, size: int) -> None:
         if self.closed_by is not None:
-            raise self.closed_by
+            raise self.closed_by.with_traceback(None)  # all refused records share it: the trace would grow with each
         if size > self._memory:
             raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
 

@@ -16,12 +16,13 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
+from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.types import RecordMetadata
 
 Appended = TypeVar("Appended", SendFuture, Batch)
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncTransactions):
     """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
@@ -38,7 +39,7 @@ class AsyncProducer:
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
         """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
 
-        Records that are not stored by then fail with ClientClosed.
+        Records that are not stored by then fail with ClientClosed. An open transaction is aborted.
         """
         await self._engine.stop(timeout)
 
@@ -137,5 +138,5 @@ class AsyncProducer:
         return await self._engine.partitions_for(topic)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
+        """Metrics since the start, by Kafka's names; times in milliseconds unless named otherwise, sizes in bytes."""
         return self._engine.metrics()

@@ -113,8 +113,10 @@ class Batch:
 
     # Encoding
 
-    def encode(self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Close and encode the batch; the columns are not kept."""
+    def encode(
+        self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int, attributes: int = 0
+    ) -> None:
+        """Close and encode the batch; the columns are not kept. `attributes`: without the codec's number."""
         self.record_count = len(self.values)
         self.base_sequence = base_sequence
         header, body = encode_stamped(
@@ -122,7 +124,7 @@ class Batch:
             self.values,
             self.stamps,
             self.headers,
-            BatchMeta(producer_id, producer_epoch, base_sequence),
+            BatchMeta(producer_id, producer_epoch, base_sequence, attributes=attributes),
             compression=compression,
         )
         self.encoded_bytes = len(header) + len(body)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig
@@ -19,6 +20,7 @@ from raylog.client.producer.queues import PartitionQueue
 from raylog.core.errors import RaylogError
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.storage.batch.compression import COMPRESSIONS
+from raylog.storage.batch.header import TRANSACTIONAL_BIT
 
 
 @dataclass(slots=True)
@@ -66,6 +68,24 @@ class SendCounts:
         }
 
 
+class Transaction(Protocol):
+    """What deliveries need of the transactions of a producer."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Producer id and epoch of the open transaction."""
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether a batch that was refused is not sent again."""
+
+    def may_send(self, topic: str, partition: int) -> bool:
+        """Whether the partition is in the transaction; if not, it is being added, and the sender will look again."""
+
+    def failed(self, error: RaylogError) -> None:
+        """A batch has failed."""
+
+
 class DeliveryContext:
     """The parts of a producer that its deliveries use."""
 
@@ -88,6 +108,10 @@ class DeliveryContext:
         self.wire_acks = -1 if config.acks == "all" else int(config.acks)
         self.window = config.max_in_flight_requests_per_connection
         self.request_timeout_s = config.request_timeout_ms / 1000
+        self.attributes = 0 if config.transactional_id is None else TRANSACTIONAL_BIT
+        """Of all batches."""
+        self.transaction: Transaction | None = None
+        """Of a producer with a transactional id, set before it sends anything."""
         self.counts = SendCounts()
         self._producer: tuple[int, int] | None = None
         self._requesting: asyncio.Task[tuple[int, int]] | None = None
@@ -97,6 +121,8 @@ class DeliveryContext:
         self.counts.records_failed += batch.record_count or len(batch.values)
         self.accumulator.release(queue, batch.size)
         batch.fail(error)
+        if self.transaction is not None:
+            self.transaction.failed(error)
 
     async def producer_id(self, *, another_than: int) -> tuple[int, int]:
         """This producer's id and epoch; requested once, and again when the known id is `another_than`: used up."""

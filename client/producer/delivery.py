@@ -12,6 +12,8 @@ The rules, with idempotence on:
   behind it is then refused as out of order while it is first in the line: that proves that no batch of the line is
   stored, so the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses requests
   still in flight under the old epoch. (Kafka's client does the same: KIP-360.)
+- In a transaction the coordinator gives the epoch, one to each transaction, and nothing is sent before it has added
+  the partition. A batch that is given up ends the transaction instead.
 
 Everything here runs on the sender's loop. May touch: the network through `ClusterClient`, the clock.
 """
@@ -29,7 +31,7 @@ from typing import Any
 
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.producer.batch import QUEUED, SENT, STORED, Batch
-from raylog.client.producer.context import DeliveryContext
+from raylog.client.producer.context import DeliveryContext, Transaction
 from raylog.client.producer.queues import PartitionQueue
 from raylog.core.errors import (
     DeliveryTimedOut,
@@ -106,9 +108,12 @@ class Delivery:
         if self._is_recovering:
             return
         queue, line, context = self._queue, self._line, self._context
+        is_free = context.transaction is None or self._has_joined(context.transaction)
         if self._connection is None or self._connection.is_closed:
             if line or queue.sealed or queue.open is not None:
                 self._recover()
+            return
+        if not is_free:
             return
         if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
             self._is_known_to_leader = not context.config.enable_idempotence
@@ -123,6 +128,27 @@ class Delivery:
                 return
             if self._enter_line(taken):
                 self._send(taken, now_s)
+
+    def _has_joined(self, transaction: Transaction) -> bool:
+        """Whether the partition is in the open transaction; its first batch has sequence 0."""
+        queue = self._queue
+        if not self._line and not queue.sealed and queue.open is None:
+            return True  # nothing to send
+        if not transaction.may_send(queue.topic, queue.partition):
+            return False
+        if not self._line and transaction.identity != (self._producer_id, self._producer_epoch):
+            self._producer_id, self._producer_epoch = transaction.identity
+            self._next_sequence, self._is_known_to_leader = 0, False
+        return True
+
+    def drop_unsent(self, error: RaylogError) -> None:
+        """Fail what has no request in flight: the transaction is given up."""
+        dropped = [batch for batch in self._line if batch.state is QUEUED]
+        for batch in dropped:
+            self._line.remove(batch)
+            self._fail(batch, error)
+        if dropped:
+            self._settle_front()
 
     def expire(self, now_s: float) -> None:
         """Fail what is late."""
@@ -184,7 +210,7 @@ class Delivery:
         is_idempotent = context.config.enable_idempotence
         sequence = self._next_sequence if is_idempotent else -1
         try:
-            batch.encode(context.compression, self._producer_id, self._producer_epoch, sequence)
+            batch.encode(context.compression, self._producer_id, self._producer_epoch, sequence, context.attributes)
         except Exception as error:  # any error of the records or the codec: the batch has left its queue already
             self._fail(batch, _not_encoded(batch, error))
             return False
@@ -235,6 +261,8 @@ class Delivery:
         except RaylogError as error:
             self._refused(batch, error)
             return
+        if reply.log_append_time_ms >= 0:
+            batch.stamps = [(0, reply.log_append_time_ms)]
         self._stored(batch, reply.base_offset)
 
     def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:
@@ -270,6 +298,13 @@ class Delivery:
     def _refused(self, batch: Batch, error: RaylogError) -> None:
         if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten the offset
             self._stored(batch, -1)
+            return
+        transaction = self._context.transaction
+        if transaction is not None and (transaction.gives_up or isinstance(error, InvalidProducerEpoch)):
+            # Whether the producer is fenced, its coordinator says when the transaction is aborted.
+            self._line.remove(batch)
+            self._fail(batch, error)
+            self._settle_front()
             return
         if isinstance(error, InvalidProducerEpoch):
             self._context.on_fenced(error)
@@ -361,6 +396,12 @@ class Delivery:
         """Get a producer id at first; take a higher epoch when the front of the line is behind a hole."""
         line = self._line
         is_behind_hole = bool(line) and line[0].is_refused_as_out_of_order
+        if self._context.transaction is not None:
+            if is_behind_hole:
+                raise OutOfOrderSequence(
+                    f"Records of this transaction for {self._queue.topic}-{self._queue.partition} are lost."
+                )
+            return
         if self._producer_id < 0 or (is_behind_hole and self._producer_epoch >= PRODUCER_EPOCH_MAX):
             producer_id, producer_epoch = await self._context.producer_id(another_than=self._producer_id)
         elif is_behind_hole:

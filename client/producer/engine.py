@@ -20,8 +20,9 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import checked_columns, planned
 from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.sender import Sender
+from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.serializers import serializer
-from raylog.core.errors import BufferExhausted, ClientClosed, RaylogError, RequestTimedOut
+from raylog.core.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut
 
 
 class Engine:
@@ -37,6 +38,10 @@ class Engine:
         self.cluster = ClusterClient(config)
         self._sender = Sender(config, self.cluster)
         self.accumulator = self._sender.accumulator
+        self._transactions: TransactionManager | None = None
+        if config.transactional_id is not None:
+            self._transactions = TransactionManager(config, self.cluster, self._sender, self.check_usable)
+            self._sender.use(self._transactions)
         self.max_block_s = config.max_block_ms / 1000
         self.is_usable = False
         self._is_closed = False
@@ -57,7 +62,7 @@ class Engine:
     async def stop(self, timeout_s: float | None = None) -> None:
         """Send pending records, for at most `timeout_s` seconds (else `delivery_timeout_ms`), then close.
 
-        Records that are not stored by then fail with ClientClosed. Idempotent.
+        An open transaction is aborted instead. Records that are not stored by then fail with ClientClosed. Idempotent.
         """
         if self._is_closed:
             return
@@ -65,12 +70,22 @@ class Engine:
         try:
             if was_started:
                 limit_s = self.config.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
-                await asyncio.wait_for(self._sender.flush(), limit_s)
+                if self._transactions is not None:
+                    await self._transactions.close(limit_s)
+                else:
+                    await asyncio.wait_for(self._sender.flush(), limit_s)
         except TimeoutError:
             pass  # pending records fail now, each with its own future
         finally:
             await self._sender.close(closed_error())
             await self.cluster.close()
+
+    @property
+    def transactions(self) -> TransactionManager:
+        """The producer's transactions. Raises InvalidTxnState without a transactional id."""
+        if self._transactions is None:
+            raise InvalidTxnState("This producer has no transactional_id; give it one to use transactions.")
+        return self._transactions
 
     def check_usable(self) -> None:
         """Raise ClientClosed before the start and after the end."""
@@ -157,8 +172,9 @@ class Engine:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's names; times in milliseconds, sizes in bytes."""
-        return self._sender.metrics()
+        """Kafka's names; times in milliseconds where the name has no unit, sizes in bytes."""
+        of_transactions = {} if self._transactions is None else self._transactions.metrics()
+        return self._sender.metrics() | of_transactions
 
 
 def closed_error() -> ClientClosed:

@@ -27,6 +27,7 @@ from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
+from raylog.client.producer.transactions.calls import Transactions
 from raylog.core.errors import ClientClosed, RaylogError
 
 __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "SendFuture", "SentBatch"]
@@ -36,7 +37,7 @@ _EXIT_TIMEOUT_S = 1.0
 _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 
 
-class Producer:
+class Producer(Transactions):
     """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
 
     Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
@@ -166,7 +167,7 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
 
-        Records that are not stored by then fail with ClientClosed. Idempotent.
+        Records that are not stored by then fail with ClientClosed. An open transaction is aborted. Idempotent.
         """
         if self._is_closed:
             return
@@ -180,7 +181,7 @@ class Producer:
         return self._runtime.run(self._engine.partitions_for(topic))
 
     def metrics(self) -> dict[str, float]:
-        """Metrics since the start, by Kafka's names; times in milliseconds, sizes in bytes."""
+        """Metrics since the start, by Kafka's names; times in milliseconds unless named otherwise, sizes in bytes."""
         return self._engine.metrics()
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from typing import Any
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.context import DeliveryContext
+from raylog.client.producer.context import DeliveryContext, Transaction
 from raylog.client.producer.delivery import Delivery
 from raylog.client.producer.queues import PartitionQueue, partition_removed
 from raylog.core.errors import RaylogError
@@ -35,7 +35,7 @@ class Sender:
         self.cluster = cluster
         self.accumulator = Accumulator(config, self.wake)
         self._context = DeliveryContext(
-            config, cluster, self.accumulator, look_again=self.look_again, on_fenced=self._abandon
+            config, cluster, self.accumulator, look_again=self.look_again, on_fenced=self.abandon
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._coalescer = WriteCoalescer()  # of the loop, once it is known
@@ -76,7 +76,7 @@ class Sender:
     async def close(self, error: RaylogError) -> None:
         """Stop; records that are not stored fail with `error`."""
         self._is_closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._abandon(error), *self._context.tasks()]
+        tasks: list[asyncio.Task[Any]] = [*self.abandon(error), *self._context.tasks()]
         if self._timer is not None:
             self._timer.cancel()
         if self._looking is not None:
@@ -190,7 +190,30 @@ class Sender:
                     del self._deliveries[queue]
         self.look_again()
 
-    def _abandon(self, error: RaylogError) -> list[asyncio.Task[None]]:
+    # Transactions
+
+    def use(self, transaction: Transaction) -> None:
+        """Send everything in transactions."""
+        self._context.transaction = transaction
+
+    def refuse(self, error: RaylogError) -> None:
+        """Let every `send()` raise this error, until `accept`."""
+        self.accumulator.refuse(error)
+
+    def accept(self) -> None:
+        """Accept records again."""
+        self.accumulator.accept()
+
+    def drop_unsent(self, error: RaylogError) -> None:
+        """Fail every batch without a request in flight."""
+        for queue, batch in self.accumulator.take_all():
+            self._context.fail(queue, batch, error)
+        for delivery in self._deliveries.values():
+            delivery.drop_unsent(error)
+
+    # The end
+
+    def abandon(self, error: RaylogError) -> list[asyncio.Task[None]]:
         """Fail everything that is not stored, and every later `send()`; returns tasks that are being cancelled."""
         for queue, batch in self.accumulator.close(error):
             self._context.fail(queue, batch, error)

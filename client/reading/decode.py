@@ -32,6 +32,13 @@ class FetchedBatch(NamedTuple):
     header: BatchHeader
     is_near: bool = False
     """Whether it was read from a local file, and not sent by the leader."""
+    is_aborted: bool = False
+    """Whether its records were aborted, and this is a reader of committed ones."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it has no records for the user: it is a marker, or was aborted."""
+        return self.is_aborted or self.header.is_control
 
 
 class Opened(NamedTuple):

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from raylog.client.reading.decode import FetchedBatch
+from raylog.client.reading.isolation import AbortedBatches
 from raylog.core.errors import RaylogError, RetriableError
 from raylog.core.ids import TopicPartition
 from raylog.protocol.method import AnyMethod
@@ -85,13 +86,15 @@ class Place(NamedTuple):
     file: SegmentFile
     position: int
     length: int
+    aborted: AbortedBatches | None = None
+    """What was aborted in the answer that named the place, from here on; the places of an answer are read in order."""
 
     def read(self, most_bytes: int) -> tuple[list[FetchedBatch], Place | None]:
         """The first batch if it is large, else as many as fit into `most_bytes`; and the place of the others.
 
         Raises NearReadFailed for anything but whole batches.
         """
-        file, position, length = self
+        file, position, length, aborted = self
         try:
             first = parse_header(file.read(min(length, HEADER_BYTES), position))
             if first.size > length:
@@ -109,7 +112,9 @@ class Place(NamedTuple):
                     raise NearReadFailed(f"A segment holds no whole batch at {position + used}.")
         except RaylogError as error:
             raise NearReadFailed(f"A segment holds no batch at {position}: {error}") from error
-        return batches, Place(file, position + used, length - used) if used < length else None
+        if aborted is not None:
+            batches = [batch._replace(is_aborted=aborted.hides(batch.header)) for batch in batches]
+        return batches, Place(file, position + used, length - used, aborted) if used < length else None
 
 
 def near_or_plain(
@@ -156,12 +161,17 @@ def owner_of_segment(path: str, partition: TopicPartition) -> int:
     return marked.st_uid
 
 
-def open_places(rows: Iterable[NearSlice], last: SegmentFile | None, partition: TopicPartition) -> list[Place]:
+def open_places(
+    rows: Iterable[NearSlice],
+    last: SegmentFile | None,
+    partition: TopicPartition,
+    aborted: AbortedBatches | None = None,
+) -> list[Place]:
     """Open the file that a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
     places: list[Place] = []
     for row in rows:
         identity = (row.device, row.inode)
         if last is None or last.identity != identity:
             last = SegmentFile(row.path, identity, owner_of_segment(row.path, partition))
-        places.append(Place(last, row.position, row.length))
+        places.append(Place(last, row.position, row.length, aborted))
     return places

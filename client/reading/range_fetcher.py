@@ -20,6 +20,7 @@ from raylog.client.cluster.discovery import Endpoint
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ClientConfig
 from raylog.client.reading.decode import FetchedBatch, corrupt
+from raylog.client.reading.isolation import LEVELS, aborted_batches
 from raylog.client.reading.local_files import NearReadFailed, Place, near_or_plain, open_places
 from raylog.core.errors import (
     CorruptMessage,
@@ -84,11 +85,13 @@ class RangeFetcher:
         max_bytes: int = FETCH_MAX_BYTES,
         stall_timeout_s: float = 120.0,
         short_circuit_reads: bool = True,
+        isolation_level: str = "read_uncommitted",
     ) -> None:
         """`stall_timeout_s` bounds the time without progress, elections and retries included.
 
         Without `fail_on_data_loss`, lost offsets (retention, a deleted topic) are skipped with a warning.
-        `short_circuit_reads`: read the files of a leader on this machine.
+        `short_circuit_reads`: read the files of a leader on this machine. `isolation_level`: as that of a consumer; the
+        range has to end at or below the last stable offset for `read_committed`.
         """
         self.wanted = wanted
         self.next_offset = wanted.start
@@ -102,9 +105,10 @@ class RangeFetcher:
         self._reads_near = short_circuit_reads
         """Whether to request file places from a leader on this machine; not after a failure."""
         self._places: deque[Place] = deque()
+        self._isolation = LEVELS[isolation_level]
 
     async def next(self) -> list[FetchedBatch] | None:
-        """The next whole batches, at least one; None at the end of the range.
+        """The next whole batches, at least one; None at the end of the range. Markers and aborted ones are hidden.
 
         The first may begin below the range and the last may end above it: the caller trims. Raises OffsetOutOfRange or
         UnknownTopicId for lost data, RequestTimedOut when no data comes in time, and permanent errors.
@@ -184,12 +188,20 @@ class RangeFetcher:
         # Half of the remaining time, so that the leader's answer arrives before this call's own deadline.
         wait_ms = min(FETCH_MAX_WAIT_MS, int(timeout_s * 500))
         request = FetchRequest(
-            wanted.topic_id, wanted.partition, self._leader_epoch, self.next_offset, self._max_bytes, 1, wait_ms, 0
+            wanted.topic_id,
+            wanted.partition,
+            self._leader_epoch,
+            self.next_offset,
+            self._max_bytes,
+            1,
+            wait_ms,
+            self._isolation,
         )
         method, message = near_or_plain(connection, request, wants_near=self._reads_near)
         reply, payload = await call(connection, method, message, timeout_s=timeout_s)
+        aborted = aborted_batches(reply.aborted)
         if isinstance(reply, FetchNearReply) and reply.slices:
-            self._places.extend(open_places(reply.slices, None, wanted.topic_partition))
+            self._places.extend(open_places(reply.slices, None, wanted.topic_partition, aborted))
             return await asyncio.to_thread(self._read_near)  # files may be cold
         found: list[FetchedBatch] = []
         try:
@@ -197,8 +209,9 @@ class RangeFetcher:
                 if header.base_offset >= wanted.end:
                     self.next_offset = wanted.end
                     break
+                is_aborted = aborted is not None and aborted.hides(header)
                 if header.next_offset > self.next_offset:
-                    found.append(FetchedBatch(payload, place, header))
+                    found.append(FetchedBatch(payload, place, header, is_aborted=is_aborted))
                     self.next_offset = header.next_offset
         except RaylogError as error:
             if not found:  # good batches come first; the next fetch meets the damage again

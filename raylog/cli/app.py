@@ -20,6 +20,7 @@ from raylog.cli.cluster.metrics import metrics
 from raylog.cli.cluster.secret import secret
 from raylog.cli.cluster.status import status
 from raylog.cli.complaints import explain, usage_complaint
+from raylog.cli.configs import config
 from raylog.cli.consume import consume
 from raylog.cli.groups import group
 from raylog.cli.log import log
@@ -28,6 +29,7 @@ from raylog.cli.perf.command import perf
 from raylog.cli.produce import produce
 from raylog.cli.reassign import balance
 from raylog.cli.topics import topic
+from raylog.cli.transactions import transaction
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -102,6 +104,22 @@ def cli(debug: bool) -> None:
     """
 
 
-COMMANDS = (start, stop, status, topic, balance, group, features, produce, consume, log, metrics, perf, secret)
+COMMANDS = (
+    start,
+    stop,
+    status,
+    topic,
+    balance,
+    group,
+    transaction,
+    config,
+    features,
+    produce,
+    consume,
+    log,
+    metrics,
+    perf,
+    secret,
+)
 for command in COMMANDS:
     cli.add_command(command)

@@ -33,6 +33,11 @@ Formatter = Callable[["Record"], bytes]
 @click.option("--partition", type=click.IntRange(min=0), help="Read this partition only.")
 @click.option("--offset", help="Where to begin in --partition: a number, `earliest` or `latest`.")
 @click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    help="read_committed: no record of a transaction before it is committed, and none that is aborted.",
+)
+@click.option(
     "--format",
     "template",
     default="%v\\n",
@@ -52,6 +57,7 @@ def consume(
     timeout_ms: int | None,
     partition: int | None,
     offset: str | None,
+    isolation_level: str | None,
     template: str,
     as_json: bool,
     props: tuple[str, ...],
@@ -63,6 +69,8 @@ def consume(
     config |= pairs("--consumer-props", props)
     if group is not None:
         config["group.id"] = group
+    if isolation_level is not None:
+        config["isolation.level"] = isolation_level
 
     from raylog.client.consumer.consumer import Consumer
 

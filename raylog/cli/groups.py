@@ -76,6 +76,16 @@ def describe(target: Target, name: str, as_json: bool) -> None:
                     for member in found.members
                 ],
                 "partitions": rows,
+                "pending_offsets": [
+                    {
+                        "topic": pending.partition.topic,
+                        "partition": pending.partition.partition,
+                        "offset": pending.offset,
+                        "producer_id": pending.producer_id,
+                        "producer_epoch": pending.producer_epoch,
+                    }
+                    for pending in found.pending_offsets
+                ],
             }
         )
         return
@@ -86,6 +96,11 @@ def describe(target: Target, name: str, as_json: bool) -> None:
     )
     if rows:
         show_table("", COLUMNS, [[_cell(row[name]) for name in row] for row in rows])
+    for pending in found.pending_offsets:
+        click.echo(
+            f"Offset {pending.offset} of {pending.partition} is pending: it takes effect when the transaction of "
+            f"producer id {pending.producer_id} (epoch {pending.producer_epoch}) commits."
+        )
 
 
 COLUMNS = ["topic", "partition", "committed", "end", "lag", "lag (s)", "member"]

@@ -112,6 +112,8 @@ def batch_line(row: BatchRow) -> str:
     if row.producer_id >= 0:
         parts.append(f"producer {row.producer_id}/{row.producer_epoch} sequence {row.base_sequence}")
     parts += [name for name, holds in (("transactional", row.is_transactional), ("control", row.is_control)) if holds]
+    if row.marker is not None:
+        parts.append(row.marker)
     if row.magic != 77:
         parts.append(f"magic {row.magic}")
     parts.append(f"crc {row.crc:08x}" + ("" if row.crc_valid else " DAMAGED: the checksum does not match"))

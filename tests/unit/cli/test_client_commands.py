@@ -12,10 +12,13 @@ from raylog.cli.consume import compile_format
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
+from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.ids import TopicPartition
+from raylog.storage.batch.header import TRANSACTIONAL_BIT
+from raylog.storage.batch.records import BatchMeta
 from tests.unit.cli.support import Outcome, raylog, refusal
 from tests.unit.cli.test_perf_stats import FINAL
-from tests.unit.client.consumer_support import with_coordinator
+from tests.unit.client.consumer_support import fill, with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
 
 
@@ -83,6 +86,15 @@ def test_reading_begins_at_the_requested_offset(cluster: ToyCluster) -> None:
     assert at(cluster, *place, "--from-beginning", "--timeout-ms", "300").out == "a\nb\nc\n"
 
 
+def test_aborted_records_are_left_out_for_committed_reads(cluster: ToyCluster) -> None:
+    fill(cluster, "flights", 0, [b"lost"], meta=BatchMeta(1, 0, 0, attributes=TRANSACTIONAL_BIT))
+    cluster.do(lambda: cluster.partitions["flights", 0].end_transaction(1, committed=False))
+    fill(cluster, "flights", 0, [b"kept"])
+    reading = ["consume", "--topic", "flights", "--partition", "0", "--from-beginning", "--timeout-ms", "300"]
+    assert at(cluster, *reading).out == "lost\nkept\n"
+    assert at(cluster, *reading, "--isolation-level", "read_committed").out == "kept\n"
+
+
 def test_records_are_printed_as_json_lines(cluster: ToyCluster) -> None:
     at(cluster, "produce", "--topic", "flights", "--partition", "0", "--key-separator", ":", stdin=b"k:\xff\n")
     read = at(cluster, "consume", "--topic", "flights", "--from-beginning", "--max-messages", "1", "--json")
@@ -109,6 +121,22 @@ def test_a_format_gives_every_field() -> None:
     record = Record("t", 2, 7, 99, b"k", None, (("a", b"1"), ("b", None)))
     assert compile_format(r"%t-%p@%o %T %k=%v [%h] 100%%\n\t\\x")(record) == b"t-2@7 99 k=null [a=1,b=null] 100%\n\t\\x"
     assert compile_format("é%v")(Record("t", 0, 0, 0, None, b"\xff", ())) == "é".encode() + b"\xff"
+
+
+def test_settings_are_shown_with_their_origins(cluster: ToyCluster) -> None:
+    at(cluster, "topic", "create", "tests", "--config", "retention.ms=5")
+    lines = [line.split() for line in at(cluster, "config", "describe", "tests", "--set").out.splitlines()]
+    assert lines == [
+        ["settings", "of", "tests"],
+        ["key", "value", "origin", "default"],
+        ["replica.sleep.after.ms", "9000", "cluster", CLUSTER_KEYS["replica.sleep.after.ms"].default],
+        ["retention.ms", "5", "topic", "604800000"],
+    ]
+    (entry,) = json.loads(at(cluster, "config", "describe", "--set", "--json").out)
+    assert (entry["name"], entry["value"], entry["origin"]) == ("num.partitions", "4", "cluster")
+    everything = at(cluster, "config", "describe", "tests").out
+    assert all(key in everything for key in TOPIC_KEYS)
+    assert "did you mean 'tests'" in refusal(at(cluster, "config", "describe", "test"), 1)
 
 
 def test_topics_are_made_listed_altered_described_and_deleted(cluster: ToyCluster) -> None:

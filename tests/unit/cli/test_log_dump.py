@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import encode_batch
 from tests.unit.cli.support import raylog, refusal
 from tests.unit.storage.logs import NOW, open_log
@@ -47,6 +48,14 @@ def test_the_dump_begins_with_the_batch_that_holds_the_offset(folder: Path) -> N
         "offsets 12-13",
         "offsets 14-15",
     ]
+
+
+def test_a_marker_is_shown_with_what_it_decides(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    log.append_marker(TxnMarker(7, 1, 0, committed=False), 3, NOW)
+    log.close()
+    lines = raylog("log", "dump", str(tmp_path / "t-0")).out.splitlines()
+    assert "  producer 7/1 sequence -1  transactional  control  abort  magic 2  " in lines[1]
 
 
 def test_json_gives_every_row_as_an_object(folder: Path) -> None:

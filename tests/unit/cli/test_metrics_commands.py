@@ -14,6 +14,7 @@ from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import BrokerView, active_controller, broker_families, controller_families
 from raylog.core.metrics.groups import group_families
 from raylog.core.metrics.totals import Totals
+from raylog.core.metrics.transactions import transaction_families
 from raylog.core.metrics.usage import Usage
 from raylog.dashboard import COLUMNS, queries
 
@@ -36,6 +37,7 @@ def names() -> set[str]:
         *broker_families(view),
         *controller_families(image, changes, Usage(), lambda _: True),
         *group_families([], {}),
+        *transaction_families({}),
         active_controller(1),
     ]
     suffixes = {"summary": ("", "_sum", "_count"), "histogram": ("_bucket", "_sum", "_count")}

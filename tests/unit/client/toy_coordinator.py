@@ -18,17 +18,21 @@ from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import (
     AppendRecords,
+    DeleteGroupReceived,
     DescribeGroupReceived,
     Effect,
+    EndTxnOffsetsReceived,
     Event,
     HeartbeatReceived,
     JoinReceived,
     LeaveReceived,
     OffsetCommitReceived,
+    OffsetDeleteReceived,
     OffsetFetchReceived,
     RequestDropped,
     SyncReceived,
     Tick,
+    TxnOffsetCommitReceived,
 )
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
 from raylog.core.groups.settings import GroupSettings
@@ -224,7 +228,24 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
         "offset_commit": lambda: OffsetCommitReceived(
             **common, generation=args[1], member_id=args[2], offsets=args[3], instance_id=(args[4:] or [None])[0]
         ),
-        "offset_fetch": lambda: OffsetFetchReceived(**common, partitions=args[1]),
+        "offset_fetch": lambda: OffsetFetchReceived(
+            **common, partitions=args[1], require_stable=(args[2:] or [False])[0]
+        ),
+        "delete_group": lambda: DeleteGroupReceived(**common),
+        "offset_delete": lambda: OffsetDeleteReceived(**common, partitions=args[1]),
+        "txn_offset_commit": lambda: TxnOffsetCommitReceived(
+            **common,
+            generation=args[1],
+            member_id=args[2],
+            instance_id=args[3],
+            transactional_id=args[4],
+            producer_id=args[5],
+            producer_epoch=args[6],
+            offsets=[(topic_id, *rest) for topic_id, *rest in args[7]],
+        ),
+        "end_txn_offsets": lambda: EndTxnOffsetsReceived(
+            **common, producer_id=args[1], producer_epoch=args[2], coordinator_epoch=args[3], committed=args[4]
+        ),
         "describe_group": lambda: DescribeGroupReceived(**common),
     }
     if method not in makers:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from raylog.core import errors
 from raylog.core.errors import RaylogError
-from raylog.protocol.replica import OffsetForLeaderEpochReply, ProduceReply
+from raylog.protocol.replica import AbortedTxn, OffsetForLeaderEpochReply, ProduceReply
 from raylog.rpc import Request
 from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers, parse_header, stamp
+from raylog.storage.batch.marker import TxnMarker, decode_marker, is_marker
 from raylog.storage.batch.records import Columns, decode_batch
 from raylog.storage.log.producer_state import ProducerState
+from raylog.storage.transactions import aborted
 
 Fault = str | int
 """What happens to one produce request:
@@ -48,6 +50,8 @@ class ToyPartition:
     lost: list[Request] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
     produce_requests: int = 0
+    append_ms: int = -1
+    """The time of an append that its answer names: the topic has LogAppendTime; -1 = it has not."""
 
     def append(self, payload: memoryview) -> int:
         """Check and store whole batches; the first offset. Raises the storage engine's errors."""
@@ -63,6 +67,27 @@ class ToyPartition:
             self._keep(bytes(batch))
             first = self.batches[-1][0].base_offset if first < 0 else first
         return first
+
+    def end_transaction(self, producer_id: int, producer_epoch: int = 1, *, committed: bool) -> None:
+        """Store and replicate the marker that ends a producer's transaction, unless it was before."""
+        marker = TxnMarker(producer_id, producer_epoch, 0, committed)
+        if self.producers.check_marker(marker):
+            batch = bytearray(marker.encode())
+            stamp(batch, 0, self.log_end, self.leader_epoch)
+            self._keep(bytes(batch))
+            self.advance()
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the first transaction begins that has no marker below the high watermark, or the latter."""
+        first = self.producers.transactions.first_unstable(self.high_watermark)
+        return self.high_watermark if first is None else min(first, self.high_watermark)
+
+    def aborted(self, start: int, upper: int) -> list[AbortedTxn]:
+        """The aborted transactions with records between two offsets, by their markers."""
+        found: list[aborted.AbortedTxn] = []
+        aborted.find(self.producers.transactions.aborted, start, upper, found)
+        return [AbortedTxn(each.producer_id, each.first_offset) for each in found]
 
     def has(self, payload: memoryview) -> bool:
         """Whether the first batch is stored already: a leader does not find fault with what it has accepted before."""
@@ -99,12 +124,12 @@ class ToyPartition:
         end = later[0] if later else self.log_end
         return OffsetForLeaderEpochReply(known[-1] if known else epoch, end, self.log_start)
 
-    def read(self, offset: int, max_bytes: int) -> list[bytes]:
-        """Whole batches from the one that holds `offset`, below the high watermark; at least one if there is one."""
+    def read(self, offset: int, max_bytes: int, upper: int) -> list[bytes]:
+        """Whole batches from the one that holds `offset`, below `upper`; at least one if there is one."""
         found: list[bytes] = []
         size = 0
         for header, batch in self.batches:
-            if header.next_offset > offset and header.next_offset <= self.high_watermark:
+            if header.next_offset > offset and header.next_offset <= upper:
                 if found and size + len(batch) > max_bytes:
                     break
                 found.append(batch)
@@ -112,13 +137,13 @@ class ToyPartition:
         return found
 
     def columns(self) -> list[tuple[BatchHeader, Columns]]:
-        """Everything stored, opened."""
-        return [(header, decode_batch(batch, 0, header)) for header, batch in self.batches]
+        """Everything stored, opened; without the markers of transactions."""
+        return [(header, decode_batch(batch, 0, header)) for header, batch in self.batches if not header.is_control]
 
     def _keep(self, batch: bytes) -> None:
         header = parse_header(batch)
         self.batches.append((header, batch))
-        self.producers.apply(header)
+        self.producers.apply(header, marker=decode_marker(batch, 0, header) if is_marker(header) else None)
         self.log_end = header.next_offset
 
     def delete_records(self, before: int) -> int:

@@ -19,6 +19,7 @@ from raylog.protocol.replica import (
     ProduceReply,
 )
 from raylog.rpc import Connection, Request
+from raylog.storage.batch.header import parse_header
 from tests.unit.client.toy_partition import ToyPartition
 
 
@@ -65,7 +66,8 @@ class ToyReplica:
         elif method == "fetch":
             self._own(self._fetch(request))
         elif method == "list_offsets":
-            request.reply(self._list_offsets(LIST_OFFSETS.read_request(request.args).timestamp))
+            wanted = LIST_OFFSETS.read_request(request.args)
+            request.reply(self._list_offsets(wanted.timestamp, self._upper(wanted.isolation_level)))
         elif method == "offset_for_leader_epoch" and self._compared(method):
             request.reply(one.end_of_epoch(OFFSET_FOR_LEADER_EPOCH.read_request(request.args).leader_epoch))
         elif method == "delete_records":
@@ -83,7 +85,7 @@ class ToyReplica:
         if fault == "cut_before":
             request.connection.abort("cut by the test")
             return
-        answer = ProduceReply(one.append(request.payload), one.log_start)
+        answer = ProduceReply(one.append(request.payload), one.log_start, one.append_ms)
         if fault == "hold":
             one.held.append((request, answer))
             return
@@ -111,26 +113,33 @@ class ToyReplica:
                 )
                 request.fail(found)
                 return
-            batches = one.read(wanted.fetch_offset, wanted.max_bytes)
+            upper = self._upper(wanted.isolation_level)
+            batches = one.read(wanted.fetch_offset, wanted.max_bytes, upper)
             left_s = deadline_s - time.monotonic()
             if sum(map(len, batches)) >= max(1, wanted.min_bytes) or left_s <= 0 or not request.is_open:
-                request.reply(FetchReply(one.high_watermark, one.high_watermark, one.log_start), batches)
+                end = parse_header(batches[-1]).next_offset if batches else wanted.fetch_offset
+                aborted = one.aborted(wanted.fetch_offset, end) if wanted.isolation_level else ()
+                request.reply(FetchReply(one.high_watermark, upper, one.log_start, aborted), batches)
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             one.waiters.append(waiter)
             await asyncio.wait([waiter], timeout=left_s)
 
-    def _list_offsets(self, timestamp_ms: int) -> ListOffsetsReply:
+    def _upper(self, isolation_level: int) -> int:
+        """Where the log ends for a reader."""
+        return self.partition.last_stable_offset if isolation_level else self.partition.high_watermark
+
+    def _list_offsets(self, timestamp_ms: int, upper: int) -> ListOffsetsReply:
         one = self.partition
         if timestamp_ms == -1:
-            return ListOffsetsReply(one.high_watermark, -1, one.leader_epoch)
+            return ListOffsetsReply(upper, -1, one.leader_epoch)
         if timestamp_ms == -2:
             return ListOffsetsReply(one.log_start, -1, one.leader_epoch)
         rows = [
             (moment, offset)
             for _, found in one.columns()
             for offset, moment in zip(found.offsets, found.timestamps, strict=True)
-            if offset >= one.log_start
+            if one.log_start <= offset < upper
         ]
         if timestamp_ms == -3:
             best = max(rows, key=lambda row: (row[0], -row[1]), default=None)

@@ -15,10 +15,12 @@ from typing import Any, Self, TypeVar
 
 from raylog.client.runtime import Runtime
 from raylog.core import errors
+from raylog.core.config_origins import describe_cluster, describe_topic
 from raylog.protocol.admin import (
     ALTER_TOPIC_CONFIG,
     CREATE_TOPIC,
     DELETE_TOPIC,
+    DESCRIBE_CONFIGS,
     ELECT_LEADERS,
     RESUME_BROKER,
     STOP_BROKER,
@@ -308,6 +310,16 @@ class ToyCluster:
             config.pop(key, None)
         self.version += 1
         request.reply(Empty())
+
+    def _on_describe_configs(self, request: Request) -> None:
+        wanted = DESCRIBE_CONFIGS.read_request(request.args).topic
+        if wanted is None:
+            request.reply([list(row) for row in describe_cluster({"num.partitions": "4"})])
+            return
+        if wanted not in self.topics:
+            raise errors.UnknownTopicOrPartition(errors.did_you_mean("topic", wanted, self.topics))
+        own = {key: str(value) for key, value in self.topics[wanted][1].items()}
+        request.reply([list(row) for row in describe_topic(own, {"replica.sleep.after.ms": "9000"}, 3)])
 
     def _on_elect_leaders(self, request: Request) -> None:
         wanted = ELECT_LEADERS.read_request(request.args)

@@ -41,6 +41,7 @@ def test_timestamps_that_the_leader_gave_are_marked() -> None:
     builder.add(fetched(encode_batch(None, [b"c"], [9], None, BatchMeta(base_offset=2, attributes=TIMESTAMP_TYPE_BIT))))
     (found,) = builder.take()
     assert found.column("timestampType").to_pylist() == [0, 0, 1]
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [1_000, 2_000, 9_000]
 
 
 def test_markers_of_the_broker_are_no_rows() -> None:

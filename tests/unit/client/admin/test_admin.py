@@ -7,6 +7,7 @@ import pytest
 from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.admin.groups import keys_of_each_coordinator
 from raylog.client.producer.producer import Producer
+from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.errors import (
     ClientClosed,
     ElectionNotNeeded,
@@ -32,6 +33,30 @@ def test_a_topic_is_created_described_and_deleted(cluster: ToyCluster) -> None:
         assert admin.describe_topic("flights").config == {"retention.ms": 7}
         admin.delete_topic("flights")
         assert admin.list_topics() == []
+
+
+def test_every_setting_is_described_with_its_origin(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        admin.create_topic("flights", config={"retention.ms": 5})
+        found = admin.describe_configs("flights")
+        assert found.keys() == TOPIC_KEYS.keys()
+        assert (found["retention.ms"].value, found["retention.ms"].origin) == ("5", "topic")
+        assert (found["replica.sleep.after.ms"].value, found["replica.sleep.after.ms"].origin) == ("9000", "cluster")
+        segment = found["segment.bytes"]
+        assert (segment.value, segment.default, segment.is_default) == ("1073741824", "1073741824", True)
+        assert segment.meaning == TOPIC_KEYS["segment.bytes"].doc
+        whole = admin.describe_configs()
+        assert whole.keys() == CLUSTER_KEYS.keys()
+        assert (whole["num.partitions"].value, whole["num.partitions"].origin) == ("4", "cluster")
+        with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
+            admin.describe_configs("flight")
+
+
+async def test_settings_are_described_from_an_event_loop(cluster: ToyCluster) -> None:
+    async with AsyncAdmin(**cluster.options) as admin:
+        await admin.create_topic("t")
+        found = await admin.describe_configs("t")
+    assert {entry.origin for entry in found.values()} == {"cluster", "default"}
 
 
 def test_a_topic_that_exists_is_not_created_again(cluster: ToyCluster) -> None:

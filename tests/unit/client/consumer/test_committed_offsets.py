@@ -11,8 +11,8 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.group.membership import Membership
-from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import CommitFailed, RaylogError
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
+from raylog.core.errors import CommitFailed, InvalidGroupId, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import OffsetCommitRequest
 
@@ -108,3 +108,30 @@ async def test_an_error_in_the_users_callback_ends_there() -> None:
     offsets = {AT: OffsetAndMetadata(1)}
     await committed.commit_and_report(offsets, callback, committed.speaker(), timeout_s=5)
     assert seen == [None]
+
+
+def test_a_member_names_its_generation_to_a_transaction() -> None:
+    committed = CommittedOffsets(cast(ClusterClient, Coordinator()), "g")
+    assert committed.group_metadata() == ConsumerGroupMetadata("g", -1, "", None)
+    committed.membership = member(3)
+    committed.membership.instance_id = "i"
+    assert committed.group_metadata() == ConsumerGroupMetadata("g", 3, "m", "i")
+
+
+def test_a_consumer_that_is_no_member_names_none_to_a_transaction() -> None:
+    committed = CommittedOffsets(cast(ClusterClient, Coordinator()), "g")
+    committed.membership = member(-1)
+    with pytest.raises(CommitFailed, match="not a member"):
+        committed.group_metadata()
+    with pytest.raises(InvalidGroupId, match="group_id"):
+        CommittedOffsets(cast(ClusterClient, Coordinator()), None).group_metadata()
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+async def test_a_consumer_wants_stable_offsets(level: str) -> None:
+    engine = Engine(ConsumerConfig(group_id="g", isolation_level=level))
+    coordinator = Coordinator()
+    coordinator.may_answer.set()
+    engine.committed._cluster = cast(ClusterClient, coordinator)
+    assert await engine.committed.fetch([AT], timeout_s=5) == {AT: None}
+    assert [cast(Any, request).require_stable for request in coordinator.requests] == [True]

@@ -40,6 +40,16 @@ def test_a_future_returns_where_the_record_was_stored(cluster: ToyCluster) -> No
     assert second.topic_partition == ("t", 1)
 
 
+def test_a_future_has_the_time_of_the_append_where_the_topic_gives_it(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    cluster.partitions["t", 0].append_ms = 77
+    with Producer(linger_ms=20, **cluster.options) as producer:
+        sent = [producer.send("t", b"a", timestamp_ms=number) for number in range(3)]
+        assert [future.result(10).timestamp_ms for future in sent] == [77, 77, 77]
+        cluster.partitions["t", 0].append_ms = -1
+        assert producer.send("t", b"a", timestamp_ms=5).result(10).timestamp_ms == 5
+
+
 def test_keys_headers_and_tombstones_arrive(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     with Producer(**cluster.options) as producer:

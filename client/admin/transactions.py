@@ -1,0 +1,258 @@
+"""Transactions from a client's side: listing, describing and ending them, and finding those that hang.
+
+The part of `AsyncAdmin` for transactions. May touch: the network through `ClusterClient`, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from raylog.client.admin.groups import AT_ONCE, keys_of_each_coordinator
+from raylog.client.cluster.cluster_client import TRANSACTION, ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.core.errors import InvalidTxnState, RaylogError, TransactionalIdNotFound
+from raylog.core.ids import LATEST, TopicPartition
+from raylog.protocol.replica import (
+    DESCRIBE_PRODUCERS,
+    WRITE_TXN_MARKERS,
+    DescribeProducersRequest,
+    WriteTxnMarkersRequest,
+)
+from raylog.protocol.transactions import (
+    DESCRIBE_TRANSACTION,
+    INIT_TRANSACTIONS,
+    LIST_TRANSACTIONS,
+    DescribeTransactionRequest,
+    InitTransactionsRequest,
+    ListTransactionsRequest,
+)
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+LONGEST_TRANSACTION_MS = 900_000
+"""Default of `transaction.max.timeout.ms`: a transaction that is open for longer hangs, or has been prepared."""
+_BY_ADMINISTRATOR = -1
+_FENCING_TIMEOUT_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """One transactional id in a list; `state` as in Kafka: Empty, Ongoing, PrepareCommit, ..."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """One transactional id and its transaction. Times in milliseconds; None: it does not time out, none is open."""
+
+    transactional_id: str
+    coordinator: int
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int | None
+    started_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """A producer that a partition knows. `txn_start_offset`: of its open transaction's first record; None = none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    txn_start_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """An open transaction in a partition that its coordinator knows nothing of: it would stay open for good."""
+
+    partition: TopicPartition
+    producer: ProducerDescription
+
+
+class AsyncTransactionAdmin:
+    """Transaction methods of `AsyncAdmin`."""
+
+    cluster: ClusterClient
+
+    async def list_transactions(
+        self, states: Iterable[str] = (), *, longer_than_ms: int | None = None, timeout_s: float = 30.0
+    ) -> list[TransactionListing]:
+        """All transactional ids, sorted; only those in one of `states`, and open for `longer_than_ms`, if given."""
+        deadline = Deadline(timeout_s)
+        await self.cluster.refresh((TRANSACTIONS_TOPIC,), timeout_s=deadline.left_s)
+        topic = self.cluster.metadata.topic(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return []  # no producer has had a transactional id yet
+        at_once = asyncio.Semaphore(AT_ONCE)
+        request = ListTransactionsRequest(sorted(states), -1 if longer_than_ms is None else longer_than_ms)
+
+        async def of(partition: int, key: str) -> list[TransactionListing]:
+            if not await self._was_written(partition, deadline):
+                return []
+            async with at_once:
+                rows = await self.cluster.call_coordinator(
+                    key, LIST_TRANSACTIONS, request, timeout_s=deadline.left_s, kind=TRANSACTION
+                )
+            return [TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows]
+
+        keys = keys_of_each_coordinator(len(topic.partitions))
+        found = await asyncio.gather(*(of(*each) for each in enumerate(keys)))
+        return sorted((row for rows in found for row in rows), key=lambda row: row.transactional_id)
+
+    async def _was_written(self, partition: int, deadline: Deadline) -> bool:
+        """Whether a coordinator has ever written to its partition, which wakes nothing; True if it is not known."""
+        try:
+            limit_s = deadline.left_s / 2
+            end = await self.cluster.list_offset((TRANSACTIONS_TOPIC, partition), LATEST, timeout_s=limit_s)
+        except RaylogError:
+            return True
+        return end.offset > 0
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_s: float = 30.0
+    ) -> dict[str, TransactionDescription]:
+        """These transactional ids as they are now. Raises TransactionalIdNotFound."""
+        wanted = list(transactional_ids)
+        found = await asyncio.gather(*(self._describe(each, timeout_s) for each in wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _describe(self, transactional_id: str, timeout_s: float) -> TransactionDescription:
+        found = await self.cluster.call_coordinator(
+            transactional_id,
+            DESCRIBE_TRANSACTION,
+            DescribeTransactionRequest(transactional_id),
+            timeout_s=timeout_s,
+            kind=TRANSACTION,
+        )
+        return TransactionDescription(
+            found.transactional_id,
+            found.coordinator,
+            found.state,
+            found.producer_id,
+            found.producer_epoch,
+            None if found.timeout_ms < 0 else found.timeout_ms,
+            None if found.started_ms < 0 else found.started_ms,
+            tuple(sorted(TopicPartition(row.topic, row.partition) for row in found.partitions)),
+            tuple(sorted(found.groups)),
+        )
+
+    async def describe_producers(
+        self, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0
+    ) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
+        """The idempotent and transactional producers that each partition knows. Raises UnknownTopicOrPartition."""
+        wanted = [TopicPartition(*each) for each in partitions]
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def of(where: TopicPartition) -> tuple[ProducerDescription, ...]:
+            async with at_once:
+                rows, _ = await self.cluster.call_leader(
+                    *where, DESCRIBE_PRODUCERS, DescribeProducersRequest, timeout_s=timeout_s
+                )
+            return tuple(
+                ProducerDescription(
+                    row.producer_id,
+                    row.producer_epoch,
+                    row.last_sequence,
+                    row.last_timestamp,
+                    row.coordinator_epoch,
+                    None if row.txn_start_offset < 0 else row.txn_start_offset,
+                )
+                for row in rows
+            )
+
+        found = await asyncio.gather(*(of(each) for each in wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def fence_producers(self, transactional_ids: Iterable[str], *, timeout_s: float = 30.0) -> None:
+        """Fence the producers of these ids: their next call raises ProducerFenced. Open and prepared ones are aborted.
+
+        Raises TransactionalIdNotFound for an id that has no producer.
+        """
+        wanted = list(transactional_ids)
+        await self.describe_transactions(wanted, timeout_s=timeout_s)  # an unknown id would be created
+        for each in wanted:
+            request = InitTransactionsRequest(each, _FENCING_TIMEOUT_MS)
+            await self.cluster.call_coordinator(each, INIT_TRANSACTIONS, request, timeout_s=timeout_s, kind=TRANSACTION)
+
+    async def abort_transaction(self, partition: tuple[str, int], producer_id: int, *, timeout_s: float = 30.0) -> None:
+        """Abort the open transaction of a producer in one partition, without its coordinator: one that hangs.
+
+        Raises InvalidTxnState when none is open there. To abort a transaction that does not hang: `fence_producers`.
+        """
+        deadline = Deadline(timeout_s)
+        where = TopicPartition(*partition)
+        known = (await self.describe_producers([where], timeout_s=deadline.left_s))[where]
+        producer = next((each for each in known if each.producer_id == producer_id), None)
+        if producer is None or producer.txn_start_offset is None:
+            raise InvalidTxnState(f"Producer {producer_id} has no open transaction in {where}; nothing was aborted.")
+        epoch = producer.producer_epoch + 1
+        limit_ms = max(1, int(deadline.left_s * 1000 - min(500.0, deadline.left_s * 100)))
+
+        def request(topic_id: str, number: int, leader_epoch: int) -> WriteTxnMarkersRequest:
+            return WriteTxnMarkersRequest(
+                topic_id, number, leader_epoch, producer_id, epoch, _BY_ADMINISTRATOR, False, limit_ms
+            )
+
+        await self.cluster.call_leader(*where, WRITE_TXN_MARKERS, request, timeout_s=deadline.left_s)
+
+    async def find_hanging_transactions(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        longer_than_ms: int = LONGEST_TRANSACTION_MS,
+        timeout_s: float = 60.0,
+    ) -> list[HangingTransaction]:
+        """Transactions whose last record is older than `longer_than_ms`, and which no coordinator will end.
+
+        They hold readers of committed records back; `abort_transaction` ends them. Looks at these topics, at all of the
+        users' when none is named; wakes none of their partitions.
+        """
+        deadline = Deadline(timeout_s)
+        await self.cluster.refresh(None, timeout_s=deadline.left_s)
+        metadata = self.cluster.metadata
+        names = [info.name for info in metadata.topics.values() if not info.internal] if topics is None else topics
+        partitions = [
+            TopicPartition(info.name, row.partition)
+            for info in [await self.cluster.topic(name, timeout_s=deadline.left_s) for name in names]
+            for row in info.partitions
+            if not row.is_asleep  # else it has none open: a partition does not sleep before the end
+        ]
+        before_ms = int(time.time() * 1000) - longer_than_ms
+        suspects = [
+            HangingTransaction(where, producer)
+            for where, known in (await self.describe_producers(partitions, timeout_s=deadline.left_s)).items()
+            for producer in known
+            if producer.txn_start_offset is not None and producer.last_timestamp_ms <= before_ms
+        ]
+        if not suspects:
+            return []
+        owned = await self._owned({each.producer.producer_id for each in suspects}, deadline)
+        return sorted(
+            (each for each in suspects if (each.partition, each.producer.producer_id) not in owned),
+            key=lambda each: (each.partition, each.producer.producer_id),
+        )
+
+    async def _owned(self, producer_ids: set[int], deadline: Deadline) -> set[tuple[TopicPartition, int]]:
+        """The partitions that coordinators hold in the transactions of these producers."""
+        listed = await self.list_transactions(timeout_s=deadline.left_s)
+        owned: set[tuple[TopicPartition, int]] = set()
+        for row in listed:
+            if row.producer_id in producer_ids:
+                try:
+                    found = await self._describe(row.transactional_id, deadline.left_s)
+                except TransactionalIdNotFound:
+                    continue  # it has expired since it was listed
+                owned |= {(where, found.producer_id) for where in found.partitions}
+        return owned

@@ -1,0 +1,186 @@
+"""The calls of transactions, of both producers: `Producer` and `AsyncProducer` inherit them.
+
+May touch: the network, through the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+from raylog.client.arguments import checked_partition
+from raylog.client.consumer.committed_offsets import checked_offset
+from raylog.client.producer.engine import Engine
+from raylog.client.runtime import Runtime
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
+from raylog.core.ids import TopicPartition
+
+Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+
+
+class AsyncTransactions:
+    """Transactions of an `AsyncProducer` with a transactional id.
+
+    Every `timeout` is in seconds; None: `max_block_ms`. A call that raises RequestTimedOut may be repeated. A call that
+    is not legal now raises InvalidTxnState, which names the legal ones; after a failed record or request every call but
+    `abort_transaction()` raises TransactionAbortable; ProducerFenced means that this producer is at its end.
+    """
+
+    _engine: Engine
+
+    async def init_transactions(
+        self,
+        keep_prepared_txn: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109  # the name users know
+    ) -> PreparedTxnState | None:
+        """Fence other producers of this id and end what they left open; once, before the first transaction.
+
+        With `keep_prepared_txn` an open transaction is kept for `complete_transaction()`, and its name is returned.
+        """
+        return await self._engine.transactions.initialize(keep_prepared=keep_prepared_txn, timeout_s=timeout)
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on is committed or aborted together."""
+        await self._engine.transactions.begin()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Offsets,
+        group_metadata: ConsumerGroupMetadata,
+        timeout: float | None = None,  # noqa: ASYNC109  # the name users know
+    ) -> None:
+        """Commit a group's offsets (of the next records to read) with the transaction: all, or none of it.
+
+        `group_metadata` comes from `consumer.group_metadata()`, of a consumer with `enable_auto_commit=False`. Raises
+        CommitFailed when that consumer has lost its partitions: the transaction has to be aborted then.
+        """
+        await self._engine.transactions.send_offsets(_checked_offsets(offsets), _checked_group(group_metadata), timeout)
+
+    async def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:  # noqa: ASYNC109
+        """Store everything that was sent, and leave the outcome open; returns the name of the transaction (KIP-939).
+
+        `complete_transaction()` ends it, here or in another producer of this id, at any time. Needs
+        `transaction_two_phase_commit_enable`.
+        """
+        return await self._engine.transactions.prepare(timeout)
+
+    async def complete_transaction(
+        self,
+        prepared_state: PreparedTxnState,
+        timeout: float | None = None,  # noqa: ASYNC109  # the name users know
+    ) -> bool:
+        """Commit the prepared transaction if this is its name, else abort it; returns whether it was committed."""
+        return await self._engine.transactions.complete(prepared_state, timeout)
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Wait until everything sent is stored, and commit it. Raises TransactionAbortable if something has failed."""
+        await self._engine.transactions.commit(timeout)
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Abort: readers of committed records never see what was sent. What is not sent yet fails."""
+        await self._engine.transactions.abort(timeout)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction as an `async with` block: committed at its end, aborted when it raises."""
+        await self.begin_transaction()
+        try:
+            yield
+        except BaseException:  # whatever ends the block, an interrupt too
+            await self._abort_if_possible()
+            raise
+        try:
+            await self.commit_transaction()
+        except BaseException:  # the commit has failed, or was interrupted
+            await self._abort_if_possible()
+            raise
+
+    async def _abort_if_possible(self) -> None:
+        if self._engine.transactions.may_abort:
+            await self.abort_transaction()
+
+
+class Transactions:
+    """Transactions of a `Producer` with a transactional id.
+
+    Every `timeout` is in seconds; None: `max_block_ms`. A call that raises RequestTimedOut may be repeated. A call that
+    is not legal now raises InvalidTxnState, which names the legal ones; after a failed record or request every call but
+    `abort_transaction()` raises TransactionAbortable; ProducerFenced means that this producer is at its end.
+    """
+
+    _engine: Engine
+    _runtime: Runtime
+
+    def init_transactions(
+        self, keep_prepared_txn: bool = False, timeout: float | None = None
+    ) -> PreparedTxnState | None:
+        """Fence other producers of this id and end what they left open; once, before the first transaction.
+
+        With `keep_prepared_txn` an open transaction is kept for `complete_transaction()`, and its name is returned.
+        """
+        transactions = self._engine.transactions
+        return self._runtime.run(transactions.initialize(keep_prepared=keep_prepared_txn, timeout_s=timeout))
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on is committed or aborted together."""
+        self._runtime.run(self._engine.transactions.begin())
+
+    def send_offsets_to_transaction(
+        self, offsets: Offsets, group_metadata: ConsumerGroupMetadata, timeout: float | None = None
+    ) -> None:
+        """Commit a group's offsets (of the next records to read) with the transaction: all, or none of it.
+
+        `group_metadata` comes from `consumer.group_metadata()`, of a consumer with `enable_auto_commit=False`. Raises
+        CommitFailed when that consumer has lost its partitions: the transaction has to be aborted then.
+        """
+        checked, group = _checked_offsets(offsets), _checked_group(group_metadata)
+        self._runtime.run(self._engine.transactions.send_offsets(checked, group, timeout))
+
+    def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:
+        """Store everything that was sent, and leave the outcome open; returns the name of the transaction (KIP-939).
+
+        `complete_transaction()` ends it, here or in another producer of this id, at any time. Needs
+        `transaction_two_phase_commit_enable`.
+        """
+        return self._runtime.run(self._engine.transactions.prepare(timeout))
+
+    def complete_transaction(self, prepared_state: PreparedTxnState, timeout: float | None = None) -> bool:
+        """Commit the prepared transaction if this is its name, else abort it; returns whether it was committed."""
+        return self._runtime.run(self._engine.transactions.complete(prepared_state, timeout))
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Wait until everything sent is stored, and commit it. Raises TransactionAbortable if something has failed."""
+        self._runtime.run(self._engine.transactions.commit(timeout))
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Abort: readers of committed records never see what was sent. What is not sent yet fails."""
+        self._runtime.run(self._engine.transactions.abort(timeout))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction as a `with` block: committed at its end, aborted when it raises."""
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException:  # whatever ends the block, an interrupt too
+            self._abort_if_possible()
+            raise
+        try:
+            self.commit_transaction()
+        except BaseException:  # the commit has failed, or was interrupted
+            self._abort_if_possible()
+            raise
+
+    def _abort_if_possible(self) -> None:
+        if self._engine.transactions.may_abort:
+            self.abort_transaction()
+
+
+def _checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {(at := checked_partition(each)): checked_offset(at, offset) for each, offset in offsets.items()}
+
+
+def _checked_group(group: ConsumerGroupMetadata) -> ConsumerGroupMetadata:
+    if not isinstance(group, ConsumerGroupMetadata):
+        raise TypeError(f"The group must be what consumer.group_metadata() returns, not {group!r:.100}.")
+    return group

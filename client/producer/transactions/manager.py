@@ -1,0 +1,325 @@
+"""`TransactionManager`: begins, fills and ends the transactions of one producer. Owned by the engine, on its loop.
+
+The user's calls run one at a time. Deliveries call it before their first batch to a partition (`may_send`): it adds all
+partitions that wait to the transaction in one request, and lets the sender look again. A batch that fails makes the
+transaction abortable; batches that are not sent yet fail with it. May touch: the network through `CoordinatorCalls`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline, now_s
+from raylog.client.cluster.failures import as_raylog_error
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.transactions.coordinator import FATAL, CoordinatorCalls
+from raylog.client.producer.transactions.state import Call, Identity, Status, TransactionState
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
+from raylog.core.errors import (
+    ClientClosed,
+    CommitFailed,
+    FencedInstanceId,
+    IllegalGeneration,
+    InvalidTxnState,
+    RaylogError,
+    RebalanceInProgress,
+    RequestTimedOut,
+    TransactionAborted,
+    UnknownMemberId,
+)
+from raylog.core.ids import TopicPartition
+
+TIMED = {
+    Call.INIT: "txn-init-time-ns-total",
+    Call.BEGIN: "txn-begin-time-ns-total",
+    Call.SEND_OFFSETS: "txn-send-offsets-time-ns-total",
+    Call.PREPARE: "txn-prepare-time-ns-total",
+    Call.COMMIT: "txn-commit-time-ns-total",
+    Call.ABORT: "txn-abort-time-ns-total",
+}
+"""Calls whose time is counted, and Kafka's names for the sums."""
+ABORT_AT_CLOSE_S = 5.0
+"""How long a producer that is closed tries to abort its open transaction; later its timeout does."""
+_LOST_MEMBERS = (IllegalGeneration, UnknownMemberId, FencedInstanceId, RebalanceInProgress)
+
+
+class Sending(Protocol):
+    """What the manager needs of the sender."""
+
+    def refuse(self, error: RaylogError) -> None:
+        """Let every `send()` raise this error."""
+
+    def accept(self) -> None:
+        """Take records again."""
+
+    def drop_unsent(self, error: RaylogError) -> None:
+        """Fail every batch without a request in flight."""
+
+    def abandon(self, error: RaylogError) -> object:
+        """Fail everything, and every later `send()`."""
+
+    def look_again(self) -> None:
+        """Schedule a pass over all queues."""
+
+    async def flush(self) -> None:
+        """Wait until everything sent is stored or has failed."""
+
+
+class TransactionManager:
+    """The transactions of one producer."""
+
+    def __init__(
+        self, config: ProducerConfig, cluster: ClusterClient, sending: Sending, check_usable: Callable[[], None]
+    ) -> None:
+        """`check_usable` raises ClientClosed when the producer is not open."""
+        transactional_id = config.transactional_id
+        if transactional_id is None:
+            raise InvalidTxnState("This producer has no transactional_id; give it one to use transactions.")
+        self._sending = sending
+        self._check_usable = check_usable
+        self._default_s = config.max_block_ms / 1000
+        self._request_s = config.request_timeout_ms / 1000
+        self.state = TransactionState(transactional_id, two_phase_commit=config.transaction_two_phase_commit_enable)
+        self._coordinator = CoordinatorCalls(config, cluster, transactional_id)
+        self._one_call = asyncio.Lock()
+        self._taken_s = dict.fromkeys(TIMED, 0.0)
+        self._wanted: set[tuple[str, int]] = set()
+        """Partitions with batches, to be added to the transaction."""
+        self._adding: asyncio.Task[None] | None = None
+        self._refuse()
+
+    # Called by deliveries
+
+    @property
+    def identity(self) -> Identity:
+        """What the batches of the open transaction carry."""
+        return self.state.identity
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether a batch that was refused is not sent again."""
+        return self.state.gives_up
+
+    def may_send(self, topic: str, partition: int) -> bool:
+        """Whether batches may go to this partition now; if not, it is being added, and the sender will look again."""
+        state, where = self.state, (topic, partition)
+        if not state.is_sending:
+            return False
+        if where in state.partitions:
+            return True
+        if where not in self._wanted:
+            self._wanted.add(where)
+            if self._adding is None:
+                self._adding = asyncio.get_running_loop().create_task(self._add_partitions())
+        return False
+
+    def failed(self, error: RaylogError) -> None:
+        """A batch has failed: the transaction cannot be committed."""
+        if self.state.failed(error):
+            self._refuse()
+            # Later: the delivery that reports it is in the middle of its line.
+            asyncio.get_running_loop().call_soon(self._drop_unsent)
+
+    @property
+    def may_abort(self) -> bool:
+        """Whether `abort_transaction` is legal now. From any thread."""
+        return self.state.refusal(Call.ABORT) is None
+
+    # The user's calls
+
+    async def initialize(self, *, keep_prepared: bool, timeout_s: float | None) -> PreparedTxnState | None:
+        """`init_transactions`; the prepared transaction that was kept."""
+        async with self._call(Call.INIT, timeout_s) as deadline:
+            try:
+                identity, kept = await self._coordinator.initialize(deadline, keep_prepared=keep_prepared)
+            except RaylogError as error:
+                raise self._coordinator.public_error(error) from None
+            self.state.initialized(identity, kept)
+            self._refuse()
+            return kept
+
+    async def begin(self) -> None:
+        """`begin_transaction`; without a request: the first partition begins it at the coordinator."""
+        async with self._call(Call.BEGIN, None):
+            self.state.begin()
+            self._sending.accept()
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: ConsumerGroupMetadata,
+        timeout_s: float | None,
+    ) -> None:
+        """`send_offsets_to_transaction`."""
+        async with self._call(Call.SEND_OFFSETS, timeout_s) as deadline:
+            if not offsets:
+                return
+            state = self.state
+            try:
+                if group.group_id not in state.groups:
+                    await self._coordinator.add_group(state.identity, group.group_id, deadline)
+                    state.groups.add(group.group_id)
+                await self._coordinator.commit_offsets(state.identity, group, offsets, deadline)
+            except _LOST_MEMBERS as error:
+                raise self._aborting(
+                    CommitFailed(
+                        f"The offsets of group {group.group_id!r} cannot be committed with the transaction: its member "
+                        f"has lost its partitions ({error.message}). Abort the transaction, and poll again."
+                    )
+                ) from error
+            except RaylogError as error:
+                raise self._aborting(error) from None
+
+    async def prepare(self, timeout_s: float | None) -> PreparedTxnState:
+        """`prepare_transaction`: everything is stored, and the transaction waits for its end."""
+        async with self._call(Call.PREPARE, timeout_s) as deadline:
+            self._sending.refuse(InvalidTxnState("send() is not legal while the transaction is being prepared."))
+            try:
+                await self._stored(Call.PREPARE, deadline)
+            except RequestTimedOut:
+                self._sending.accept()  # it may be prepared again
+                raise
+            prepared = self.state.prepare()
+            self._refuse()
+            return prepared
+
+    async def complete(self, prepared: PreparedTxnState, timeout_s: float | None) -> bool:
+        """`complete_transaction`: commits if this is what was prepared, else aborts; whether it was committed."""
+        async with self._call(Call.COMPLETE, timeout_s) as deadline:
+            committed = self.state.prepared == prepared
+            await self._end(deadline, committed=committed)
+            return committed
+
+    async def commit(self, timeout_s: float | None) -> None:
+        """`commit_transaction`."""
+        async with self._call(Call.COMMIT, timeout_s) as deadline:
+            await self._end(deadline, committed=True)
+
+    async def abort(self, timeout_s: float | None) -> None:
+        """`abort_transaction`."""
+        async with self._call(Call.ABORT, timeout_s) as deadline:
+            await self._end(deadline, committed=False)
+
+    async def close(self, timeout_s: float) -> None:
+        """Abort what is open, as far as that is possible in this time; a prepared transaction stays."""
+        try:
+            async with asyncio.timeout(min(timeout_s, ABORT_AT_CLOSE_S)):
+                async with self._one_call:
+                    if self.state.refusal(Call.ABORT) is None and self.state.status is not Status.PREPARED:
+                        await self._end(Deadline(timeout_s), committed=False)
+        except (RaylogError, TimeoutError):
+            pass  # the transaction times out, or the next producer of its id ends it
+        finally:
+            if self._adding is not None:
+                self._adding.cancel()
+
+    # Ending
+
+    async def _end(self, deadline: Deadline, *, committed: bool) -> None:
+        state = self.state
+        call = Call.COMMIT if committed else Call.ABORT
+        state.ending(committed=committed)
+        self._refuse()
+        if not committed:
+            self._drop_unsent()
+        await self._stored(call, deadline)
+        try:
+            identity = state.identity
+            if state.is_begun:
+                identity = await self._coordinator.end(identity, deadline, committed=committed)
+        except RaylogError as error:
+            raise self._aborting(error) from None
+        state.ended(identity)
+        self._refuse()
+
+    async def _stored(self, call: Call, deadline: Deadline) -> None:
+        """Wait for what is in flight, and for the partitions that are being added. Raises if something has failed."""
+        state = self.state
+        try:
+            async with asyncio.timeout(deadline.left_s):
+                while not state.gives_up or state.status is Status.ABORTING:
+                    await self._sending.flush()
+                    if self._adding is None:
+                        break
+                    await asyncio.wait([self._adding])
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"{call.value}() of {state.transactional_id!r} could not wait for all records in flight; call it again."
+            ) from None
+        if state.status in (Status.ABORTABLE_ERROR, Status.FATAL_ERROR):
+            state.check(call)
+
+    # Partitions
+
+    async def _add_partitions(self) -> None:
+        state = self.state
+        try:
+            while state.is_sending and (wanted := sorted(self._wanted)):
+                await self._added(wanted)
+        except Exception as failure:  # any error: without an answer the batches would wait until they are late
+            self._aborting(as_raylog_error(failure))
+        finally:
+            self._adding = None
+            self._wanted.clear()
+        self._sending.look_again()
+
+    async def _added(self, wanted: list[tuple[str, int]]) -> None:
+        """Add partitions. Until it is answered it is not known whether the transaction has begun, so this goes on."""
+        while True:
+            try:
+                await self._coordinator.add_partitions(self.state.identity, wanted, Deadline(self._request_s))
+                break
+            except RaylogError as error:
+                if not error.retriable or self.state.status is Status.FATAL_ERROR or "topic" in error.details:
+                    raise
+        self.state.partitions.update(wanted)
+        self._wanted.difference_update(wanted)
+
+    # Errors
+
+    def _aborting(self, error: RaylogError) -> RaylogError:
+        """Take an error in: the producer is at its end, the transaction is, or the call may be repeated."""
+        error = self._coordinator.public_error(error)
+        if isinstance(error, FATAL):
+            self.state.failed_for_good(error)
+            self._sending.abandon(error)
+        elif isinstance(error, ClientClosed):
+            pass  # there will be no other call
+        elif (not error.retriable or self.state.status is Status.IN_TRANSACTION) and self.state.failed(error):
+            self._refuse()
+            self._drop_unsent()
+        return error
+
+    def _drop_unsent(self) -> None:
+        if self.state.gives_up:
+            self._sending.drop_unsent(
+                TransactionAborted("The record was not sent, because its transaction has failed or was aborted.")
+            )
+
+    def _refuse(self) -> None:
+        """Refuse records with the reason of this state."""
+        error = self.state.refusal(Call.SEND)
+        if error is not None:
+            self._sending.refuse(error)
+
+    @asynccontextmanager
+    async def _call(self, call: Call, timeout_s: float | None) -> AsyncIterator[Deadline]:
+        """One call of the user: legal now, behind the one before it, with a deadline."""
+        deadline = Deadline(self._default_s if timeout_s is None else timeout_s)
+        self._check_usable()
+        began_s = now_s()
+        try:
+            async with self._one_call:
+                self.state.check(call)
+                yield deadline
+        finally:
+            if call in TIMED:
+                self._taken_s[call] += now_s() - began_s
+
+    def metrics(self) -> dict[str, float]:
+        """Time that the user's calls took in all, by Kafka's names, in nanoseconds."""
+        return {name: self._taken_s[call] * 1e9 for call, name in TIMED.items()}

@@ -1,0 +1,178 @@
+"""The state of a transactional producer: which call is legal now, its identity, and what its transaction has in it.
+
+    uninitialized --init--> ready --begin--> in transaction --commit--> committing --> ready
+                                                   |------abort-----> aborting ----> ready
+                                                   |--prepare--> prepared --complete, commit, abort-->
+    in transaction, committing --a send fails--> abortable error --abort--> aborting
+    any --fenced--> fatal error
+
+A call that ran out of time may be repeated: the state stays. Pure; owned by `TransactionManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from raylog.client.types import PreparedTxnState
+from raylog.core.errors import InvalidTxnState, RaylogError, TransactionAbortable
+from raylog.core.invariants import require
+
+
+class Status(Enum):
+    """Where the producer is."""
+
+    UNINITIALIZED = "has not called init_transactions() yet"
+    READY = "has no transaction open"
+    IN_TRANSACTION = "has a transaction open"
+    PREPARED = "has a prepared transaction, which waits for its end"
+    COMMITTING = "has begun to commit its transaction"
+    ABORTING = "has begun to abort its transaction"
+    ABORTABLE_ERROR = "has a transaction that cannot be committed"
+    FATAL_ERROR = "can do nothing any more"
+
+
+class Call(Enum):
+    """The calls of the user; the values are the names of the methods."""
+
+    INIT = "init_transactions"
+    BEGIN = "begin_transaction"
+    SEND = "send"
+    SEND_OFFSETS = "send_offsets_to_transaction"
+    PREPARE = "prepare_transaction"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+    COMPLETE = "complete_transaction"
+
+
+LEGAL: Final[Mapping[Status, tuple[Call, ...]]] = {
+    Status.UNINITIALIZED: (Call.INIT,),
+    Status.READY: (Call.BEGIN,),
+    Status.IN_TRANSACTION: (Call.SEND, Call.SEND_OFFSETS, Call.COMMIT, Call.ABORT, Call.PREPARE),
+    Status.PREPARED: (Call.COMPLETE, Call.COMMIT, Call.ABORT),
+    Status.COMMITTING: (Call.COMMIT,),
+    Status.ABORTING: (Call.ABORT,),
+    Status.ABORTABLE_ERROR: (Call.ABORT,),
+    Status.FATAL_ERROR: (),
+}
+"""The calls that may come next; every other one is refused."""
+
+
+class Identity(NamedTuple):
+    """What a producer's batches carry: another epoch in each transaction (KIP-890)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+UNKNOWN: Final = Identity(-1, -1)
+
+
+class TransactionState:
+    """One producer's state."""
+
+    def __init__(self, transactional_id: str, *, two_phase_commit: bool = False) -> None:
+        self.transactional_id = transactional_id
+        self._two_phase_commit = two_phase_commit
+        self.status = Status.UNINITIALIZED
+        self.identity = UNKNOWN
+        self.partitions: set[tuple[str, int]] = set()
+        """Those that the coordinator has added to the open transaction."""
+        self.groups: set[str] = set()
+        """Groups whose offsets are committed with it, added likewise."""
+        self.prepared: PreparedTxnState | None = None
+        """The name of the prepared transaction; None = none is prepared."""
+        self.cause: RaylogError | None = None
+        """Why the state is an error."""
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether batches may be sent: they belong to a transaction that is not being given up."""
+        return self.status in (Status.IN_TRANSACTION, Status.COMMITTING)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether a batch that was refused is not sent again."""
+        return self.status in (Status.ABORTING, Status.ABORTABLE_ERROR, Status.FATAL_ERROR)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the coordinator knows of the transaction, so that it has to end it."""
+        was_kept = self.prepared is not None and self.prepared.producer_id >= 0
+        return bool(self.partitions or self.groups) or was_kept
+
+    def refusal(self, call: Call) -> RaylogError | None:
+        """The error of a call that is not legal now, with the ones that are; None = it is legal."""
+        if call in LEGAL[self.status]:
+            if call is Call.PREPARE and not self._two_phase_commit:
+                return InvalidTxnState(
+                    "prepare_transaction() needs transaction_two_phase_commit_enable=True: a transaction that is "
+                    "prepared must not time out."
+                )
+            return None
+        if self.status is Status.FATAL_ERROR and self.cause is not None:
+            return type(self.cause)(self.cause.message)
+        if self.status is Status.ABORTABLE_ERROR and self.cause is not None:
+            return TransactionAbortable(
+                f"The transaction of {self.transactional_id!r} cannot be committed, because something in it failed: "
+                f"{self.cause.message} Call abort_transaction(), then begin another one."
+            )
+        legal = [f"{each.value}()" for each in LEGAL[self.status]]
+        named = legal[0] if len(legal) == 1 else f"{', '.join(legal[:-1])} or {legal[-1]}"
+        return InvalidTxnState(
+            f"{call.value}() is not legal now: the producer {self.transactional_id!r} {self.status.value}. Legal now: "
+            f"{named}."
+        )
+
+    def check(self, call: Call) -> None:
+        """Raise InvalidTxnState, TransactionAbortable or the fatal error unless the call is legal now."""
+        error = self.refusal(call)
+        if error is not None:
+            raise error
+
+    # Changes; each follows a `check`
+
+    def initialized(self, identity: Identity, kept: PreparedTxnState | None) -> None:
+        """The coordinator has given an identity; it has kept a prepared transaction, or none is open."""
+        require(self.status is Status.UNINITIALIZED, "a producer is initialized once")
+        self.identity = identity
+        self.prepared = kept
+        self.status = Status.READY if kept is None else Status.PREPARED
+
+    def begin(self) -> None:
+        """A transaction begins; the coordinator learns of it with its first partition or group."""
+        require(self.status is Status.READY and not self.is_begun, "a transaction begins behind the end of another")
+        self.status = Status.IN_TRANSACTION
+
+    def prepare(self) -> PreparedTxnState:
+        """Everything sent is stored; the name of the transaction."""
+        require(self.status is Status.IN_TRANSACTION, "an open transaction is prepared")
+        self.prepared = PreparedTxnState(*self.identity) if self.is_begun else PreparedTxnState()
+        self.status = Status.PREPARED
+        return self.prepared
+
+    def ending(self, *, committed: bool) -> None:
+        """The end was requested: nothing more comes into the transaction."""
+        self.status = Status.COMMITTING if committed else Status.ABORTING
+
+    def ended(self, identity: Identity) -> None:
+        """The end is decided; the next transaction has another identity."""
+        require(self.status in (Status.COMMITTING, Status.ABORTING), "only an end that was requested is decided")
+        self.identity = identity
+        self.partitions.clear()
+        self.groups.clear()
+        self.prepared = self.cause = None
+        self.status = Status.READY
+
+    def failed(self, error: RaylogError) -> bool:
+        """Something in the transaction has failed; True when it can be committed no more because of this."""
+        if not self.is_sending:
+            return False
+        self.status, self.cause = Status.ABORTABLE_ERROR, error
+        return True
+
+    def failed_for_good(self, error: RaylogError) -> None:
+        """The producer can do nothing any more; the first such error stays."""
+        if self.status is not Status.FATAL_ERROR:
+            self.status, self.cause = Status.FATAL_ERROR, error

@@ -4,7 +4,7 @@
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
 #   make lint        only the checks, without the tests
 #   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
-#   make chaos       inject faults under load (processes, Ray nodes, the network): make chaos MINUTES=2 SEED=1
+#   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #   make chaos-figures     measure the time until partitions have a leader again
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and

@@ -1,6 +1,7 @@
 """The command behind ``make chaos``: injure clusters under load, and judge what their clients saw.
 
-Three parts, each in a process of its own: the processes of one Ray node, whole Ray nodes, the network between nodes.
+Four parts, each in a process of its own: the processes of one Ray node, whole Ray nodes, the network between nodes,
+and copies in transactions on one Ray node.
 Exits with 0 only when every part that could run PASSED. A part that did not pass is kept, with its history, the
 processes' logs and the data.
 """
@@ -21,7 +22,7 @@ from tests.chaos.arena import PARTS, LeftOut
 from tests.chaos.evidence.checker import Verdict
 from tests.chaos.evidence.report import as_plain, summary, table
 
-SHARES: Final = {"processes": 0.6, "nodes": 0.2, "network": 0.2}
+SHARES: Final = {"processes": 0.4, "nodes": 0.2, "network": 0.2, "copies": 0.2}
 """Relative to the minutes. A node takes longer to return, so its part has fewer faults in its time."""
 END_S: Final = 60.0
 
@@ -81,10 +82,12 @@ def _wait(command: list[str]) -> int:
 
 
 def _one_part(options: argparse.Namespace, given: list[str]) -> int:
-    from tests.chaos.run import Options, run  # Ray reads its environment when it is imported
+    from tests.chaos.copies.run import CopiesRun
+    from tests.chaos.run import Options, Run, run  # Ray reads its environment when it is imported
 
     try:
         result = run(
+            CopiesRun if options.only == "copies" else Run,
             Options(
                 part=options.only,
                 minutes=options.minutes,
@@ -96,9 +99,10 @@ def _one_part(options: argparse.Namespace, given: list[str]) -> int:
                 faults=tuple(options.faults.split(",")) if options.faults else (),
                 each_once=options.each_once,
                 storm=options.storm,
+                table=options.table,
                 out=options.out,
                 keep=options.keep,
-            )
+            ),
         )
     except LeftOut as reason:
         print(f"{options.only}: {reason}", flush=True)
@@ -126,7 +130,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--only", choices=PARTS, help="one part instead of all three")
+    parser.add_argument("--only", choices=PARTS, help="one part instead of all")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long faults are injected (default 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule and of the clients (default 1)")
     parser.add_argument("--brokers", type=int, default=3)
@@ -136,6 +140,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--faults", default="", help="kinds to draw from, by commas (with --only; default: all)")
     parser.add_argument("--each-once", action="store_true", help="each kind once in the order given, and no longer")
     parser.add_argument("--storm", action="store_true", help="do not wait until all is whole between two faults")
+    parser.add_argument("--table", action="store_true", help="also write to a compacted topic, and judge it")
     parser.add_argument("--json", type=Path, help="also write the report there")
     parser.add_argument("--out", type=Path, help="folder for what a failed run leaves (default: a temporary one)")
     parser.add_argument("--keep", action="store_true", help="keep it also when the run passed")
@@ -159,6 +164,10 @@ def known_faults(part: str | None) -> tuple[str, ...]:
         from tests.chaos.injuries.nodes import NODE_FAULTS
 
         return NODE_FAULTS
+    if part == "copies":
+        from tests.chaos.copies.strikes import COPIES_FAULTS
+
+        return COPIES_FAULTS
     if part == "network":
         from tests.chaos.injuries.network import NETWORK_FAULTS
 

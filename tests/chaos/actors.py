@@ -29,6 +29,7 @@ STRANDED_S: Final = (0.5, 2.0)
 LONG_PAUSE_S: Final = (8.0, 10.0)
 SIDE_PARTITIONS: Final = 2
 SIDE_WITHIN_S: Final = 60.0
+COORDINATORS: Final = ("group-coordinator-", "transaction-coordinator-")
 
 
 class RayActors:
@@ -97,7 +98,8 @@ class RayActors:
             time.sleep(sight.LOOK_S)
         raise NoTarget(role)
 
-    def _actor(self, name: str) -> tuple[str, int]:
+    def actor(self, name: str) -> tuple[str, int]:
+        """Return an actor's name and process id. Raises NoTarget."""
         deadline_s = time.monotonic() + TARGET_WITHIN_S
         while time.monotonic() < deadline_s:
             pid = sight.pid_of(name)
@@ -110,13 +112,13 @@ class RayActors:
         names = sight.actor_names("group-coordinator-")
         if not names:
             raise NoTarget("no group coordinator runs")
-        return self._actor(names[0])
+        return self.actor(names[0])
 
     def _broker(self, rng: random.Random) -> tuple[str, int]:
         names = sight.actor_names("broker-")
         if not names:
             raise NoTarget("no broker runs")
-        return self._actor(rng.choice(names))
+        return self.actor(rng.choice(names))
 
     # Faults
 
@@ -128,12 +130,14 @@ class RayActors:
         except ProcessLookupError:
             raise NoTarget(f"process {pid} has ended") from None
 
-    def _kill(self, *targets: tuple[str, int]) -> Injected:
+    def kill(self, *targets: tuple[str, int]) -> Injected:
+        """SIGKILL processes; the fault is over when all actors answer from others."""
         for _, pid in targets:
             self._signal(pid, signal.SIGKILL)
         return Injected(" + ".join(name for name, _ in targets), _replaced(*targets))
 
-    def _pause(self, target: tuple[str, int], hold_s: float) -> Injected:
+    def pause(self, target: tuple[str, int], hold_s: float) -> Injected:
+        """SIGSTOP a process for a time."""
         name, pid = target
         self._signal(pid, signal.SIGSTOP)
         self._paused.add(pid)
@@ -148,11 +152,11 @@ class RayActors:
 
     def kill_leader(self, rng: random.Random) -> Injected:
         """SIGKILL the process of a leader."""
-        return self._kill(self._replica(rng, "leader"))
+        return self.kill(self._replica(rng, "leader"))
 
     def kill_follower(self, rng: random.Random) -> Injected:
         """SIGKILL the process of a follower."""
-        return self._kill(self._replica(rng, "follower"))
+        return self.kill(self._replica(rng, "follower"))
 
     def kill_partition(self, rng: random.Random) -> Injected:
         """SIGKILL all replicas of a partition at once: acknowledged records are on disk."""
@@ -164,26 +168,26 @@ class RayActors:
         ]
         if not targets:
             raise NoTarget("no replica answers")
-        return self._kill(*targets)
+        return self.kill(*targets)
 
     def kill_controller(self, _: random.Random) -> Injected:
         """SIGKILL the controller's process."""
-        return self._kill(self._actor(CONTROLLER))
+        return self.kill(self.actor(CONTROLLER))
 
     def kill_coordinator(self, _: random.Random) -> Injected:
         """SIGKILL a group coordinator's process."""
-        return self._kill(self._coordinator())
+        return self.kill(self._coordinator())
 
     def kill_broker(self, rng: random.Random) -> Injected:
         """SIGKILL a broker actor's process; its replicas keep running."""
-        return self._kill(self._broker(rng))
+        return self.kill(self._broker(rng))
 
     def kill_spare(self, rng: random.Random) -> Injected:
         """SIGKILL a spare, a process that waits to become a replica."""
         names = sight.spares()
         if not names:
             raise NoTarget("there is no spare")
-        return self._kill(self._actor(rng.choice(names)))
+        return self.kill(self.actor(rng.choice(names)))
 
     def make_topic(self, rng: random.Random) -> Injected:
         """Make another topic, write to each partition and delete it, concurrently with other faults.
@@ -237,11 +241,11 @@ class RayActors:
 
     def pause_leader(self, rng: random.Random) -> Injected:
         """SIGSTOP a leader for 1 to 5 s: it wakes as a zombie if another was elected meanwhile."""
-        return self._pause(self._replica(rng, "leader"), rng.uniform(*PAUSE_S))
+        return self.pause(self._replica(rng, "leader"), rng.uniform(*PAUSE_S))
 
     def hang_leader(self, rng: random.Random) -> Injected:
         """SIGSTOP a leader for 8 to 10 s: long enough to see whether clients continue with its successor."""
-        return self._pause(self._replica(rng, "leader"), rng.uniform(*LONG_PAUSE_S))
+        return self.pause(self._replica(rng, "leader"), rng.uniform(*LONG_PAUSE_S))
 
     def strand_leader(self, rng: random.Random) -> Injected:
         """SIGSTOP all followers of a partition, a little later SIGKILL its leader, then continue the followers.
@@ -285,18 +289,18 @@ class RayActors:
 
     def pause_follower(self, rng: random.Random) -> Injected:
         """SIGSTOP a follower for 1 to 5 s."""
-        return self._pause(self._replica(rng, "follower"), rng.uniform(*PAUSE_S))
+        return self.pause(self._replica(rng, "follower"), rng.uniform(*PAUSE_S))
 
     def pause_controller(self, rng: random.Random) -> Injected:
         """SIGSTOP the controller for 1 to 5 s."""
-        return self._pause(self._actor(CONTROLLER), rng.uniform(*PAUSE_S))
+        return self.pause(self.actor(CONTROLLER), rng.uniform(*PAUSE_S))
 
     def ray_kill(self, rng: random.Random) -> Injected:
         """Have Ray kill an actor of any role and start it again."""
         import ray
 
-        names = sight.actor_names(f"replica:{self._topic}-", "group-coordinator-", "broker-", CONTROLLER)
-        target = self._actor(rng.choice(names)) if names else None
+        names = sight.actor_names(f"replica:{self._topic}-", *COORDINATORS, "broker-", CONTROLLER)
+        target = self.actor(rng.choice(names)) if names else None
         if target is None:
             raise NoTarget("no actor runs")
         ray.kill(sight.handle_of(target[0]), no_restart=False)

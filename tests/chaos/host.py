@@ -19,9 +19,10 @@ import msgspec
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
 from raylog.actors.broker.server import BrokerServer
 from raylog.actors.controller.server import ControllerServer
-from raylog.actors.groups.server import GroupCoordinatorServer
+from raylog.actors.coordinators.server import CoordinatorServer
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import broker_folder, replica_name
+from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
 from raylog.core.errors import ConnectionFailed, RaylogError
 from tests.chaos.injuries.namespace import end_with_parent, enter
@@ -75,7 +76,7 @@ class Host:
         self._broker: BrokerServer | None = None
         self._controller: ControllerServer | None = None
         self._replicas: dict[str, ReplicaServer] = {}
-        self._coordinators: dict[tuple[str, int], GroupCoordinatorServer] = {}
+        self._coordinators: dict[tuple[str, int], CoordinatorServer[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -215,7 +216,7 @@ class Host:
             logger.error("%s coordinator %d: %s", kind, index, reason)
             self._spawn(self._coordinator_again(kind, index))
 
-        server = GroupCoordinatorServer(
+        server = coordinator_server(
             CoordinatorSpec(
                 kind=kind,
                 index=index,

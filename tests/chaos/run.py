@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import raylog
+from raylog.core.errors import RaylogError
 from tests.chaos import sight
 from tests.chaos.arena import CLUSTER_CONFIG, PARTS, Arena, LeftOut, Setup
 from tests.chaos.evidence import logs
@@ -21,6 +22,7 @@ from tests.chaos.evidence.history import Fault, History
 from tests.chaos.evidence.report import Result
 from tests.chaos.injuries.faults import Nemesis, Schedule
 from tests.chaos.sight import wait_until
+from tests.chaos.table import COMPACTED, CONFIG, TABLE, Table
 from tests.chaos.workload import DELIVERY_TIMEOUT_MS, GROUP, MAX_MESSAGE_BYTES, READER, TOPIC, Workload
 
 PROGRESS_S: Final = 5.0
@@ -56,6 +58,8 @@ class Options:
     """Kinds to draw from; none = all that the part has."""
     each_once: bool = False
     """Inject each of these faults once, in the order given, instead of drawing for so many minutes."""
+    table: bool = False
+    """Also write to a compacted topic, whose replicas clean it all the time, and judge what is left of it."""
     storm: bool = False
     """Do not wait for the cluster to be whole between two faults."""
     out: Path | None = None
@@ -93,7 +97,7 @@ class Run:
             partitions=options.partitions,
             brokers=options.brokers,
             start_s=START_S,
-            config={**CLUSTER_CONFIG, "replica.spares": self._spares()},
+            config={**CLUSTER_CONFIG, "replica.spares": self._spares(), "log.cleaner.backoff.ms": 1_000},
         )
         full_disk = not options.faults or "full-disk" in options.faults
         try:
@@ -137,6 +141,11 @@ class Run:
                 config={"segment.bytes": SEGMENT_BYTES, "max.message.bytes": MAX_MESSAGE_BYTES},
                 timeout_s=START_S,
             )
+            if options.table:
+                admin.create_topic(
+                    TABLE, partitions=1, replication_factor=min(3, options.brokers), config=CONFIG, timeout_s=START_S
+                )
+        table = Table(options.seed, self._arena.clients) if options.table else None
         workload = Workload(
             self._history,
             seed=options.seed,
@@ -148,6 +157,8 @@ class Run:
         )
         nemesis = Nemesis(self._history, self._arena)
         workload.start()
+        if table is not None:
+            table.start()
         try:
             self._injure(nemesis)
         finally:
@@ -156,10 +167,23 @@ class Run:
         if not nemesis.wait_whole():
             self._hangs.append(f"the cluster did not become whole: {self._arena.missing()}")
         drained = self._drain(workload)
+        wrong = [] if table is None else self._judge_table(table)
         ends = self._ends(workload)
         self._phase = "stopping"
         self._arena.stop()
-        return self._judge(workload, ends, drained=drained)
+        return self._judge(workload, ends, wrong, drained=drained)
+
+    def _judge_table(self, table: Table) -> list[Anomaly]:
+        """End the table's writer, and read what is left of the table."""
+        self._phase = "reading the table"
+        if not table.end(2 * DELIVERY_TIMEOUT_MS / 1000):
+            self._hangs.append("the writer of the table did not end")
+        try:
+            wrong, remark = table.judge()
+        except RaylogError as error:
+            return [Anomaly("table not read", str(error))]
+        self._remarks.append(remark)
+        return [*wrong, *(Anomaly("client died", error) for error in table.errors)]
 
     def _spares(self) -> int:
         options = self._options
@@ -270,16 +294,18 @@ class Run:
                 )
         return found
 
-    def _judge(self, workload: Workload, ends: dict[logs.Place, logs.End], *, drained: bool) -> Result:
+    def _judge(
+        self, workload: Workload, ends: dict[logs.Place, logs.End], wrong: list[Anomaly], *, drained: bool
+    ) -> Result:
         self._phase = "judging"
         history = self._history
-        found = logs.read_logs(self._arena.directories(), values_of=TOPIC)
+        found = logs.read_logs(self._arena.directories(), values_of=TOPIC, compacted=COMPACTED)
         reads, holders = logs.as_reads(found, ends, TOPIC, history.shared)
         if not holders:
             self._doubts.append("no log on disk could be compared")
         seen = History(operations=[*history.operations, *reads])
         analysis: Analysis = analyse(seen, readers={GROUP: None, READER: None, **holders}, drained=drained)
-        for anomaly in logs.compare(found, ends):
+        for anomaly in (*wrong, *logs.compare(found, ends, COMPACTED)):
             analysis.add(anomaly)
         for error in workload.errors:
             analysis.add(Anomaly("client died", error))
@@ -329,9 +355,9 @@ class Run:
         shutil.rmtree(self._folder)
 
 
-def run(options: Options) -> Result:
+def run(kind: type[Run], options: Options) -> Result:
     """Do one run; raises :class:`LeftOut` where the part cannot run."""
     began_s = time.monotonic()
-    result = Run(options).run()
+    result = kind(options).run()
     result.remarks.append(f"seed {options.seed}, {time.monotonic() - began_s:.0f} s")
     return result

@@ -104,7 +104,11 @@ def missing(brokers: int) -> str:
     if lacking:
         return lacking
     silent = set(actor_names("replica:")) - set(replica_states())
-    silent |= {name for name in actor_names("broker-", "group-coordinator-") if pid_of(name) is None}
+    silent |= {
+        name
+        for name in actor_names("broker-", "group-coordinator-", "transaction-coordinator-")
+        if pid_of(name) is None
+    }
     return f"{', '.join(sorted(silent))} does not answer" if silent else ""
 
 

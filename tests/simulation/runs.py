@@ -22,21 +22,22 @@ from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
 from tests.simulation.quorum.disk import Broken
 from tests.simulation.quorum.play import play as play_quorum
 from tests.simulation.results import Result
-from tests.simulation.storage.runs import STORAGE, STORAGE_CLEANER, run_storage
+from tests.simulation.storage.runs import STORAGE_PROFILES, run_storage
 from tests.simulation.stories.stories import STORIES as SCRIPTS
 from tests.simulation.whole.plan import WHOLE_PROFILES
 from tests.simulation.whole.runs import run_whole
 from tests.simulation.world import Violation
 
 REBALANCE_STORM = "rebalance-storm"
+GROUP_TRANSACTIONS = "group-transactions"
 VOTERS = "voters"
 METADATA = "metadata"
 STORIES = "stories"
 """The scripted stories of partitions, one a seed, for what is too rare in random schedules."""
+_GROUPS = {REBALANCE_STORM: group_faults.draw, GROUP_TRANSACTIONS: group_faults.draw_transactions}
+"""The profiles of the group world, and what draws their options."""
 ALL = "all"
-ALL_PROFILES = tuple(
-    sorted((*PROFILES, METADATA, REBALANCE_STORM, STORAGE, STORAGE_CLEANER, STORIES, VOTERS, *WHOLE_PROFILES))
-)
+ALL_PROFILES = tuple(sorted((*PROFILES, *_GROUPS, METADATA, *STORAGE_PROFILES, STORIES, VOTERS, *WHOLE_PROFILES)))
 """Every profile of every world; ``all`` runs them one after another."""
 
 
@@ -54,14 +55,14 @@ def run_seed(
     """
     if profile in (VOTERS, METADATA):
         return _run_quorum(seed, profile)
-    if profile in (STORAGE, STORAGE_CLEANER):
+    if profile in STORAGE_PROFILES:
         return run_storage(seed, profile)
     if profile in WHOLE_PROFILES:
         return run_whole(seed, profile)
     began = time.process_time()
     simulation: Simulation | GroupSimulation
-    if profile == REBALANCE_STORM:
-        simulation = GroupSimulation(seed, group_faults.draw(seed), validate=validate)
+    if profile in _GROUPS:
+        simulation = GroupSimulation(seed, _GROUPS[profile](seed), validate=validate)
     elif profile == STORIES:
         script, options, _ = SCRIPTS[seed % len(SCRIPTS)]
         simulation = Simulation(1, options, validate=validate)

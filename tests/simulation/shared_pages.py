@@ -1,11 +1,11 @@
-"""Memory that simulated processes share, in place of mapped files (``actors/beat_memory.py``)."""
+"""Memory that simulated processes share, in place of mapped files (``actors/beats/beat_memory.py``)."""
 
 from __future__ import annotations
 
 from array import array
 from typing import Final
 
-from raylog.actors.beat_table import HEADER_WORDS, SLOT_WORDS
+from raylog.actors.beats.beat_table import HEADER_WORDS, SLOT_WORDS
 
 SLOTS: Final = 64
 
@@ -39,7 +39,7 @@ class SimPages:
 
 
 def open_in(home: dict[str, SimPages], name: str, *, make: bool) -> SimPages | None:
-    """As :func:`raylog.actors.beat_memory.open_pages`, on one host."""
+    """As :func:`raylog.actors.beats.beat_memory.open_pages`, on one host."""
     if name not in home and make:
         home[name] = SimPages(home, name)
     return home.get(name)

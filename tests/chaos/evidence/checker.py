@@ -2,8 +2,8 @@
 
 Called by the run with the clients' observations and with the logs found on disk afterwards. Pure.
 
-Not checked, because not promised or not present: gap-free polls across a rebalance, cycles between transactions (this
-version has none).
+Not checked, because not promised: gap-free polls across a rebalance. Cycles between transactions neither: those of the
+part ``copies`` are judged by their results (``tests/chaos/copies``).
 """
 
 from bisect import bisect_right

@@ -1,12 +1,13 @@
 """Compares the replicas' logs on disk after a run, and turns them into reads for the checker.
 
-Every replica in sync must hold the same bytes below the high watermark, batch for batch. Reads files only, after the
-cluster has stopped.
+Every replica in sync must hold the same bytes below the high watermark, batch for batch; of a compacted topic, whose
+replicas clean their own logs, records that differ in no other way than cleaners may leave them. Reads files only, after
+the cluster has stopped.
 """
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from raylog.storage.directory import parse_partition_folder
 from raylog.storage.dump import BatchRow, ProblemRow, RecordRow, dump_folder
 from tests.chaos.evidence.checker import Anomaly
 from tests.chaos.evidence.history import Poll, Seen
+from tests.compacted import Row, difference
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -42,6 +44,8 @@ class ReplicaLog:
 
     batches: list[Batch] = field(default_factory=list)
     records: list[tuple[int, bytes]] = field(default_factory=list)
+    rows: dict[int, Row] = field(default_factory=dict)
+    """The records of a compacted topic, by offset."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -50,21 +54,23 @@ class ReplicaLog:
         return self.batches[-1].last_offset + 1 if self.batches else 0
 
 
-def read_logs(directories: Mapping[int, Path], *, values_of: str) -> dict[Place, dict[int, ReplicaLog]]:
-    """Every partition of every broker, by the brokers' directories; values are kept for one topic only."""
+def read_logs(
+    directories: Mapping[int, Path], *, values_of: str, compacted: Collection[str] = ()
+) -> dict[Place, dict[int, ReplicaLog]]:
+    """Every partition of every broker, by the brokers' directories; values are kept of some topics."""
     found: dict[Place, dict[int, ReplicaLog]] = defaultdict(dict)
     for broker, directory in sorted(directories.items()):
         for folder in sorted(directory.iterdir()):
             place = parse_partition_folder(folder.name)
             if place is not None and folder.is_dir():
-                found[place][broker] = _read(folder, with_values=place[0] == values_of)
+                found[place][broker] = _read(folder, with_values=place[0] == values_of, with_rows=place[0] in compacted)
     return found
 
 
-def _read(folder: Path, *, with_values: bool) -> ReplicaLog:
+def _read(folder: Path, *, with_values: bool, with_rows: bool) -> ReplicaLog:
     log = ReplicaLog()
     name, content = "", b""
-    for row in dump_folder(folder, records=with_values):
+    for row in dump_folder(folder, records=with_values or with_rows):
         if isinstance(row, BatchRow):
             if row.file != name:
                 name, content = row.file, (folder / row.file).read_bytes()
@@ -72,6 +78,8 @@ def _read(folder: Path, *, with_values: bool) -> ReplicaLog:
             log.batches.append(Batch(row.base_offset, row.last_offset, digest))
             if not row.crc_valid:
                 log.problems.append(f"{folder.name}/{row.file}: the checksum at byte {row.position} is wrong")
+        elif isinstance(row, RecordRow) and with_rows:
+            log.rows[row.offset] = Row(row.key, row.value, row.timestamp, row.headers or None)
         elif isinstance(row, RecordRow):
             log.records.append((row.offset, row.value or b""))
         elif isinstance(row, ProblemRow):
@@ -79,7 +87,9 @@ def _read(folder: Path, *, with_values: bool) -> ReplicaLog:
     return log
 
 
-def compare(logs: Mapping[Place, Mapping[int, ReplicaLog]], ends: Mapping[Place, End]) -> Iterable[Anomaly]:
+def compare(
+    logs: Mapping[Place, Mapping[int, ReplicaLog]], ends: Mapping[Place, End], compacted: Collection[str] = ()
+) -> Iterable[Anomaly]:
     """Replicas that differ from one another below the high watermark, end before it, or are damaged."""
     for place, end in sorted(ends.items()):
         name = f"{place[0]}-{place[1]}"
@@ -97,7 +107,18 @@ def compare(logs: Mapping[Place, Mapping[int, ReplicaLog]], ends: Mapping[Place,
             if reached < end.high_watermark:
                 what = f"{name} on broker {broker} ends at {reached}, below the high watermark {end.high_watermark}"
                 yield Anomaly("replica behind", what)
-        yield from _differences(name, below)
+        if place[0] in compacted:
+            yield from _differences_of_rows(name, {broker: members[broker] for broker in below}, end.high_watermark)
+        else:
+            yield from _differences(name, below)
+
+
+def _differences_of_rows(name: str, logs: Mapping[int, ReplicaLog], upto: int) -> Iterable[Anomaly]:
+    brokers = sorted(logs)
+    rows = {broker: {offset: row for offset, row in log.rows.items() if offset < upto} for broker, log in logs.items()}
+    for broker in brokers[1:]:
+        if found := difference(rows[brokers[0]], rows[broker], {}):
+            yield Anomaly("replicas differ", f"{name} on brokers {brokers[0]} and {broker}: {found}")
 
 
 def _differences(name: str, below: Mapping[int, list[Batch]]) -> Iterable[Anomaly]:

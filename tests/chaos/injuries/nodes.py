@@ -194,7 +194,7 @@ class RayNodes(RayActors):
 
     def _kill_controllers(self, rng: random.Random) -> Injected:
         """Lose the controller's node, unless that is the head."""
-        return self._lose([self._home(self._actor(CONTROLLER)[1])], rng)
+        return self._lose([self._home(self.actor(CONTROLLER)[1])], rng)
 
     def _home(self, pid: int) -> str:
         for name in sorted(self._nodes):

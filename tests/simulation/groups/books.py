@@ -84,7 +84,6 @@ class GroupBooks:
         """When lives of coordinators sent a member of a generation its assignment, by life."""
         self._claims: dict[int, Claim] = {}
         self._offsets: dict[Place, _Offset] = {}
-        self._last: dict[Place, OffsetCommitted] = {}
         self._stored_rows: Counter[tuple[int, int]] = Counter()
         """Rows in the log by life and request."""
         self._active_ms: dict[tuple[int, str, str], int] = {}
@@ -122,7 +121,6 @@ class GroupBooks:
             if row.decided_ms - since_ms < self._retention_ms:
                 raise Violation(RULE, f"the offset of {place} is forgotten after {row.decided_ms - since_ms} ms")
         books.commits.append((offset, -1, row.sender or _UNKNOWN))
-        self._last.pop(place, None)
         self._forgotten_ms[place[0]] = row.decided_ms
         self.deletions += 1
 
@@ -234,9 +232,6 @@ class GroupBooks:
     def _committed(self, offset: int, commit: OffsetCommitted, row: Row) -> None:
         sender, group = row.sender, commit.key.group
         place = (group, commit.key.partition, commit.key.topic_id)
-        if sender is None and self._last.get(place) == commit:
-            return  # an unchanged row is rewritten
-        self._last[place] = commit
         if commit.committed_ms != row.decided_ms + WALL_AHEAD_MS:
             raise Violation(RULE, f"{commit} is dated wrong")
         if sender is None:

@@ -8,10 +8,11 @@ superseded life may continue for a while.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from raylog.actors.groups.runner import GroupCoordinatorRunner, fence_row
+from raylog.actors.coordinators.runner import fence_row
+from raylog.actors.groups.runner import GroupCoordinatorRunner
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
@@ -23,7 +24,6 @@ from raylog.core.errors import (
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.groups.sizes import row_bytes
 from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.answers import Answers
@@ -31,7 +31,9 @@ from tests.simulation.groups.books import WALL_AHEAD_MS
 from tests.simulation.groups.observed import NOTE_BYTES_MAX, SESSION_MS_MIN
 from tests.simulation.groups.times.deadlines import Deadlines
 from tests.simulation.groups.topic import Row, Sender
-from tests.simulation.groups.wire import Wire
+from tests.simulation.groups.transactions.ledgers import POT
+from tests.simulation.groups.wire import MEMBER_CALLS, UNDECIDED, Wire
+from tests.simulation.groups.wire import Call as Call
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -49,66 +51,8 @@ ROUND_LESS_MS = 300
 """How much shorter it may be."""
 PROBE_ROUND_MS = 1_000
 """The rebalance timeout of a client that is only a probe."""
-_UNDECIDED = (CoordinatorLoadInProgress, NotCoordinator)
-"""Errors that the shell and the runner send by themselves."""
-
 _DELETERS = ("offset_commit", "offset_delete", "delete_group")
 """Requests that write offsets, or delete them."""
-MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
-
-
-class Call:
-    """One request received by a life of the coordinator, as its runner sees it."""
-
-    __slots__ = ("_is_answered", "_life", "args", "at_end", "came_ms", "decided", "method", "number", "request", "wire")
-
-    def __init__(self, life: Coordinator, wire: Wire, number: int, method: str, args: Any) -> None:
-        """``number`` is the request's number on the wire."""
-        self._life = life
-        self.wire = wire
-        self.number = number
-        self.method = method
-        self.args = args
-        self.came_ms = life.world.now_ms
-        self.at_end = life.simulation.topic.end
-        """Log end offset when the request arrived."""
-        self.request = 0
-        """The runner's number."""
-        self.decided: object = None
-        """The answer that the machine has decided: a result or an error."""
-        self._is_answered = False
-
-    @property
-    def member_id(self) -> str:
-        """The member that sent the request."""
-        at = 1 if self.method == "join_group" else 2
-        return str(self.args[at]) if self.method in MEMBER_CALLS else ""
-
-    @property
-    def group(self) -> str:
-        """The group of the request."""
-        return str(self.args[0]) if self.args else ""
-
-    @property
-    def is_deserted(self) -> bool:
-        """Whether the connection broke."""
-        return self.wire.broken
-
-    def reply(self, args: object = None, payload: object = b"") -> None:
-        """Answer, unless the process dies first."""
-        self._answer(args, None)
-
-    def fail(self, error: BaseException) -> None:
-        """Answer with an error, unless the process dies first."""
-        self._answer(None, cast(RaylogError, error))
-
-    def _answer(self, result: object, error: RaylogError | None) -> None:
-        if self._is_answered:
-            raise Violation("L6", f"{self.method} of {self.member_id!r} is answered twice")
-        self._is_answered = True
-        if self.decided is not (result if error is None else error) and not isinstance(error, _UNDECIDED):
-            raise Violation("I15", f"{self.method} of {self.member_id!r} is answered, but not as the machine decided")
-        self._life.answer(self, result, error)
 
 
 class _WatchedMachine(CoordinatorMachine):
@@ -158,7 +102,6 @@ class Coordinator:
         self._event: ev.Event | None = None
         self._last_member = 0
         self._is_writing = self._proposes = False
-        self._log = ev.LogExtent(end_offset=0, size_bytes=0)
 
     # ------------------------------------------------------------ life
 
@@ -228,8 +171,6 @@ class Coordinator:
 
     def _fenced_predecessor(self, end: int) -> None:
         rows = self.simulation.topic.read(end)
-        size = sum(row.size for row in rows)
-        self._log = ev.LogExtent(end_offset=end, size_bytes=size)
         self.world.after(1000 * (1 + len(rows) // _ROWS_PER_MS), self._replay, self._loads, rows)
 
     def _replay(self, loads: int, rows: list[Row]) -> None:
@@ -241,21 +182,17 @@ class Coordinator:
             min_session_timeout_ms=SESSION_MS_MIN,
             group_max_size=faults.group_max_size,
             offset_metadata_bytes_max=NOTE_BYTES_MAX,
-            rewrite_floor_bytes=faults.rewrite_floor_bytes,
-            rewrite_chunk_bytes=faults.rewrite_chunk_bytes,
-            trim_retry_ms=1_000,
             offsets_retention_ms=faults.retention_ms,
             offsets_retention_check_ms=RETENTION_CHECK_MS,
             sleep_after_ms=faults.sleep_after_ms,
         )
         self._requests = {}
-        self._answers = answers = Answers(self.simulation.books, self._number, self.world.now_ms)
-        self._deadlines = deadlines = self._new_deadlines()
+        self._answers = Answers(self.simulation.books, self._number, self.world.now_ms)
+        self._deadlines = self._new_deadlines()
         self.runner = runner = _Runner(_WatchedMachine(self, settings), self)
         for row in rows:
             runner.replay(row.key, row.value)
-            answers.row(row.key, row.value, replayed=True)
-            deadlines.row(row.key, row.value, replayed=True)
+            self._row(row.key, row.value, replayed=True)
         self.simulation.books.loaded(self._number, self.world.now_ms)
         self.world.log("coordinator {} serves in epoch {} after {} rows", self.life, self.epoch, runner.rows_replayed)
         runner.serve()
@@ -330,8 +267,9 @@ class Coordinator:
         if call is not None:
             call.request = request
             self._requests[request] = call
-            self._answers.received(call)
-            self._deadlines.received(call)
+            if not call.is_of_pot:
+                self._answers.received(call)
+                self._deadlines.received(call)
         elif isinstance(event, ev.RequestDropped) and (dropped := self._requests.pop(request, None)) is not None:
             self._answers.settled(dropped)
             self._deadlines.settled(dropped)
@@ -351,9 +289,8 @@ class Coordinator:
         for effect in effects:
             if isinstance(effect, ev.AppendRecords):
                 for key, value in effect.records:
-                    answers.row(key, value, replayed=False)
-                    deadlines.row(key, value, replayed=False)
-            elif isinstance(effect, (Reply, Refuse)):
+                    self._row(key, value, replayed=False)
+            elif isinstance(effect, (Reply, Refuse)) and not self._requests[effect.request].is_of_pot:
                 answers.settled(self._requests[effect.request])
                 deadlines.settled(self._requests[effect.request])
             elif isinstance(effect, ev.ProposeSleep):
@@ -362,6 +299,8 @@ class Coordinator:
             if isinstance(effect, Refuse):
                 call = self._requests[effect.request]
                 call.decided = effect.error
+                if call.is_of_pot:
+                    continue
                 if call.method == "heartbeat" and isinstance(effect.error, RebalanceInProgress):
                     self._keeps_alive(call, call.member_id)
                 answers.refused(call, effect.error, now_ms)
@@ -369,11 +308,18 @@ class Coordinator:
             elif isinstance(effect, Reply):
                 call = self._requests[effect.request]
                 call.decided = effect.result
+                if call.is_of_pot:
+                    continue
                 answers.replied(call, effect.result, now_ms)
                 deadlines.replied(call, effect.result)
                 self._note_activity(call, effect.result)
         answers.stepped()
         deadlines.stepped(is_tick=is_tick)
+
+    def _row(self, key: list[object], value: list[object] | None, *, replayed: bool) -> None:
+        if not str(key[1]).startswith(POT):
+            self._answers.row(key, value, replayed=replayed)
+            self._deadlines.row(key, value, replayed=replayed)
 
     def _note_activity(self, call: Call, result: Any) -> None:
         """The machine counts a request that it answers without an error as a heartbeat."""
@@ -393,8 +339,13 @@ class Coordinator:
         self._requests.pop(call.request, None)
         if self._dies_here():
             return
-        if isinstance(error, _UNDECIDED) and self.runner is not None and not self._proposes:
+        if isinstance(error, UNDECIDED) and self.runner is not None and not self._proposes:
             raise Violation("I15", f"{call.method} is refused with {type(error).__name__} by the coordinator")
+        if call.is_of_pot:
+            if self.epoch >= self.simulation.topic.epoch:
+                self.simulation.ledgers.answered(call, result, error)
+            call.wire.answer(call.number, result, error)
+            return
         books = self.simulation.books
         instance = call.wire.member.membership.instance_id
         if isinstance(error, UnknownMemberId) and instance is not None and call.method != "leave_group":
@@ -428,10 +379,6 @@ class Coordinator:
         """Return the time of day."""
         return self.world.now_ms + WALL_AHEAD_MS
 
-    def log_extent(self) -> ev.LogExtent:
-        """Return the end of the log known to be stored."""
-        return self._log
-
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         """Return a row with its observer's notes, and its size."""
         call = self._call
@@ -450,24 +397,12 @@ class Coordinator:
         rows = [] if runner is None else runner.take_batch(self.simulation.faults.batch_bytes_max)
         self._is_writing = bool(rows)
         if rows:
-            self.simulation.topic.append(self.epoch, rows, self._guard(partial(self._written, rows)))
+            self.simulation.topic.append(self.epoch, rows, self._guard(self._written))
 
-    def _written(self, rows: list[Row], end: int) -> None:
-        size = sum(row.size for row in rows)
-        self._log = ev.LogExtent(end_offset=end, size_bytes=self._log.size_bytes + size)
+    def _written(self, end: int) -> None:
         if self.runner is not None:
             self.runner.stored()
             self._write()
-
-    def trim(self, before_offset: int) -> None:
-        """Delete the head of the log after a while, if that succeeds."""
-        if not self._dies_here():
-            self.world.log("coordinator {} deletes what is below {}", self.life, before_offset)
-            self.simulation.topic.trim(before_offset, partial(self._trimmed, self._loads, before_offset))
-
-    def _trimmed(self, loads: int, before_offset: int) -> None:
-        if loads == self._loads and not self._asleep(self._trimmed, loads, before_offset) and self.runner is not None:
-            self.runner.trimmed(before_offset)
 
     def propose_sleep(self) -> None:
         """The controller decides a moment later: this life ends, or serves on."""

@@ -6,7 +6,7 @@ Rates are events per virtual second. Drawn by ``draw``, the profile ``rebalance-
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ALIKE = (("roundrobin", "range"),)
 _DIFFERENT = (("range", "roundrobin"), ("roundrobin", "range"), ("sticky", "range", "roundrobin"), ("range", "sticky"))
@@ -84,15 +84,12 @@ class GroupFaults:
     """In the middle no new fault is injected for a while; earlier ones end by themselves."""
     batch_bytes_max: int = 1_000_000
     """Most bytes of rows that the log accepts at once, if there are several rows."""
-    rewrite_floor_bytes: int = 3_000
-    """Size in bytes from which the coordinator rewrites live rows and deletes the head of its log."""
-    rewrite_chunk_bytes: int = 150
+    producers: int = 0
+    """Transactional producers that commit offsets to groups of their own."""
     sleep_after_ms: int = -1
     """How long a coordinator without members is not used before it ends; -1 = never."""
     sleep_refused: float = 0.3
     """Share of its proposals to end that are refused."""
-    trim_lost: float = 0.1
-    """Share of deletions without an answer; half of them are carried out nevertheless."""
     compact: float = 0.05
     """How often an append is followed by compaction of the log."""
 
@@ -145,8 +142,6 @@ def draw(seed: int) -> GroupFaults:
         append_ms=source.choice((1, 5, 40)),
         append_timeout=sometimes(0.02),
         batch_bytes_max=source.choice((300, 1_000_000)),
-        rewrite_floor_bytes=source.choice((500, 3_000, 20_000)),
-        rewrite_chunk_bytes=source.choice((1, 150, 100_000)),
         compact=source.choice((0.0, 0.05)),
         append_fails=sometimes(0.01),
         outage_rate=sometimes(0.5),
@@ -160,4 +155,19 @@ def draw(seed: int) -> GroupFaults:
         visit_rate=sometimes(1.0),
         probe_rate=sometimes(4.0),
         sleep_after_ms=source.choice((-1, 60, 300)),
+    )
+
+
+def draw_transactions(seed: int) -> GroupFaults:
+    """Return the options of one run of ``group-transactions``: the same storms, and producers with transactions."""
+    source = random.Random(seed * 1_000_003 + 72)
+    return replace(
+        draw(seed),
+        producers=source.randint(1, 4),
+        retention_ms=10**9,
+        slots=1,
+        chaos_s=source.choice((5, 10)),
+        duplicate=source.choice((0.0, 0.1, 0.3)),
+        coordinator_crash_rate=source.random(),
+        compact=source.choice((0.0, 0.05, 0.3)),
     )

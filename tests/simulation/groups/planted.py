@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.actors.request_table import RequestTable
 from raylog.client.group import membership
 from raylog.client.group.membership import Membership
+from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import FencedInstanceId
 from raylog.core.groups import offsets, rebalance
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.offsets import OffsetStore
-from raylog.core.groups.rewriting import Rewriting
-from raylog.core.groups.writing import RowQueue
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
 from tests.simulation.groups.topic import OffsetsTopic
@@ -139,41 +137,6 @@ GROUP_BUGS = (
         "assignment",
         sabotage.assign_twice(Group.assignment),
     ),
-    _bug(
-        "the log is cut before what holds is stored again",
-        "B2",
-        Rewriting,
-        "go_on",
-        sabotage.trim_before_stored(Rewriting.go_on),
-    ),
-    _bug(
-        "the log is cut where a round ended instead of where it began",
-        "B2",
-        CoordinatorMachine,
-        "step",
-        sabotage.trim_to_the_end(CoordinatorMachine.step),
-    ),
-    _bug(
-        "groups are not written again",
-        "B2",
-        Rewriting,
-        "begin",
-        sabotage.rewrite_offsets_only(Rewriting.begin),
-    ),
-    _bug(
-        "an old offset is written again over a newer one",
-        "I15",
-        CoordinatorMachine,
-        "_live_record",
-        sabotage.rewrite_what_held_once(CoordinatorMachine._live_record),
-    ),
-    _bug(
-        "the log is never cut",
-        "L2",
-        GroupDecision,
-        "trim",
-        lambda self, before_offset: None,
-    ),
     # ------------------------------------------------------------ answers to members
     _bug(
         "a generation number is used twice", "I15", Group, "next_image", sabotage.numbers_used_twice(Group.next_image)
@@ -256,7 +219,7 @@ GROUP_BUGS = (
     ),
     _bug(
         "syncs are forgotten when another round begins",
-        "L1",
+        "I15 L1",
         rebalance,
         "_begin_round",
         sabotage.forget_syncs(rebalance._begin_round),
@@ -274,7 +237,7 @@ GROUP_BUGS = (
     ),
     _bug(
         "unused member ids never expire",
-        "I15",
+        "I15 L2",
         rebalance,
         "tick",
         Edit("if deadline_ms <= now_ms]", "if False]"),
@@ -408,19 +371,12 @@ GROUP_BUGS = (
     _bug("deleting an offset deletes all of its group", "I15", offsets, "delete", sabotage.delete_all_offsets),
     _bug(
         "a group without members and offsets is kept",
-        "L2",
+        "I15 L2",
         GroupDecision,
         "write",
         sabotage.keep_empty_groups(GroupDecision.write),
     ),
     # ------------------------------------------------------------ the runner
-    _bug(
-        "it does not learn that rows are stored",
-        "L2",
-        GroupCoordinatorRunner,
-        "_report_stored",
-        lambda self, effect: None,
-    ),
     _bug("the rows of a batch are swapped", "I15", RowQueue, "take", sabotage.swap_rows(RowQueue.take)),
     _bug("rows that do not fit are lost", "I15 L1", RowQueue, "take", sabotage.lose_what_does_not_fit(RowQueue.take)),
     _bug("rows count as stored when they are decided", "I15", RowQueue, "durable_end", lambda self: self._end),

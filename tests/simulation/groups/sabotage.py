@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from raylog.actors.request_table import RequestTable
+from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import (
     FencedInstanceId,
     IllegalGeneration,
@@ -20,15 +21,11 @@ from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     DeleteGroupReceived,
     Effect,
-    Event,
     HeartbeatReceived,
     JoinReceived,
-    LogExtent,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     SyncReceived,
-    Tick,
-    TrimLog,
 )
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.offsets import OffsetStore
@@ -41,10 +38,8 @@ from raylog.core.groups.records import (
     OffsetKey,
     Record,
 )
-from raylog.core.groups.rewriting import Find, LiveKey, Rewriting
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
-from raylog.core.groups.writing import RowQueue
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.topic import OffsetsTopic, Row
 
@@ -167,52 +162,6 @@ def offsets_of_the_lost(original: Callable[..., None]) -> Callable[..., None]:
             self._offsets._by_group.pop(record.group, None)
 
     return apply
-
-
-def trim_before_stored(original: Callable[..., None]) -> Callable[..., None]:
-    """The head of the log is deleted when the last chunk is decided, not when it is stored."""
-
-    def go_on(self: Rewriting, find: Find, decision: GroupDecision) -> None:
-        original(self, find, decision)
-        if self._chunk_under_way and not self._keys and self._begin is not None:
-            decision.trim(self._begin.end_offset)
-
-    return go_on
-
-
-def trim_to_the_end(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
-    """The deletion goes up to the log end after the round, not up to the one before it."""
-    ends: dict[int, int] = {}
-
-    def step(self: CoordinatorMachine, event: Event) -> Outbox[Effect]:
-        if isinstance(event, Tick) and event.log is not None:
-            ends[id(self)] = event.log.end_offset
-        out = original(self, event)
-        out.now = [
-            replace(each, before_offset=ends[id(self)]) if isinstance(each, TrimLog) else each for each in out.now
-        ]
-        return out
-
-    return step
-
-
-def rewrite_offsets_only(original: Callable[..., None]) -> Callable[..., None]:
-    """Groups are not rewritten."""
-
-    def begin(self: Rewriting, log: LogExtent, keys: Iterable[LiveKey]) -> None:
-        original(self, log, [key for key in keys if not isinstance(key, str)])
-
-    return begin
-
-
-def rewrite_what_held_once(original: Callable[..., object]) -> Callable[..., object]:
-    """A rewritten row has the value its key had at first, not the current one."""
-    first: dict[tuple[int, LiveKey], object] = {}
-
-    def live_record(self: CoordinatorMachine, key: LiveKey) -> object:
-        return first.setdefault((id(self), key), original(self, key))
-
-    return live_record
 
 
 # ---------------------------------------------------------------- answers to members
@@ -410,7 +359,9 @@ def notes_are_lost(original: Callable[..., None]) -> Callable[..., None]:
     return replay
 
 
-def delete_all_offsets(store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: GroupDecision) -> None:
+def delete_all_offsets(
+    store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: GroupDecision, **_: object
+) -> None:
     """A deletion of some offsets deletes all of the group."""
     for committed in store.of(group.name):
         decision.write(OffsetDeleted(key=committed.key))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import GroupBooks
 from tests.simulation.groups.coordinator import Coordinator
@@ -12,6 +11,8 @@ from tests.simulation.groups.faults import GroupFaults
 from tests.simulation.groups.member import Member
 from tests.simulation.groups.outsider import Outsider
 from tests.simulation.groups.topic import OffsetsTopic
+from tests.simulation.groups.transactions.ledgers import Ledgers
+from tests.simulation.groups.transactions.producer import Producer
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation, World
 
@@ -28,8 +29,8 @@ _VISITORS = -2
 """The slot of the processes of the other group."""
 _LATE_US = 2_500_000
 _LULL_MS = 3_000
-_SLACK_BYTES = 5_000
-"""Bytes that a round in progress may add to the log."""
+_END_US = 3_000_000
+"""By then a coordinator that runs has answered the end of a transaction."""
 
 
 class GroupSimulation:
@@ -46,6 +47,7 @@ class GroupSimulation:
         self.healed = False
         self.machine_steps = 0
         self.books = GroupBooks(faults.partitions, faults.retention_ms, faults.group_max_size)
+        self.ledgers = Ledgers()
         self.wires: list[Wire] = []
         self.cut_until_us: dict[int, int] = {}
         self.topic = OffsetsTopic(self)
@@ -56,6 +58,7 @@ class GroupSimulation:
         """When each registration happened: a client may get an older one for a while."""
         self._processes = 0
         self._outsider = Outsider(self, -1, 0, group=GROUP, client_id="admin", instance=None)
+        self._producers = [Producer(self, number) for number in range(faults.producers)]
         self._lull_until_us = 0
         self._talk_since_us: int | None = None
         """Since when members and coordinator are connected, during a calm."""
@@ -90,6 +93,8 @@ class GroupSimulation:
         self.start_coordinator()
         for slot in range(self.faults.slots):
             world.after(world.between_us(1, 400), self.start_member, slot)
+        for producer in self._producers:
+            producer.start()
         self._begin_troubles()
         self._watch()
         chaos_us = int(self.faults.chaos_s * 1e6)
@@ -138,13 +143,10 @@ class GroupSimulation:
         owners = self.books.owners(GROUP)
         if sorted(owners) != list(range(self.faults.partitions)):
             return f"partitions {sorted(owners)} have an owner"
-        least = max(self.faults.rewrite_floor_bytes, GroupSettings().rewrite_factor * self.topic.live_bytes)
-        if self.topic.size_bytes > 3 * least + _SLACK_BYTES:
-            return f"the log is {self.topic.size_bytes} bytes long, of which {self.topic.live_bytes} hold"
         overdue = self.books.overdue(self.world.now_ms)
         if overdue:
             return f"the offsets of {overdue} are not forgotten"
-        return None
+        return self.ledgers.overdue(self.world.now_us, _END_US)
 
     def _watch(self) -> None:
         """A partition has no owner for ``settles_ms`` at most, once members and coordinator are connected."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.simulation.groups.transactions.ledgers import POT
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.groups.simulation import GroupSimulation
 
 APPEND_TIMEOUT_MS = 900
+TOMBSTONE_MS = 2_000
+"""How long compaction keeps a tombstone: longer than any append takes."""
 TOPIC = "orders"
 TOPIC_ID = "t" * 32
 OTHER_ID = "u" * 32
@@ -71,13 +74,10 @@ class OffsetsTopic:
         self.world = simulation.world
         self.end = 0
         self.epoch = -1
-        self.start = 0
         self._down_until_us = 0
         """No leader before then."""
         self._under_way: list[_Append] = []
         self._rows: list[tuple[int, Row]] = []
-        self._holds: dict[str, Row] = {}
-        """The last row of each key over every row ever stored; without tombstones."""
 
     def append(self, epoch: int, rows: Sequence[Row], done: Callable[[str, int], None]) -> None:
         """Append after a while; ``done`` gets "ok" and the end, or the failure: "fenced", "failed", or "timeout".
@@ -152,8 +152,10 @@ class OffsetsTopic:
         for row in append.rows:
             self._rows.append((self.end, row))
             self.end += 1
-            _keep_last(self._holds, row)
-            self.simulation.books.stored(self.end - 1, row)
+            if str(row.key[1]).startswith(POT):
+                self.simulation.ledgers.stored(row)
+            else:
+                self.simulation.books.stored(self.end - 1, row)
         append.end = self.end
         self.world.note(append.epoch, self.end)
         if self.world.chance(self.simulation.faults.compact):
@@ -163,50 +165,16 @@ class OffsetsTopic:
         return epoch < self.epoch
 
     def read(self, end: int) -> list[Row]:
-        """Return the remaining rows below ``end``."""
-        return [row for offset, row in self._rows if offset < end]
-
-    def trim(self, before: int, done: Callable[[], None]) -> None:
-        """Delete the rows below an offset after a while; ``done`` is not called for a deletion whose answer is lost."""
-        world, faults = self.world, self.simulation.faults
-        lost = not self.simulation.is_calm and world.chance(faults.trim_lost)
-        if not lost or world.chance(0.5):
-            world.after(world.between_us(0.5, 20 * faults.append_ms), self._trim, before, None if lost else done)
-
-    def _trim(self, before: int, done: Callable[[], None] | None) -> None:
-        if not 0 <= before <= self.end:
-            raise Violation("B2", f"records below {before} are deleted of a log that ends at {self.end}")
-        self.start = max(self.start, before)
-        self._rows = [(offset, row) for offset, row in self._rows if offset >= before]
-        left: dict[str, Row] = {}
-        for _, row in self._rows:
-            _keep_last(left, row)
-        lost = sorted(
-            key for key, row in self._holds.items() if left.get(key, row).value != row.value or key not in left
-        )
-        if lost:
-            raise Violation("B2", f"the log starts at {before} now, and what holds of {lost[0]} is lost")
-        if done is not None:
-            self.world.after(self.world.between_us(0.1, 2), done)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all remaining rows."""
-        return sum(row.size for _, row in self._rows)
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of the live rows."""
-        return sum(row.size for row in self._holds.values())
+        """Return the live rows below ``end``, as a coordinator reads them: the last of each key, without tombstones."""
+        last = {str(row.key): row for offset, row in self._rows if offset < end}
+        return [row for row in last.values() if row.value is not None]
 
     def _compact(self) -> None:
-        """Keep the last row of each key; tombstones stay, as they do for a day in production."""
-        last = {tuple(map(str, row.key)): offset for offset, row in self._rows}
-        self._rows = [(offset, row) for offset, row in self._rows if last[tuple(map(str, row.key))] == offset]
-
-
-def _keep_last(holds: dict[str, Row], row: Row) -> None:
-    if row.value is not None:
-        holds[str(row.key)] = row
-    else:
-        holds.pop(str(row.key), None)
+        """Keep the last row of each key; a tombstone goes when it is old."""
+        last = {str(row.key): offset for offset, row in self._rows}
+        oldest_ms = self.world.now_ms - TOMBSTONE_MS
+        self._rows = [
+            (offset, row)
+            for offset, row in self._rows
+            if last[str(row.key)] == offset and (row.value is not None or row.decided_ms > oldest_ms)
+        ]

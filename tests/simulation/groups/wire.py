@@ -7,10 +7,12 @@ elsewhere; its answer is lost. A cut link holds messages back until it is open a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from raylog.core.errors import RaylogError
+from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError
 from tests.simulation.groups.faults import LATE_MS
+from tests.simulation.groups.transactions.ledgers import POT
+from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.groups.coordinator import Coordinator
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 Answer = Callable[[object, RaylogError | None], None]
 """Takes the result, or the error."""
 _ARRIVES_ALL_THE_SAME = 0.7
+MEMBER_CALLS = ("join_group", "sync_group", "heartbeat", "offset_commit")
+UNDECIDED = (CoordinatorLoadInProgress, NotCoordinator)
+"""Errors that the shell and the runner send by themselves."""
 
 
 class Wire:
@@ -93,3 +98,75 @@ class Wire:
         answer = self._waiting.pop(number, None)
         if answer is not None and not self.broken:
             answer(result, error)
+
+
+class Call:
+    """One request received by a life of the coordinator, as its runner sees it."""
+
+    __slots__ = (
+        "_is_answered",
+        "_life",
+        "args",
+        "at_end",
+        "came_ms",
+        "decided",
+        "mark",
+        "method",
+        "number",
+        "request",
+        "wire",
+    )
+
+    def __init__(self, life: Coordinator, wire: Wire, number: int, method: str, args: Any) -> None:
+        """``number`` is the request's number on the wire."""
+        self._life = life
+        self.wire = wire
+        self.number = number
+        self.method = method
+        self.args = args
+        self.came_ms = life.world.now_ms
+        self.at_end = life.simulation.topic.end
+        """Log end offset when the request arrived."""
+        self.request = 0
+        """The runner's number."""
+        self.decided: object = None
+        """The answer that the machine has decided: a result or an error."""
+        self._is_answered = False
+        self.mark = life.simulation.ledgers.mark(self.group) if self.is_of_pot else {}
+
+    @property
+    def is_of_pot(self) -> bool:
+        """Whether the ledgers check it, and the other books do not."""
+        return self.group.startswith(POT)
+
+    @property
+    def member_id(self) -> str:
+        """The member that sent the request."""
+        at = 1 if self.method == "join_group" else 2
+        return str(self.args[at]) if self.method in MEMBER_CALLS else ""
+
+    @property
+    def group(self) -> str:
+        """The group of the request."""
+        return str(self.args[0]) if self.args else ""
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether the connection broke."""
+        return self.wire.broken
+
+    def reply(self, args: object = None, payload: object = b"") -> None:
+        """Answer, unless the process dies first."""
+        self._answer(args, None)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error, unless the process dies first."""
+        self._answer(None, cast(RaylogError, error))
+
+    def _answer(self, result: object, error: RaylogError | None) -> None:
+        if self._is_answered:
+            raise Violation("L6", f"{self.method} of {self.member_id!r} is answered twice")
+        self._is_answered = True
+        if self.decided is not (result if error is None else error) and not isinstance(error, UNDECIDED):
+            raise Violation("I15", f"{self.method} of {self.member_id!r} is answered, but not as the machine decided")
+        self._life.answer(self, result, error)

@@ -11,10 +11,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.core.epochs import EpochHistory
-from raylog.core.errors import OffsetOutOfRange
+from raylog.core.errors import InvalidTxnState, OffsetOutOfRange
 from raylog.core.ids import LeaderEpoch, Offset
+from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.errors import DiskFull, StorageIoError
 from raylog.storage.log.config import FileSlice, LogConfig
+from raylog.storage.log.producer_state import ActiveProducer
+from raylog.storage.transactions.aborted import AbortedTxn, find
 from tests.simulation.partition.disk import Entry, VirtualLog, chained
 from tests.simulation.world import World
 
@@ -29,6 +32,7 @@ class VirtualAppend(NamedTuple):
     end_offset: int
     duplicate: bool = False
     epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
+    rewritten: tuple[list[Entry], int] | None = None
 
 
 class VirtualClock:
@@ -97,6 +101,34 @@ class OpenedLog:
         log.append(payload)
         checks.appended(self._process, offset, payload)
         return VirtualAppend(offset, offset + 1)
+
+    def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> VirtualAppend:
+        """Refuse it: the producers of this simulation have no transactions."""
+        raise InvalidTxnState(f"Producer {marker.producer_id} has no transaction here; end it where it has one.")
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """As the producers' state has it."""
+        return bool(self._log.producers.transactions.open)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """As the producers' state has it."""
+        first = self._log.producers.transactions.first_unstable(high_watermark)
+        return high_watermark if first is None else min(first, high_watermark)
+
+    def may_have_aborted(self, start: int) -> bool:
+        """As the producers' state has it."""
+        return bool(self._log.producers.transactions.aborted)
+
+    def aborted_transactions(self, start: int, upper: int) -> list[tuple[int, int]]:
+        """As the producers' state has them."""
+        found: list[AbortedTxn] = []
+        find(self._log.producers.transactions.aborted, start, upper, found)
+        return [(entry.producer_id, entry.first_offset) for entry in found]
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """As the producers' state has them."""
+        return self._log.producers.active()
 
     def append_as_follower(self, payload: tuple[Entry, ...]) -> VirtualAppend:
         """Append a batch from the leader."""

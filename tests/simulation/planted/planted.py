@@ -21,6 +21,7 @@ from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.checks.checkers import CommittedOnce
 from tests.simulation.groups.planted import GROUP_BUGS
+from tests.simulation.groups.transactions.planted import PENDING_BUGS
 from tests.simulation.partition.controller import ControllerNode
 from tests.simulation.partition.disk import VirtualLog
 from tests.simulation.partition.replica import ReplicaProcess
@@ -35,6 +36,8 @@ from tests.simulation.planted.planted_vouching import VOUCHING_BUGS
 from tests.simulation.runs import run_seed
 from tests.simulation.storage.planted import STORAGE_BUGS
 from tests.simulation.storage.planted_calls import CALL_BUGS
+from tests.simulation.storage.planted_cleaner import CLEANER_BUGS
+from tests.simulation.storage.transactions.planted import TRANSACTION_BUGS
 from tests.simulation.stories.stories import STORY_OF, play
 from tests.simulation.world import Violation
 
@@ -303,8 +306,11 @@ EVERY_BUG = (
     + VOUCHING_BUGS
     + QUORUM_BUGS
     + GROUP_BUGS
+    + PENDING_BUGS
     + STORAGE_BUGS
     + CALL_BUGS
+    + CLEANER_BUGS
+    + TRANSACTION_BUGS
     + TOO_DEEP
 )
 

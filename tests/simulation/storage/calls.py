@@ -24,7 +24,8 @@ class Calls(Lives):
     """The calls of a log's owner and of its syncing thread."""
 
     def _records(self) -> Records:
-        records = payloads.draw_records(self.draw, self.serial, self.now_ms, self.options.record_bytes)
+        options = self.options
+        records = payloads.draw_records(self.draw, self.serial, self.now_ms, options.record_bytes, options.keys)
         self.serial += len(records.timestamps)
         return records
 
@@ -32,9 +33,8 @@ class Calls(Lives):
         """A payload as producers send it, a batch for each leader epoch; and its batches as the file will hold them."""
         model, sent, stored, end = self.model, b"", list[Stored](), self.model.end
         for epoch in epochs:
-            producer, records, meta = self.draw.choice(PRODUCERS), self._records(), PLAIN
-            if producer >= 0:
-                meta = BatchMeta(producer, *self._turn(model.last_of(producer, stored)))
+            producer, records = self.draw.choice(PRODUCERS), self._records()
+            meta = self._meta(producer, stored)
             payload = payloads.encode(self.draw, records, meta)
             stamped = bytearray(payload)
             stamp(stamped, 0, end, epoch)
@@ -45,6 +45,10 @@ class Calls(Lives):
         latest = model.epoch if model.epochs else -1
         model.epochs_begun = [(batch.epoch, batch.base) for batch in stored if batch.epoch > latest]
         return sent, stored
+
+    def _meta(self, producer: int, stored: list[Stored]) -> BatchMeta:
+        """What a batch of a producer says of it, behind those in the log and in `stored`."""
+        return BatchMeta(producer, *self._turn(self.model.last_of(producer, stored))) if producer >= 0 else PLAIN
 
     def _turn(self, last: Stored | None) -> tuple[int, int]:
         """The epoch and the sequence with which a producer goes on."""
@@ -79,7 +83,7 @@ class Calls(Lives):
         self.appends += 1
         end = self.log.log_end_offset
         require(end == stored[-1].end, "S2", f"after an append the log ends at {end}, not at {stored[-1].end}")
-        newest = max(moment for batch in stored for moment in batch.timestamps)
+        newest = max(batch.newest for batch in stored)
         expected = (stored[0].base, end, False, newest, len(stored))
         require(answer[:5] == expected, "S2", f"the answer to an append is {answer}, and not {expected}")
         for batch in stored:
@@ -99,7 +103,8 @@ class Calls(Lives):
         known = [
             batch
             for batch in self.model.turn_of(producer)[-payloads.BATCHES_KNOWN :]
-            if batch.base
+            if batch.first_sequence >= 0
+            and batch.base
             >= max(
                 self.log.segments[0].base_offset,
                 self.model.known_from.get(producer, 0),
@@ -221,7 +226,7 @@ class Calls(Lives):
     def truncate(self) -> None:
         """The end is truncated, as when a new leader has another history."""
         model = self.model
-        low = model.start if self.draw.random() < 0.3 else max(model.committed, model.start)
+        low = self._lowest_cut()
         offset = self.draw.randint(low, max(low, model.end + 1))
         end = model.cut_end(offset)
         model.kept = 0
@@ -244,6 +249,10 @@ class Calls(Lives):
             self.note_producers()
         elif end < self.log.log_end_offset:
             model.floor = min(floor, self.log.log_end_offset)
+
+    def _lowest_cut(self) -> int:
+        model = self.model
+        return model.start if self.draw.random() < 0.3 else max(model.committed, model.start)
 
     def truncate_and_look_up(self) -> None:
         """The end is truncated, and others are appended and read in its place."""
@@ -289,7 +298,11 @@ class Calls(Lives):
         model.start_wanted = max(watermark, model.start)
         expected = checks.start_after_retention(self.log, model, config, self.now_ms, watermark)
         idle_ms = {producer: self.now_ms - self.seen_ms.get(producer, 0) for producer in self.log.producers.producers}
-        forgotten = {producer for producer, ms in idle_ms.items() if ms >= config.producer_id_expiration_ms}
+        forgotten = {
+            producer
+            for producer, ms in idle_ms.items()
+            if ms >= config.producer_id_expiration_ms and not self._keeps(producer)
+        }
         for producer in forgotten:
             model.known_from[producer] = model.end
         removed: list[int] = []
@@ -306,6 +319,10 @@ class Calls(Lives):
             model.settled()
             self._starts_at(start, durable=False)
 
+    def _keeps(self, producer: int) -> bool:
+        """Whether the log remembers an idle producer."""
+        return False
+
     def clean(self) -> None:
         """A cleaner works on the sealed segments, while the owner appends, and perhaps truncates."""
         model, options = self.model, self.options
@@ -316,6 +333,8 @@ class Calls(Lives):
         order = orders[0]
         if order is None:
             return
+        upper, end = min(model.committed, self.log.synced_end_offset), order.next_offset
+        require(end <= upper, "S14", f"a log is cleaned up to {end}, and {upper} is committed and on disk")
         results: list[Cleaned] = []
         if not self._done(lambda: results.append(clean(order, memory_bytes=options.cleaner_bytes))):
             return
@@ -326,6 +345,8 @@ class Calls(Lives):
         taken: list[bool] = []
         if order.generation == self.log._generation and self.log.segments[0] is order.segments[0]:
             model.cleanings = [self._cleaned(order, old, new, whole) for old, new in cleaned.pairs]
+        if self.draw.random() < 0.3:
+            self.disk.faults.fuse = self.draw.randint(0, 20)
         if self._done(lambda: taken.append(self.log.take_cleaned(cleaned, self.now_ms))):
             require(taken[0] or not model.cleanings, "S14", "a log that was not cut refuses what was cleaned of it")
             if taken[0]:

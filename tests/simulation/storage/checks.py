@@ -5,7 +5,9 @@ S4 leader epochs are as assigned; S5 producer state follows from the batches; S6
 S7 the persisted high watermark is at most the committed end and the log end; S8 damage below the synced end is
 reported; S9 opening always succeeds, and succeeds again; S10 an error leaves the log unchanged, and no other error is
 raised; S11 a removed partition folder does not come back, and no other one vanishes; S12 segments begin and go as
-configured; S13 what must not be appended is refused; S14 a cleaner keeps the last record of each key.
+configured; S13 what must not be appended is refused; S14 a cleaner keeps the last record of each key,
+and stays below what is committed and on disk; S15 readers of committed records get what they may get
+(`transactions/checks`).
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def check_opened(log: PartitionLog, model: Model) -> None:
     """Compare a just opened log with the model, then continue the model from the log's state."""
     end, start = log.log_end_offset, log.log_start_offset
     was_left = end == model.end and log.producers.producers  # it was empty before, up to what its producers sent
-    if model.restart is not None and not log.size_bytes and not was_left:
+    if end == model.restart and not log.size_bytes and not was_left:
         model.epochs_begun = model.epochs
         model.restarted(end)
     require(end >= model.floor, "S1", f"the log ends at {end}, and everything below {model.floor} was synced")
@@ -61,7 +63,9 @@ def check_opened(log: PartitionLog, model: Model) -> None:
     model.sent += model.tail
     model.start = model.durable_start = start
     if model.cleanings:
-        model.take_cleaned(read_all(log))
+        hidden = any(batches[-1].end <= start for batches in model.cleanings)
+        below = [segment.read(0, segment.size) for segment in log.segments if hidden and segment.base_offset < start]
+        model.take_cleaned(b"".join([*below, read_all(log)]))
     if model.ghosts:
         model.take_ghosts(read_all(log))
     check_content(log, model, end)
@@ -101,15 +105,17 @@ def check_producers(log: PartitionLog, model: Model) -> None:
         turn = model.turn_of(producer) if producer >= 0 else []
         if turn and model.may_have_forgotten(turn[-1]):
             continue
+        sequences = [batch for batch in turn if batch.first_sequence >= 0]  # the others end transactions
         expected: list[tuple[int, ...]] = [
-            (batch.first_sequence, batch.last_sequence, batch.base, batch.end, max(batch.timestamps)) for batch in turn
+            (batch.first_sequence, batch.last_sequence, batch.base, batch.end, max(batch.timestamps))
+            for batch in sequences
         ]
         entry = known.get(producer)
         found = [] if entry is None else [tuple(batch) for batch in entry.batches]
         claim = f"producer {producer} is known by {found}, its last batches are {expected[-BATCHES_KNOWN:]}"
         since = max(in_files, model.known_from.get(producer, 0))
-        least = min(BATCHES_KNOWN, sum(batch.base >= max(since, model.cleaned_to) for batch in turn))
-        if since < model.cleaned_to and turn and turn[-1].base >= since:
+        least = min(BATCHES_KNOWN, sum(batch.base >= max(since, model.cleaned_to) for batch in sequences))
+        if since < model.cleaned_to and sequences and sequences[-1].base >= since:
             least = max(least, 1)
         require(least <= len(found) <= BATCHES_KNOWN and _ends_with(expected, found, model.cleaned_to), "S5", claim)
         require(
@@ -248,10 +254,15 @@ def check_cleaned(
             expected = [(batch.producer, batch.producer_epoch, batch.first_sequence)]
             require(known == expected, "S14", f"the last batch {expected} of a producer is stated as {known}")
     for batch in after:
-        horizon_ms = horizon_of(parse_header(batch.data))
+        header = parse_header(batch.data)
+        if header.is_control and header.record_count:
+            continue  # a marker has a time of its own
+        horizon_ms = horizon_of(header)
         has_tombstones = any(row[3] is None for row in batch.rows())
         require((horizon_ms is not None) == has_tombstones, "S14", f"the time of {batch} is {horizon_ms}")
-        require(horizon_ms is None or horizon_ms <= now_ms + keep_ms, "S14", f"{batch} is kept until {horizon_ms}")
+        met = [horizon_of(parse_header(old.data)) for old in before if old.base == batch.base]
+        until_ms = next((moment for moment in met if moment is not None), now_ms + keep_ms)
+        require(horizon_ms in (None, until_ms), "S14", f"{batch} is kept until {horizon_ms}, and not until {until_ms}")
 
 
 def _is_past(batch: Stored, now_ms: int) -> bool:

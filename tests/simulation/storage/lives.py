@@ -29,6 +29,7 @@ from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
 from tests.simulation.storage.folders import Folders
 from tests.simulation.storage.model import Model
+from tests.simulation.storage.payloads import SOME, Keys
 from tests.simulation.world import Violation
 
 ROOT = Path("/virtual-disk")
@@ -57,6 +58,8 @@ class Options:
     """Whether a cleaner works on the log."""
     tombstones_ms: int = 0
     cleaner_bytes: int = 1 << 20
+    keys: Keys = SOME
+    """What records are about."""
 
     @classmethod
     def drawn(cls, draw: random.Random) -> Options:
@@ -84,8 +87,16 @@ class Options:
 
     def with_cleaner(self, draw: random.Random) -> Options:
         """The same, with a cleaner that works on the log."""
-        tombstones_ms, cleaner_bytes = draw.choice((0, 2000, DAY_MS)), draw.choice((1, 1 << 20))
-        return replace(self, cleans=True, tombstones_ms=tombstones_ms, cleaner_bytes=cleaner_bytes)
+        return replace(
+            self,
+            cleans=True,
+            steps=2 * self.steps,
+            tombstones_ms=draw.choice((0, 2000, DAY_MS)),
+            cleaner_bytes=draw.choice((1, 1 << 20)),
+            config=replace(self.config, segment_bytes=draw.choice((300, 800, 3000))),
+            record_bytes=draw.choice((10, 100, 1000)),
+            keys=draw.choice((SOME, Keys.few(2), Keys.few(3), Keys.few(12))),
+        )
 
 
 class Lives:

@@ -163,7 +163,8 @@ class Model:
         """What was cleaned stands in place of the old batches, if it is among the bytes that were found."""
         present = None if data is None else {data[at : at + header.size] for at, header in iter_headers(data)}
         for batches in self.cleanings:
-            if present is None or all(batch.data in present for batch in batches if batch.end > self.start):
+            visible = [batch for batch in batches if batch.end > self.start] or batches
+            if present is None or all(batch.data in present for batch in visible):
                 base, end = batches[0].base, batches[-1].end
                 others = [batch for batch in self.batches if batch.end <= base or batch.base >= end]
                 self.batches = sorted([*others, *batches], key=lambda found: found.base)

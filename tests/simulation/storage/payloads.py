@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from raylog.core.errors import (
     DuplicateSequence,
@@ -26,17 +27,43 @@ Refused = tuple[bytes, type[RaylogError]]
 """A payload, and the error that it has to meet."""
 
 
-def draw_records(draw: random.Random, serial: int, now_ms: int, record_bytes: int) -> Records:
+class Keys(NamedTuple):
+    """How often batches have keys, and how often records lack a value."""
+
+    share: float = 0.3
+    number: int = 0
+    """Records take one of so many keys, or seldom none; 0 = each place in a batch has its own."""
+    removals: float = 0.05
+    """Share of records without a value."""
+
+    @classmethod
+    def few(cls, number: int) -> Keys:
+        """Nearly all records have one of a few keys."""
+        return cls(0.95, number, 0.2)
+
+    def draw(self, draw: random.Random, place: int) -> bytes | None:
+        """The key of a record by its place in the batch."""
+        if not self.number:
+            return draw.choice((None, b"", b"key %d" % place))
+        return None if draw.random() < 0.02 else b"key %d" % draw.randrange(self.number)
+
+
+SOME = Keys()
+
+
+def draw_records(draw: random.Random, serial: int, now_ms: int, record_bytes: int, about: Keys = SOME) -> Records:
     """Records whose values begin with rising numbers, some without key, value or headers."""
     times = [now_ms + draw.randint(-500, 500) for _ in range(draw.randint(1, RECORDS_MAX))]
     values: list[bytes | None] = [
-        None if draw.random() < 0.05 else b"%d:" % (serial + place) + draw.randbytes(draw.randint(0, record_bytes))
+        None
+        if draw.random() < about.removals
+        else b"%d:" % (serial + place) + draw.randbytes(draw.randint(0, record_bytes))
         for place in range(len(times))
     ]
     keys: list[bytes | None] | None = None
     headers: list[list[Header] | None] | None = None
-    if draw.random() < 0.3:
-        keys = [draw.choice((None, b"", b"key %d" % place)) for place in range(len(times))]
+    if draw.random() < about.share:
+        keys = [about.draw(draw, place) for place in range(len(times))]
     if draw.random() < 0.1:
         headers = [[("name", draw.choice((None, b"value")))] for _ in times]
     return Records(times, keys, values, headers)

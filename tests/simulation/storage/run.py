@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from raylog.core.errors import RaylogError
 from raylog.storage.errors import LogDamaged, StorageIoError
+from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage import checks
 from tests.simulation.storage.calls import Calls
 from tests.simulation.storage.checks import require
@@ -54,7 +55,7 @@ class StorageRun(Calls):
             (self.delete_records, 3),
             (self.retain, 4),
             (self.purge, 3),
-            (self.clean, 6 if self.options.cleans else 0),
+            (self.clean, 16 if self.options.cleans else 0),
             (self.change_folders, 5),
             (self.close, 3),
             (self.kill, 3),
@@ -202,12 +203,16 @@ class StorageRun(Calls):
         if batch_file:
             checks.check_damaged(log, self.model, min(int(point.split()[1]), self.model.end))
         else:
-            checks.check_content(log, self.model, self.model.end)
-            checks.check_lookups(log, self.model, self.draw)
-            checks.check_producers(log, self.model)
+            self._check_copy(log)
+
+    def _check_copy(self, log: PartitionLog) -> None:
+        """A copy with a damaged file that could be made again is a whole log."""
+        checks.check_content(log, self.model, self.model.end)
+        checks.check_lookups(log, self.model, self.draw)
+        checks.check_producers(log, self.model)
 
 
-CAN_BE_MADE_AGAIN = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint", "clean-shutdown")
+CAN_BE_MADE_AGAIN = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint", "clean-shutdown")
 
 
 def _hurt(image: Image, draw: random.Random, end: int) -> tuple[str, str, bool] | None:
@@ -220,6 +225,8 @@ def _hurt(image: Image, draw: random.Random, end: int) -> tuple[str, str, bool] 
     assert isinstance(content, bytes)
     batch_file = name.endswith(".log")
     if not batch_file and draw.random() < 0.4:
+        if name.endswith(".txnindex"):
+            return None  # written durably, and only where it is needed: nothing else says that there was one
         del folder[name]
         return name, "loss", False
     if not content or name.endswith(("leader-epoch-checkpoint", "clean-shutdown")):

@@ -1,4 +1,4 @@
-"""One seed of the profile `storage`, or of `storage-cleaner`, and its result."""
+"""One seed of the profile `storage`, `storage-cleaner` or `storage-transactions`, and its result."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import time
 from raylog.core.errors import RaylogError
 from tests.simulation.results import Result
 from tests.simulation.storage.run import StorageRun
+from tests.simulation.storage.transactions.run import TransactionRun
 from tests.simulation.world import Violation
 
 STORAGE = "storage"
 STORAGE_CLEANER = "storage-cleaner"
 """The same with a cleaner, for compacted logs."""
+STORAGE_TRANSACTIONS = "storage-transactions"
+"""The same with transactions, in part of the seeds with a cleaner."""
+STORAGE_PROFILES = (STORAGE, STORAGE_CLEANER, STORAGE_TRANSACTIONS)
 
 
 def run_storage(seed: int, profile: str = STORAGE) -> Result:
     """Run a seed to its end or to the first violation; an error without an injected cause is one."""
     began = time.process_time()
-    run = StorageRun(seed, cleans=profile == STORAGE_CLEANER)
+    transacts = profile == STORAGE_TRANSACTIONS
+    run = TransactionRun(seed) if transacts else StorageRun(seed, cleans=profile == STORAGE_CLEANER)
     violation: Violation | None = None
     try:
         run.run()

@@ -12,7 +12,7 @@ from raylog.storage import filesystem
 from raylog.storage.log.files import list_files, read_bytes, sync_folder, write_atomically
 from tests.simulation.storage.disk import PowerLost, VirtualDisk
 from tests.simulation.storage.filesystem import Process, VirtualFileSystem, running
-from tests.simulation.storage.runs import run_storage
+from tests.simulation.storage.runs import STORAGE_CLEANER, run_storage
 
 pytestmark = pytest.mark.sim
 
@@ -25,6 +25,12 @@ def test_a_log_keeps_its_promises_on_a_disk_that_fails(first: int) -> None:
     for seed in range(first, first + 50):
         result = run_storage(seed)
         assert result.violation is None, "\n".join([f"seed {seed} of storage", *result.story])
+
+
+def test_a_cleaner_changes_nothing_that_is_to_stay() -> None:
+    for seed in range(1, 51):
+        result = run_storage(seed, STORAGE_CLEANER)
+        assert result.violation is None, "\n".join([f"seed {seed} of storage-cleaner", *result.story])
 
 
 def test_a_seed_always_takes_the_same_course() -> None:

@@ -14,7 +14,9 @@ from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient
+from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.plan import UNCLEAN
+from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -51,11 +53,16 @@ class Finish:
             await self._read_a_sleeper()
             await self._until("what sleeps has no process", self._sleepers_have_ended)
             await self._until("every partition stays awake", lambda: self._keep_awake(admin))
+        if self._world.tables:
+            await self._until("tables are cleaned", self._has_dirty_tables)
+        if self._world.transactions is not None:
+            await TransactionsFinish(self._world, self._until).run()
         await self._until("the replicas are the same", self._replicas_differ)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)
         ends = await self._read_everything()
         self._check_records(ends)
+        await self._check_tables()
         self._check_last()
         if UNCLEAN in self._world.plan.topics_besides:
             await self._until("the present history was read", self._has_old_view)
@@ -277,6 +284,22 @@ class Finish:
                 raise Violation("W5", f"{at} goes from {starts[at]} to {ends[at]}, and not all of it was read")
         self._read = read
         return {at: (starts[at], ends[at]) for at in partitions}
+
+    async def _has_dirty_tables(self) -> str:
+        return self._world.observer.dirty_table()
+
+    async def _check_tables(self) -> None:
+        """A read of each compacted partition gives the last value of each key; what readers missed was replaced."""
+        world, books = self._world, self._world.table_books
+        reader = TableReader(world, "the last table reader")
+        for at in world.tables:
+            world.waits_for = f"the last reader is at the end of {at}"
+            consumer = AsyncConsumer(auto_offset_reset="earliest")
+            await self._client.call("start", consumer.start(), LAST_API_S)
+            read = await reader.read_through(consumer, at, "last")
+            await self._client.call("stop", consumer.stop(), 35.0)
+            books.check_table(at, read)
+        books.check_passed()
 
     def _check_records(self, ends: dict[At, tuple[int, int]]) -> None:
         """No acknowledged record is lost, none is stored twice, each producer's records are in order."""

@@ -19,9 +19,10 @@ from raylog.actors.broker.dozers import Dozers
 from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.broker.server import BrokerServer
 from raylog.actors.controller.server import ControllerServer
-from raylog.actors.groups.server import GroupCoordinatorServer
+from raylog.actors.coordinators.server import CoordinatorServer
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import replica_name
+from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
 from raylog.core.errors import ConnectionFailed
 from tests.simulation.whole.dozing.ports import Dozes, SimProcesses, SimRest
@@ -185,11 +186,9 @@ class Cluster:
     def start_coordinator(self, kind: str, index: int) -> None:
         """Create a coordinator unless there is one (the controller's port)."""
 
-        def make(process: SimProcess) -> GroupCoordinatorServer:
+        def make(process: SimProcess) -> CoordinatorServer[Any]:
             spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config, host=process.host)
-            return GroupCoordinatorServer(
-                spec, find_controller=self.find_controller, on_fatal=self._end_process(process)
-            )
+            return coordinator_server(spec, find_controller=self.find_controller, on_fatal=self._end_process(process))
 
         actor = self._ensure(f"coordinator-{kind}-{index}", tuple(self.hosts), make)
         actor.is_wanted = actor.ending is not None

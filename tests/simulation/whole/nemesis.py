@@ -82,7 +82,7 @@ class Nemesis:
         for actor in self._world.cluster.actors.values():
             if actor.process is not None:
                 actor.process.resume()
-        for process in self._world.places.values():
+        for process in self._world.clients:
             process.resume()
         self._world.log("nemesis", "everything is healed")
 

@@ -15,6 +15,8 @@ from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from raylog.storage.batch.header import iter_headers
+from raylog.storage.cleaner.rules import is_due
+from tests.compacted import difference, rows_of
 from tests.simulation.whole.books import At
 from tests.simulation.whole.dozing.claims import DozeClaims
 from tests.simulation.whole.loop.processes import SimProcess
@@ -315,11 +317,41 @@ class Observer:
             if not is_written_to and {*marks} != {logs[0].log_end_offset}:
                 return f"{state.partition} goes from {starts} to {marks} on brokers {state.leader} and {broker}"
             # A replica may have begun a deletion that was never acknowledged, and lack what the leader has.
-            if content(leader, max(starts), min(marks)) != content(runner, max(starts), min(marks)):
+            found = [content(log, max(starts), min(marks)) for log in (leader, runner)]
+            if leader.log.config.compaction is not None:
+                removals = self._world.table_books.removals(At(*state.partition))
+                if wrong := difference(rows_of(found[0]), rows_of(found[1]), removals):
+                    raise Violation("W19", f"{state.partition} on brokers {state.leader} and {broker}: {wrong}")
+            elif found[0] != found[1]:
                 raise Violation(
                     "W19", f"the replicas of {state.partition} on brokers {state.leader} and {broker} are not the same"
                 )
         return ""
+
+    def dirty_table(self) -> str:
+        """Return a replica of a compacted topic that has something to clean; empty = there is none."""
+        for at in self._world.tables:
+            state = self._state(at)
+            if state is None:
+                return f"{at} is not there"
+            for broker in state.replicas:
+                actor = self._actor(state, broker)
+                runner = actor.server._runner if actor is not None and actor.serves else None
+                if runner is None or runner.machine is None:
+                    return f"the replica of {at} on broker {broker} does not run"
+                rules = runner.log.config.compaction
+                if rules is not None and is_due(
+                    runner.log.cleanable(runner.machine.high_watermark, 0, rules), 0, rules
+                ):
+                    return f"the replica of {at} on broker {broker} has something to clean"
+        return ""
+
+    def leader_log(self, at: At) -> Any:
+        """Return the runner of a partition's leader."""
+        state = self._state(at)
+        actor = None if state is None else self._actor(state, state.leader)
+        assert actor is not None, f"{at} has no leader at the end"
+        return actor.server._runner
 
     def leader_epoch(self, at: At) -> int:
         """Return the leader epoch of a partition; -1 = not known now."""

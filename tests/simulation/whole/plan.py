@@ -28,7 +28,12 @@ SLEEPERS: Final = "whole-sleepers"
 DOZERS: Final = "whole-dozers"
 """Replicas whose processes are stopped after less than a second of rest, and in half of the runs partitions that sleep;
 clients that pause for longer; faults in each step of a doze."""
-WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR, SLEEPERS, DOZERS)
+COMPACTION: Final = "whole-compaction"
+"""Compacted topics, whose replicas clean their logs often, some slowly, some on virtual disks."""
+TRANSACTIONS: Final = "whole-transactions"
+"""Producers in transactions, copies of what a group consumes with its offsets, readers of committed records; faults of
+all kinds, and of transaction coordinators and clients while markers are written."""
+WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR, SLEEPERS, DOZERS, COMPACTION, TRANSACTIONS)
 
 THIN: Final = "thin"
 """A topic that acknowledges with one replica in sync."""
@@ -46,6 +51,13 @@ TOPICS: Final[dict[str, tuple[int, dict[str, str]]]] = {
     UNCLEAN: (3, {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}),
 }
 """Replication factor and settings of the topics that some profiles have besides the steady ones."""
+BRIEF: Final = "archive"
+"""A compacted topic that forgets removed keys so soon that a replica that was away does not learn of them."""
+TABLES: Final[dict[str, dict[str, str]]] = {
+    "table": {"segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"},
+    BRIEF: {"segment.bytes": "4000", "cleanup.policy": "compact,delete", "delete.retention.ms": "1000"},
+}
+"""Compacted topics with three replicas, and their settings besides."""
 ONE_LOST: Final[dict[str, Any]] = {
     "loses_one": True,
     "fault_pause_s": 0.0,
@@ -95,6 +107,14 @@ class Plan:
     """Whether partitions fall asleep while the clients work."""
     dozes: bool = False
     """Whether the processes of replicas at rest are stopped."""
+    tables: tuple[str, ...] = ()
+    """Names of :data:`TABLES`."""
+    tellers: int = 0
+    """Clients that send in transactions; 0 = there are no transactions in this run."""
+    copiers: int = 0
+    """Members of the group that copies what the tellers send."""
+    transaction_timeout_s: float = 0.0
+    """After so long a transaction is aborted by its coordinator."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -144,6 +164,10 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_sleepers(plan, seed)
     if profile == DOZERS:
         return _with_dozers(plan, seed)
+    if profile == COMPACTION:
+        return _with_tables(plan, seed)
+    if profile == TRANSACTIONS:
+        return _with_transactions(plan, seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -204,6 +228,49 @@ def _with_dozers(plan: Plan, seed: int) -> Plan:
         power_cuts=True,
         sleeps=sleeps,
         dozes=True,
+    )
+
+
+def _with_tables(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"compaction {seed}")
+    cleaner = {
+        "log.cleaner.backoff.ms": str(chance.choice([100, 500, 2_000])),
+        "log.cleaner.io.max.bytes.per.second": str(chance.choice([20_000, 100_000, 1 << 40])),
+    }
+    disks = chance.random() < 0.5
+    if disks:
+        cleaner["replica.sync.time.max.ms"] = "2000"
+    return replace(
+        plan,
+        config={**plan.config, **cleaner},
+        tables=tuple(TABLES),
+        topics=1,
+        partitions_max=1,
+        producers=2,
+        members=2,
+        send_pause_s=chance.choice([0.3, 1.0]),
+        fault_pause_s=chance.choice([0.5, 1.0, 3.0]),
+        work_s=plan.work_s + 10.0,
+        power_cuts=True,
+        disks=disks,
+    )
+
+
+def _with_transactions(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"transactions {seed}")
+    config = {**plan.config, "transaction.state.log.num.partitions": str(chance.choice([1, 2]))}
+    return replace(
+        plan,
+        config=config,
+        schemes=("strike_place", "strike_place", "kill_transaction_coordinator", "pause_transaction_coordinator"),
+        topics=1,
+        producers=1,
+        members=1,
+        tellers=chance.choice([2, 3]),
+        copiers=chance.choice([1, 2, 3]),
+        transaction_timeout_s=chance.choice([2.0, 6.0]),
+        fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
+        work_s=plan.work_s + 12.0,
     )
 
 

@@ -103,6 +103,7 @@ def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tup
                 Thread=blocking.Thread,
                 Lock=blocking.Lock,
                 RLock=blocking.RLock,
+                Event=blocking.Event,
                 get_ident=blocking.get_ident,
                 current_thread=blocking.get_ident,
                 main_thread=lambda: 0,

@@ -157,6 +157,21 @@ class Schemes:
         for process in paused:
             process.resume()
 
+    def strike_place(self) -> None:
+        """Kill or pause a client of transactions, or start another one of its transactional id."""
+        if self._world.transactions is not None:
+            self._world.transactions.strike_place()
+
+    def kill_transaction_coordinator(self) -> None:
+        """Kill a transaction coordinator."""
+        if self._world.transactions is not None:
+            self._world.transactions.kill_coordinator()
+
+    def pause_transaction_coordinator(self) -> None:
+        """Let a transaction coordinator hang for a while."""
+        if self._world.transactions is not None:
+            self._world.transactions.pause_coordinator()
+
     def kill_of_sleeper(self) -> None:
         """Kill the controller or the broker of a partition that sleeps, so that it fails over in its sleep."""
         sleepers = self._sleepers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.actors import beat_memory
+from raylog.actors.beats import beat_memory
 from tests.simulation.shared_pages import SimPages, open_in
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class SharedMemory:
         beat_memory.remove_abandoned = lambda *_: None
 
     def open_pages(self, name: str, *, make: bool) -> SimPages | None:
-        """As :func:`raylog.actors.beat_memory.open_pages`, for the process that runs."""
+        """As :func:`raylog.actors.beats.beat_memory.open_pages`, for the process that runs."""
         process = self._scheduler.current
         assert process is not None, "pages are opened outside every process"
         return open_in(self._hosts.setdefault(process.host, {}), name, make=make)

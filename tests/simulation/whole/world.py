@@ -31,6 +31,8 @@ from tests.simulation.whole.clients import (
     View,
 )
 from tests.simulation.whole.cluster import Cluster
+from tests.simulation.whole.compaction.clients import TableAdministrator, TableReader, TableWriter
+from tests.simulation.whole.compaction.tables import Tables
 from tests.simulation.whole.disks import NodeDisks
 from tests.simulation.whole.dozing.ports import Dozes
 from tests.simulation.whole.dozing.strikes import Strikes
@@ -39,8 +41,9 @@ from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
-from tests.simulation.whole.plan import TOPICS, UNCLEAN, Plan
+from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
 from tests.simulation.whole.shared_memory import SharedMemory
+from tests.simulation.whole.transactions.part import Transactions
 from tests.simulation.whole.visitors import Visitor
 from tests.simulation.world import Violation
 
@@ -82,13 +85,18 @@ class World:
         discovery._query_controller = self.cluster.controller_access
         self.nemesis = Nemesis(self)
         self.observer = Observer(self)
+        self.tables = [TopicPartition(name, 0) for name in plan.tables]
+        self.table_books = Tables(lambda *known: self.books.on_committed(*known))
+        self.cleanings = 0
+        """How often a replica has cleaned its log."""
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
         self.client_hosts = [f"127.0.0.{100 + number}" for number in range(plan.client_hosts)]
-        if plan.is_operated:
+        if plan.is_operated or plan.tellers:
             consumer_reads.NEAR_BYTES_MIN = NEAR_BYTES_MIN  # type: ignore[misc]
             # The kernel closes the files of a killed process; its objects must not close other ones of these numbers.
             local_files.SegmentFile.__del__ = lambda _: None  # type: ignore[method-assign]
         self.view = View()
+        self.transactions = Transactions(self) if plan.tellers else None
         self.places: dict[int, SimProcess] = {}
         """The processes of group members, by place."""
         self.clients: list[SimProcess] = []
@@ -135,7 +143,7 @@ class World:
         logger.handlers, logger.propagate = [self._logs], False
         logger.setLevel(logging.INFO)
         self.cluster.start()
-        self._spawn("builder", self._build())
+        self.spawn("builder", self._build())
         self.scheduler.after(LOOK_S, self._look)
         self._phase(lambda: self.is_built, BUILT_S, "the cluster serves and has its topics")
         if self.violation is None:
@@ -147,7 +155,7 @@ class World:
             self.scheduler.run(self.now_s + self.plan.calm_s)
         if self.violation is None:
             self.is_quiet = True
-            self._spawn("finish", Finish(self).run())
+            self.spawn("finish", Finish(self).run())
             self._phase(lambda: self.is_over, FINISH_S, "everything has converged and was read")
         if self.violation is not None:
             self.log("VIOLATION", str(self.violation))
@@ -186,7 +194,8 @@ class World:
 
     # ------------------------------------------------------------ clients
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None], host: str = "") -> SimProcess:
+    def spawn(self, name: str, work: Coroutine[Any, Any, None], host: str = "") -> SimProcess:
+        """Run a client in a process of its own, on this host or on one of the clients'."""
         self._spawned += 1
         host = host or self.client_hosts[self._spawned % len(self.client_hosts)]
         process = SimProcess(self.scheduler, self.network, name, host)
@@ -228,6 +237,10 @@ class World:
         for topic in self.plan.topics_besides:
             await admin.create_topic(topic, 1, *TOPICS[topic])
             self.books.partitions[topic] = 1
+        for name in self.plan.tables:
+            await admin.create_topic(name, 1, 3, {"cleanup.policy": "compact", **TABLES[name]})
+        if self.transactions is not None:
+            await self.transactions.make_topics(admin)
         await admin.stop()
         self.is_built = True
 
@@ -238,21 +251,29 @@ class World:
             acks: object = ("all", "all", 1, 0)[kind]
             name = f"producer-{number}"
             client = ProducingClient(self, name, acks=acks, idempotent=acks == "all" and chance.random() < 0.8)
-            self._spawn(name, client.run())
-        self._spawn("reader", Reader(self, "reader").run())
+            self.spawn(name, client.run())
+        self.spawn("reader", Reader(self, "reader").run())
         if UNCLEAN in self.plan.topics_besides:
-            self._spawn("unclean-reader", UncleanReader(self, "unclean-reader").run())
+            self.spawn("unclean-reader", UncleanReader(self, "unclean-reader").run())
         if self.plan.sleeps:
-            self._spawn("visitor", Visitor(self, "visitor").run())
+            self.spawn("visitor", Visitor(self, "visitor").run())
         if self.plan.is_operated:
-            self._spawn("near-reader", Reader(self, "near-reader", seeks=0.3).run(), self.cluster.host(1))
-        self._spawn("administrator", Administrator(self, "administrator").run())
+            self.spawn("near-reader", Reader(self, "near-reader", seeks=0.3).run(), self.cluster.host(1))
+        if self.tables:
+            for number in range(2):
+                self.spawn(f"table-writer-{number}", TableWriter(self, f"table-writer-{number}").run())
+            self.spawn("table-reader", TableReader(self, "table-reader").run())
+            self.spawn("near-table-reader", TableReader(self, "near-table-reader").run(), self.cluster.host(1))
+            self.spawn("table-administrator", TableAdministrator(self, "table-administrator").run())
+        self.spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
             self.fill_place(number)
+        if self.transactions is not None:
+            self.transactions.start()
 
     def fill_place(self, number: int) -> None:
         """Start the process of one place in a group, again after it was killed."""
-        self.places[number] = self._spawn(f"place-{number}", self._members(number))
+        self.places[number] = self.spawn(f"place-{number}", self._members(number))
 
     async def _members(self, number: int) -> None:
         """One place in a group: a member, and after it leaves another one."""
@@ -278,6 +299,7 @@ class _Logs(logging.Handler):
         world = self._world
         process = world.scheduler.current
         text = record.getMessage()
+        world.cleanings += " was cleaned up to offset " in text
         partition, is_role, _ = text.partition(": leader ")
         if is_role:
             world.elections += 1

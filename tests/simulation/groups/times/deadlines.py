@@ -25,7 +25,7 @@ _MEMBER_ID: Final = {"join_group": 1, "sync_group": 2, "heartbeat": 2, "offset_c
 class _Known:
     """What is known of one group."""
 
-    __slots__ = ("began_with", "begun_ms", "image", "joining", "parked_ms", "row_ms", "waits_ms")
+    __slots__ = ("began_with", "begun_ms", "image", "joining", "parked_ms", "row_ms", "sync_ms", "waits_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.image: GroupChanged | None = None
@@ -35,6 +35,8 @@ class _Known:
         """When this life decided its generation."""
         self.began_with: frozenset[str] = frozenset()
         """The members of that generation; none if another life decided it."""
+        self.sync_ms = 0
+        """How long they have to sync: the longest time that any of them allows, even if it leaves meanwhile."""
         self.joining: set[int] = set()
         """Joins that wait."""
         self.parked_ms: int | None = None
@@ -120,6 +122,7 @@ class Deadlines:
         """A generation is written: not before its round may end."""
         known.begun_ms = self._now_ms
         known.began_with = frozenset(member.member_id for member in image.members)
+        known.sync_ms = max((member.rebalance_timeout_ms for member in image.members), default=0)
         if not image.members:
             return
         self._begun.append(image)
@@ -162,10 +165,9 @@ class Deadlines:
             if image is not None and image.state is GroupState.STABLE:
                 self._all_are_alive(known, image)
             if image is not None and call.method == "heartbeat" and call.member_id in known.began_with:
-                limit_ms = max(member.rebalance_timeout_ms for member in image.members)
-                is_late = self._ticked_ms >= known.begun_ms + limit_ms
+                is_late = self._ticked_ms >= known.begun_ms + known.sync_ms
                 if is_late and not self._books.has_synced(call.group, call.member_id, image.generation):
-                    raise Violation(RULE, f"{call.member_id} is a member, and has not synced in {limit_ms} ms")
+                    raise Violation(RULE, f"{call.member_id} is a member, and has not synced in {known.sync_ms} ms")
 
     def _all_are_alive(self, known: _Known, image: GroupChanged) -> None:
         """Without a round since its row, a group has members that have sent something within their session timeouts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import pytest
@@ -18,6 +19,7 @@ from tests.simulation.world import Violation
 SESSION_MS = 600
 ROUND_MS = 1_000
 RANGE = [["range", b""]]
+TIMEOUTS = {"a": ROUND_MS, "b": ROUND_MS}
 
 
 class Life:
@@ -30,19 +32,19 @@ class Life:
         self.now_ms = 0
         self.write(GroupState.STABLE, 3)
 
-    def write(self, state: GroupState, generation: int) -> None:
-        """Decide a row, in the present step."""
+    def write(self, state: GroupState, generation: int, timeouts: Mapping[str, int] = TIMEOUTS) -> None:
+        """Decide a row, in the present step; ``timeouts``: the members' own times for a round."""
         members = tuple(
             MemberRecord(
                 member_id=member,
                 instance_id=None,
                 client_id="reader",
                 session_timeout_ms=SESSION_MS,
-                rebalance_timeout_ms=ROUND_MS,
+                rebalance_timeout_ms=timeout_ms,
                 protocols=(("range", b""),),
                 assignment=b"",
             )
-            for member in "ab"
+            for member, timeout_ms in timeouts.items()
         )
         record = GroupChanged(
             group="g",
@@ -96,9 +98,9 @@ class Life:
         """End a step."""
         self.deadlines.stepped(is_tick=False)
 
-    def begin(self, *joined: str) -> None:
+    def begin(self, *joined: str, timeouts: Mapping[str, int] = TIMEOUTS) -> None:
         """Begin generation 4 with the answers to these members."""
-        self.write(GroupState.COMPLETING_REBALANCE, 4)
+        self.write(GroupState.COMPLETING_REBALANCE, 4, timeouts)
         for member_id in joined:
             call = self.receive("join_group", member_id, None, "reader", SESSION_MS, ROUND_MS, "consumer", RANGE)
             self.deadlines.settled(call)
@@ -179,6 +181,21 @@ def test_a_member_that_does_not_sync_is_removed(life: Life) -> None:
     life.tick(100 + ROUND_MS)
     life.beat("a")
     with pytest.raises(Violation, match="b is a member, and has not synced"):
+        life.beat("b")
+
+
+def test_the_time_to_sync_is_that_of_the_members_it_began_with(life: Life) -> None:
+    life.at(100)
+    life.begin("a", "b", timeouts={"a": 2 * ROUND_MS, "b": ROUND_MS})
+    life.at(200)
+    life.write(GroupState.STABLE, 4, {"b": ROUND_MS})
+    life.step()
+    for now_ms in range(500, 100 + 2 * ROUND_MS, 400):
+        life.at(now_ms)
+        life.beat("b")
+        life.tick(now_ms)
+    life.tick(100 + 2 * ROUND_MS)
+    with pytest.raises(Violation, match="b is a member, and has not synced in 2000 ms"):
         life.beat("b")
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from tests.simulation.whole.loop.threads import SimThread, Threads
 
+LATE_S: Final = 0.000_02
+"""By which a thread whose wait is over wakes late. Time passes even where the wait is too short to change a float."""
 _bound: list[Threads] = []
 
 
@@ -118,6 +120,34 @@ class RLock(Lock):
 
     def __enter__(self) -> bool:
         return self.acquire()
+
+
+class Event:
+    """`threading.Event`; only virtual threads wait."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: list[SimThread] = []
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.wake()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        me = _threads().scheduler.thread
+        assert me is not None, "an event loop waits for a thread"
+        if not self._is_set:
+            self._waiters.append(me)
+            if timeout is not None:
+                me.wake(timeout + LATE_S)
+            me.block()
+            self._waiters = [waiter for waiter in self._waiters if waiter is not me]
+        return self._is_set
 
 
 class SimpleQueue:

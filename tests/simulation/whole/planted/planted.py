@@ -6,11 +6,13 @@ from typing import Final
 
 from tests.simulation.whole.planted.bugs import Bug
 from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
+from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
 from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
+from tests.simulation.whole.planted.planted_transactions import TRANSACTION_BUGS
 from tests.simulation.whole.planted.planted_voters import VOTER_BUGS
 from tests.simulation.whole.planted.planted_vouching import VOUCHING_BUGS
 
@@ -23,5 +25,7 @@ _TABLES: Final = (
     SLEEPER_BUGS,
     VOUCHING_BUGS,
     DOZER_BUGS,
+    COMPACTION_BUGS,
+    TRANSACTION_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raylog.actors.broker.server import BrokerServer
-from raylog.actors.groups.offsets_log import OffsetsLog
+from raylog.actors.coordinators.state_log import StateLog
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.request_table import RequestTable
 from raylog.core.controller.topics import Topics
@@ -84,7 +84,7 @@ def _all_for_all(original: Callable[..., bytes]) -> Callable[..., bytes]:
 def _half_log(original: Callable[..., Any]) -> Callable[..., Any]:
     """A coordinator begins with half of its log."""
 
-    async def read_to(self: OffsetsLog, end: int, *, timeout_s: float) -> Any:
+    async def read_to(self: StateLog, end: int, *, timeout_s: float) -> Any:
         async for row in original(self, end // 2, timeout_s=timeout_s):
             yield row
 
@@ -207,7 +207,7 @@ SERVER_BUGS: Final = (
         24,
     ),
     Bug("all members get the same partitions", Group, "assignment", _all_for_all, ("W6",)),
-    Bug("a coordinator loads half of its log", OffsetsLog, "read_to", _half_log, ("W6", "W7", "W10")),
+    Bug("a coordinator loads half of its log", StateLog, "read_to", _half_log, ("W6", "W7", "W10")),
     Bug("generations are not counted", Group, "next_image", _generation_stays, ("W6",)),
     Bug("committed offsets are answered one too low", group_offsets, "fetch", _commits_go_back, ("W7",)),
     Bug("a move leaves the last replica out", Moves, "_begun", _one_replica_short, ("W12",)),

@@ -1,0 +1,1 @@
+"""Transactions in the log on a virtual disk: the profile `storage-transactions`."""

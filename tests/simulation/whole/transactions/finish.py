@@ -1,0 +1,140 @@
+"""What holds of transactions once everything was healed: nothing hangs, all is whole, each input has one copy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.core.errors import RaylogError
+from tests.simulation.whole.books import At
+from tests.simulation.whole.clients import API_S, LAST_API_S, Client
+from tests.simulation.whole.transactions.clients import Transactor
+from tests.simulation.whole.transactions.logs import check_logs, entries_of
+from tests.simulation.whole.transactions.readers import COMMITTED
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.world import World
+
+Until = Callable[[str, Callable[[], Awaitable[str]]], Awaitable[None]]
+"""Waits until a function returns "", which otherwise names what is missing."""
+POLL_MS: Final = 300
+
+
+class TransactionsFinish:
+    """The last clients of transactions of a world."""
+
+    def __init__(self, world: World, until: Until) -> None:
+        """Made when the world is quiet."""
+        assert world.transactions is not None
+        self._world, self._part, self._until = world, world.transactions, until
+        self._client = Client(world, "finish")
+        self._read: dict[At, dict[int, bytes]] = {}
+        self._consumer = AsyncConsumer(auto_offset_reset="earliest", isolation_level=COMMITTED, group_id="last-reader")
+
+    async def run(self) -> None:
+        """Wait until nothing is open, read everything, and compare it with the ledger."""
+        part = self._part
+        await self._until("every teller is done", self._tellers)
+        await self._commit_everywhere()
+        await self._client.call("start", self._consumer.start(), LAST_API_S)
+        await self._until("no transaction of the tellers is open", lambda: self._open(part.inputs))
+        await self._read_all(part.inputs)
+        await self._until("the copiers have committed everything", self._uncommitted)
+        await self._until("no transaction of the copiers is open", lambda: self._open(part.outputs))
+        await self._read_all(part.outputs)
+        await self._client.call("stop", self._consumer.stop(), 35.0)
+        part.ledger.finish(self._read)
+        inputs = {at: list(self._read[at]) for at in part.inputs}
+        if missing := part.ledger.uncopied(inputs, {at: self._read[at] for at in part.outputs}):
+            raise Violation("W26", missing)
+        await self._until("every reader has read everything", self._readers)
+        self._world.log(
+            "transactions",
+            f"{part.commits} committed, {part.aborts} aborted, {len(part.ledger.txns)} begun, {part.starts} processes; "
+            f"{sum(len(inputs[at]) for at in part.inputs)} records copied",
+        )
+        leader_log = self._world.observer.leader_log
+        check_logs({at: entries_of(leader_log(at)) for at in (*part.inputs, *part.outputs)})
+
+    async def _tellers(self) -> str:
+        return self._part.waits()
+
+    async def _commit_everywhere(self) -> None:
+        """A transaction over all partitions commits, without a fault."""
+        last = Transactor(self._world, "last-teller", "last-teller")
+        producer = await last.begun()
+        assert producer is not None
+        txn = self._part.ledger.begin("the last transaction")
+        try:
+            await producer.begin_transaction()
+            for at in self._part.inputs:
+                await last.send(producer, txn, at)
+            await last.commit(producer, txn)
+        except RaylogError as error:
+            raise Violation("W16", f"no transaction commits although all is as it should be: {error!r}") from error
+        await last.ended(producer)
+
+    async def _open(self, partitions: list[At]) -> str:
+        """Return a partition whose last stable offset is not its end."""
+        plain = AsyncConsumer()
+        await self._client.call("start", plain.start(), LAST_API_S)
+        try:
+            stable = await self._client.call("end offsets", self._consumer.end_offsets(partitions), API_S)
+            ends = await self._client.call("end offsets", plain.end_offsets(partitions), API_S)
+        except RaylogError as error:
+            return repr(error)
+        finally:
+            await self._client.call("stop", plain.stop(), 35.0)
+        for at in partitions:
+            if stable[at] > ends[at]:
+                raise Violation("W24", f"{at} is stable up to {stable[at]}, behind its end {ends[at]}")
+            if stable[at] < ends[at]:
+                return f"{at} is stable up to {stable[at]} of {ends[at]}"
+        return ""
+
+    async def _read_all(self, partitions: list[At]) -> None:
+        """Read the committed records of partitions from their start to their end."""
+        consumer, world = self._consumer, self._world
+        ends = await self._client.call("end offsets", consumer.end_offsets(partitions), LAST_API_S)
+        consumer.assign(partitions)
+        for at in partitions:
+            consumer.seek(at, 0)
+            self._read[at] = {}
+        while left := [at for at in partitions if await consumer.position(at) < ends[at]]:
+            world.waits_for = f"the last reader of committed records is below {ends[left[0]]} of {left[0]}"
+            work = consumer.getmany(timeout_ms=POLL_MS)
+            for at, records in (await self._client.call("getmany", work, 2.0)).items():
+                for record in records:
+                    world.books.seen("the last reader", at, record.offset, record.value)
+                    self._read[at][record.offset] = record.value
+
+    async def _uncommitted(self) -> str:
+        """Return a partition whose committed records the group has not all committed."""
+        group = AsyncConsumer(group_id=self._part.group, isolation_level=COMMITTED, enable_auto_commit=False)
+        await self._client.call("start", group.start(), LAST_API_S)
+        try:
+            for at in self._part.inputs:
+                known = self._part.ledger.known_offset(at)
+                found = await self._client.call("committed", group.committed(at), LAST_API_S)
+                self._part.ledger.fetched(at, known, found)
+                wanted = max(self._read[at], default=-1) + 1
+                if (found or 0) < wanted:
+                    return f"{found} of {wanted} of {at}"
+        except RaylogError as error:
+            return repr(error)
+        finally:
+            await self._client.call("stop", group.stop(), 35.0)
+        return ""
+
+    async def _readers(self) -> str:
+        """Return a reader that has not got the last record of a partition."""
+        for reader in self._part.readers:
+            for at, records in self._read.items():
+                wanted, position = max(records, default=-1) + 1, reader.positions.get(at, 0)
+                if position < wanted:
+                    return f"{reader.name} is at {position} of {wanted} of {at}"
+        await asyncio.sleep(0)
+        return ""

@@ -1,0 +1,55 @@
+"""One log for each claim about markers: what is right is accepted, what is wrong is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylog.core.ids import TopicPartition
+from tests.simulation.whole.transactions.logs import Entry, check_logs
+from tests.simulation.world import Violation
+
+pytestmark = pytest.mark.sim
+
+A = TopicPartition("a", 0)
+B = TopicPartition("b", 0)
+
+
+def data(offset: int, epoch: int, *, transactional: bool = True) -> Entry:
+    return Entry(offset, 7, epoch, transactional)
+
+
+def marker(offset: int, epoch: int, *, committed: bool = True) -> Entry:
+    return Entry(offset, 7, epoch, True, committed)
+
+
+RIGHT = [data(0, 0), data(1, 0), marker(2, 1), data(3, 1), marker(4, 2, committed=False), marker(5, 3)]
+
+
+def test_transactions_that_end_one_after_the_other_are_right() -> None:
+    check_logs({A: RIGHT, B: [data(0, 1), marker(1, 2, committed=False)]})
+
+
+def test_plain_batches_need_no_marker() -> None:
+    check_logs({A: [data(0, 0, transactional=False), data(1, 0, transactional=False)]})
+
+
+@pytest.mark.parametrize(
+    ("entries", "claim"),
+    [
+        ([data(0, 0)], "hangs"),
+        ([data(0, 0), marker(1, 1), data(2, 0)], "comes behind"),
+        ([data(0, 0), marker(1, 1), marker(2, 1)], "second marker"),
+        ([data(0, 0), data(1, 1)], "joins"),
+        ([data(0, 0), data(1, 0, transactional=False)], "plain batch"),
+    ],
+    ids=["open", "late batch", "two markers", "two epochs", "plain"],
+)
+def test_a_wrong_log_is_found(entries: list[Entry], claim: str) -> None:
+    with pytest.raises(Violation, match=claim):
+        check_logs({A: entries})
+
+
+def test_a_transaction_with_two_outcomes_is_found() -> None:
+    logs = {A: [data(0, 0), marker(1, 1)], B: [data(0, 0), marker(1, 1, committed=False)]}
+    with pytest.raises(Violation, match="epoch 0"):
+        check_logs(logs)

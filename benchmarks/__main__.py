@@ -37,7 +37,7 @@ from benchmarks.scenarios.throughput import warm_up
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue")
 NEEDS_NO_SERVER = {"limits"}
-NEEDS_WARM_SERVERS = {"latency", "small", "produce", "together", "consume"}
+NEEDS_WARM_SERVERS = {"latency", "small", "produce", "transactions", "together", "consume"}
 BREAK_OFF_AGAIN_S = 20.0
 """Cleanup after an interrupted run is aborted after this time."""
 STOP_S = 40.0

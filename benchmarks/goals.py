@@ -28,6 +28,7 @@ def verdicts(results: Results) -> list[Verdict]:
     """Every goal, in a fixed order; the pair with page cache and the pair with an fsync each count."""
     return [
         *_produce(results),
+        *_transactions(results),
         *_consume(results),
         *_latency(results),
         *_others(results),
@@ -77,6 +78,18 @@ def _produce(results: Results) -> list[Verdict]:
         bare = _row(results, "produce", name, *parts)
         found.append(_times(f"produce by send_batch, 1 KB, RF 1: 0.6 x the {name}", batch, bare, 0.6))
     return found
+
+
+def _transactions(results: Results) -> list[Verdict]:
+    plain = _row(results, "transactions", "raylog send", "idempotent")
+    ours = _row(results, "transactions", "raylog send", "transactions of")
+    theirs = _row(results, "transactions", "confluent-kafka", "transactions of")
+    goal = "transactions of 100 ms, 100 B, RF 3"
+    return [
+        _times(f"{goal}: 0.8 x the same producer without them", ours, plain, 0.8),
+        _times(f"{goal}: 2 x confluent-kafka", ours, theirs, 2.0),
+        _below(f"{goal}: median of a commit under 15 ms", ours, "p50_ms", 15.0, "ms"),
+    ]
 
 
 def _consume(results: Results) -> list[Verdict]:

@@ -18,7 +18,7 @@ class Job:
     """A job. Times are in seconds unless the name states otherwise."""
 
     load: str
-    """A function of `loads`: produce, consume, follow, pace, small, group, probe, create."""
+    """A function of `loads`: produce, transact, consume, follow, pace, small, group, probe, create."""
     client: str
     """A module of `clients`."""
     topic: str
@@ -40,6 +40,10 @@ class Job:
     """Records to expect or to read; 0: by time."""
     newest: int = 0
     """Read so many of the last records of each partition; 0: all."""
+    transaction_ms: int = 0
+    """How long each transaction is open; 0: records are sent outside of transactions."""
+    isolation: str = "read_uncommitted"
+    """What consumers see of transactions."""
     connections: int = 1
     fresh: bool = False
     """Whether a server that keeps everything in memory drops it first."""

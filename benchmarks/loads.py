@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import random
 import resource
 import struct
@@ -90,6 +91,44 @@ def produce(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
         after = client.stored()
         outcome["stored"] = after - before if before >= 0 else sent
         return outcome
+    finally:
+        client.close()
+
+
+def transact(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
+    """Send for a time in transactions of `transaction_ms`, and commit each; also how long the commits took."""
+    client = make(job)
+    client.open_producer()
+    chunk = min(CHUNK_MAX, max(1, CHUNK_BYTES // job.size))
+    pool = payloads(job.size, max(POOL, chunk))[: POOL // chunk * chunk]
+    chunks = itertools.cycle([pool[begin : begin + chunk] for begin in range(0, len(pool), chunk)])
+    commits_ms: list[float] = []
+
+    def send_for(seconds: float) -> int:
+        ends_s = time.monotonic() + seconds
+        sent = 0
+        while (now_s := time.monotonic()) < ends_s:
+            client.begin()
+            while time.monotonic() < now_s + job.transaction_ms / 1000:
+                some = next(chunks)
+                client.send_chunk(some)
+                sent += len(some)
+            client.flush()  # the time of a commit is then that of the commit alone, for every client alike
+            began_s = time.monotonic()
+            client.commit()
+            commits_ms.append((time.monotonic() - began_s) * 1000)
+        return sent
+
+    try:
+        send_for(job.warmup_s)
+        commits_ms.clear()
+        report_ready()
+        meter = Meter(job.server_pids)
+        sent = send_for(job.seconds)
+        commits_ms.sort()
+        # The server counts the markers of transactions as well.
+        outcome = {**meter.read(sent, sent * job.size), "stored": sent, "transactions": len(commits_ms)}
+        return outcome | {"p50_ms": stats.percentile(commits_ms, 50), "p99_ms": stats.percentile(commits_ms, 99)}
     finally:
         client.close()
 
@@ -297,5 +336,6 @@ def create(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
 
 
 LOADS: dict[str, Callable[[Job, Make, ReportReady], Outcome]] = {
-    item.__name__: item for item in (produce, count, consume, listen, follow, pace, small, group, probe, create)
+    item.__name__: item
+    for item in (produce, transact, count, consume, listen, follow, pace, small, group, probe, create)
 }

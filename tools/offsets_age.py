@@ -1,153 +1,128 @@
-"""How long the log of a group coordinator gets, and how fast it loads: ``python -m tools.offsets_age --days 1``.
+"""How long the log of a group coordinator gets, and how fast it loads: ``python -m tools.offsets_age``.
 
-A synthetic life of one partition of ``__consumer_offsets``: a group commits all its partitions every few seconds.
-The coordinator's own runner decides, rows are encoded as its shell encodes them; what a deletion removes is dropped.
-The log at its longest is loaded into a new machine, and the time is taken. Rounds repeat, so a day shows a year.
+A synthetic life of one partition of ``__consumer_offsets``, in a real log on disk with the topic's own configuration:
+groups commit, each commit a batch of its own, and the log is cleaned as often as a replica looks. At its longest it is
+copied, and loaded into a new machine as a coordinator loads it.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
-from collections import deque
-from typing import Any
+from pathlib import Path
 
-import msgspec
-
-from raylog.actors.groups.offsets_log import EncodedRow, encoded_row
-from raylog.actors.groups.runner import GroupCoordinatorRunner
+from raylog.actors.coordinators.live_rows import LiveRows
+from raylog.actors.coordinators.state_log import READ_BYTES, EncodedRow, encoded_row
+from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.actors.settings import cleaner_pace, topic_settings
+from raylog.core.controller.coordinators import COMPACTED
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.events import LogExtent
-from raylog.storage.batch.header import parse_header
-from raylog.storage.batch.records import decode_batch, encode_batch
+from raylog.core.groups.records import OffsetCommitted, OffsetKey
+from raylog.storage.batch.records import BatchMeta, encode_batch
+from raylog.storage.cleaner.cleaning import clean
+from raylog.storage.log.partition_log import PartitionLog
 
-BATCH_BYTES = 1_048_000
-
-
-class Commit:
-    """A commit of a simple consumer, as a coordinator receives it."""
-
-    method = "offset_commit"
-    is_deserted = False
-
-    def __init__(self, offsets: list[list[object]]) -> None:
-        self.args: Any = ["board", -1, "", offsets, None]
-
-    def reply(self, args: object = None, payload: object = b"") -> None:
-        """Nothing waits for the answer."""
-
-    def fail(self, error: BaseException) -> None:
-        """A refusal ends the measurement."""
-        raise error
+BEGIN_MS = 1_700_000_000_000
 
 
 class Life:
-    """One coordinator and its log in memory, stored at once; a batch is (offset behind it, bytes)."""
+    """One partition of the offsets topic, with one coordinator that writes it."""
 
-    def __init__(self, settings: GroupSettings) -> None:
-        self.log: deque[tuple[int, bytes]] = deque()
-        self.end = self.written = self.kept = self.longest = self.rounds = self.time_ms = 0
-        self.longest_log: list[bytes] = []
-        self._deletions: list[int] = []
-        machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: client)
-        self._runner: GroupCoordinatorRunner[Commit, EncodedRow] = GroupCoordinatorRunner(machine, self)
-        self._runner.serve()
+    def __init__(self, folder: Path) -> None:
+        config, _ = topic_settings(COMPACTED, {}, internal=True)
+        self.log = PartitionLog.open(
+            folder / "live", config, topic_id="0" * 32, topic=OFFSETS_TOPIC, partition=0, now_ms=BEGIN_MS
+        )
+        self.backoff_ms = cleaner_pace({}).backoff_ms
+        self.longest: list[bytes] = []
+        """The log when it was longest, in fetches."""
+        self.written = self.rows = self.cleanings = self.longest_bytes = 0
+        self._next_look_ms = BEGIN_MS + self.backoff_ms
+        self._sequence = 0
 
-    def commit(self, now_ms: int, offsets: list[list[object]]) -> None:
-        """Commit, let time pass, and carry everything out."""
-        self.time_ms = now_ms
-        self._runner.receive(Commit(offsets))
-        self._store()
-        self._runner.tick()
-        self._store()
-
-    def propose_sleep(self) -> None:
-        """The settings have no such time."""
-
-    def _store(self) -> None:
-        while taken := self._runner.take_batch(BATCH_BYTES):
-            self._append([key for key, _ in taken], [value for _, value in taken])
-            self._runner.stored()
-        while self._deletions:
-            self._delete(self._deletions.pop())
-
-    def _append(self, keys: list[bytes | None], values: list[bytes | None]) -> None:
-        batch = encode_batch(keys, values, [0] * len(keys))
-        self.end += len(keys)
+    def commit(self, now_ms: int, rows: list[EncodedRow]) -> None:
+        """Append a commit as a coordinator does, and clean when it is due."""
+        meta = BatchMeta(1, 0, self._sequence)
+        batch = encode_batch([key for key, _ in rows], [value for _, value in rows], [now_ms] * len(rows), meta=meta)
+        self.log.append_as_leader(batch, 0, now_ms)
+        self._sequence += len(rows)
+        self.rows += len(rows)
         self.written += len(batch)
-        self.kept += len(batch)
-        self.log.append((self.end, batch))
+        if now_ms >= self._next_look_ms:
+            self._next_look_ms = now_ms + self.backoff_ms
+            self.look(now_ms)
 
-    def _delete(self, before: int) -> None:
-        if self.kept > self.longest:
-            self.longest, self.longest_log = self.kept, [batch for _, batch in self.log]
-        while self.log and self.log[0][0] <= before:
-            self.kept -= len(self.log.popleft()[1])
-        self.rounds += 1
-        self._runner.trimmed(before)
+    def look(self, now_ms: int) -> None:
+        """Clean the log if it is due."""
+        rules = self.log.config.compaction
+        assert rules is not None  # by the topic's configuration
+        self.log.sync()
+        if self.log.size_bytes > self.longest_bytes:
+            self.longest_bytes, self.longest = self.log.size_bytes, self._fetches()
+        order = self.log.order_cleaning(self.log.log_end_offset, now_ms, rules)
+        if order is not None:
+            self.log.take_cleaned(clean(order), now_ms)
+            self.log.purge_deleted(now_ms + 10**9)
+            self.cleanings += 1
 
-    # ------------------------------------------------------------ the runner's ports
-
-    def now_ms(self) -> int:
-        """Return the time of the last commit."""
-        return self.time_ms
-
-    def wall_ms(self) -> int:
-        """Return the time of the last commit."""
-        return self.time_ms
-
-    def log_extent(self) -> LogExtent:
-        """Return how far the log is stored."""
-        return LogExtent(end_offset=self.end, size_bytes=self.written)
-
-    def row(self, key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
-        """Return a row as it is stored, and its size."""
-        return encoded_row(key, value)
-
-    def wake_writer(self) -> None:
-        """Rows are stored at the end of the step."""
-
-    def trim(self, before_offset: int) -> None:
-        """Delete the beginning of the log at the end of the step."""
-        self._deletions.append(before_offset)
-
-    def fatal(self, reason: str) -> None:
-        """A defect ends the measurement: the runner raises it."""
-        print(reason)
+    def _fetches(self) -> list[bytes]:
+        found, offset, end = [], self.log.log_start_offset, self.log.log_end_offset
+        while offset < end:
+            found.append(self.log.read(offset, READ_BYTES, end))
+            behind = LiveRows().gather(found[-1], 0)
+            assert behind is not None  # a read has at least one batch
+            offset = behind
+        return found
 
 
-def load(settings: GroupSettings, batches: list[bytes]) -> tuple[int, float]:
-    """Load a log into a new machine; return its rows and the processor's seconds it took."""
-    machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: client)
-    rows, began = 0, time.process_time()
-    for batch in batches:
-        columns = decode_batch(batch, 0, parse_header(batch))
-        for key, value in zip(columns.keys or [], columns.values or [], strict=True):
-            machine.replay(msgspec.msgpack.decode(key or b""), None if value is None else msgspec.msgpack.decode(value))
-            rows += 1
-    return rows, time.process_time() - began
+def load(fetches: list[bytes], end: int) -> tuple[int, int, float]:
+    """Load a log into a new machine; return its rows, those that are live, and the processor's seconds it took."""
+    began = time.process_time()
+    rows = LiveRows()
+    for fetch in fetches:
+        rows.gather(fetch, end)
+    machine = CoordinatorMachine(settings=GroupSettings(), new_member_id=lambda client: client)
+    live = 0
+    for key, value in rows:
+        machine.replay(key, value)
+        live += 1
+    machine.loaded(0)
+    return rows.rows_read, live, time.process_time() - began
 
 
 def main() -> None:
-    """Run the days and print the results."""
+    """Live, load, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--days", type=float, default=1.0)
-    parser.add_argument("--partitions", type=int, default=100)
-    parser.add_argument("--every-s", type=float, default=5.0, help="seconds between commits")
+    parser.add_argument("--commits", type=int, default=1_000_000)
+    parser.add_argument("--a-second", type=float, default=1_000.0, help="commits a second")
+    parser.add_argument("--groups", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=100, help="partitions that each group reads")
+    parser.add_argument("--together", type=int, default=1, help="partitions in one commit")
     options = parser.parse_args()
-    settings = GroupSettings()
-    life = Life(settings)
-    commits = int(options.days * 86_400 / options.every_s)
-    for number in range(commits):
-        offsets: list[list[object]] = [["0" * 32, "orders", at, number, 1, ""] for at in range(options.partitions)]
-        life.commit(int(number * options.every_s * 1000), offsets)
-    rows, seconds = load(settings, life.longest_log or [batch for _, batch in life.log])
-    a_year = life.written / options.days * 365
-    longest = max(life.longest, life.kept)
-    print(f"{commits:,} commits of {options.partitions} offsets in {options.days:g} days: {life.written / 1e6:,.1f} MB")
-    print(f"{life.rounds} rounds; the log was {longest / 1e6:.1f} MB long at most")
-    print(f"it is loaded in {seconds:.2f} s of processor time then: {rows:,} rows")
-    print(f"without rounds a year has {a_year / 1e9:.0f} GB, for {a_year / longest * seconds / 60:,.0f} minutes")
+    keys = [
+        OffsetKey(f"group-{group}", "0" * 32, "orders", partition)
+        for partition in range(options.partitions)
+        for group in range(options.groups)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        life = Life(Path(folder))
+        now_ms = BEGIN_MS
+        for number in range(options.commits):
+            now_ms = BEGIN_MS + int(number * 1000 / options.a_second)
+            rows = []
+            for at in range(number * options.together, (number + 1) * options.together):
+                committed = OffsetCommitted(
+                    key=keys[at % len(keys)], offset=at, leader_epoch=1, metadata="", committed_ms=now_ms
+                )
+                rows.append(encoded_row(*committed.to_wire())[0])
+            life.commit(now_ms, rows)
+        life.look(now_ms)
+        rows_read, live, seconds = load(life.longest, life.log.log_end_offset)
+        print(f"{options.commits:,} commits, {life.rows:,} offsets, {len(keys):,} keys: {life.written / 1e6:,.1f} MB")
+        print(f"{life.cleanings} cleanings; the log was {life.longest_bytes / 1e6:.1f} MB long at most")
+        print(f"it is loaded in {seconds:.2f} s of processor time then: {rows_read:,} rows, of which {live:,} are live")
+        life.log.close()
 
 
 if __name__ == "__main__":

@@ -39,6 +39,14 @@ class Client(ABC):
     def flush(self) -> None:
         """Wait until everything is acknowledged; raises when a record was not."""
 
+    def begin(self) -> None:
+        """Begin a transaction."""
+        raise Unsupported("transactions are not measured with this client")
+
+    def commit(self) -> None:
+        """Commit everything sent since `begin`."""
+        raise Unsupported("transactions are not measured with this client")
+
     def pace(self, stamp: Stamp, began_ns: int, count: int) -> None:
         """Send `count` records at the job's rate, each with the time at which it is due."""
         step_ns = 1e9 / self.job.rate

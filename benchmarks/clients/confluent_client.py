@@ -30,6 +30,7 @@ class Measured(Client):
             "compression.type": self.job.compression,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 65_536,
+            **({"transactional.id": f"bench-{self.job.topic}"} if self.job.transaction_ms else {}),
         }
 
     def connect(self) -> None:
@@ -41,6 +42,16 @@ class Measured(Client):
         """Connect, and fetch the topic's metadata."""
         self.producer = self._client("Producer", **self.settings())
         self.producer.list_topics(self.job.topic, timeout=10)
+        if self.job.transaction_ms:
+            self.producer.init_transactions(30)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.producer.begin_transaction()
+
+    def commit(self) -> None:
+        """Commit everything sent since `begin`."""
+        self.producer.commit_transaction(60)
 
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
         """One call per record; when the queue is full, wait for room as its documentation recommends."""
@@ -74,6 +85,7 @@ class Measured(Client):
             **{
                 "group.id": group or "bench",
                 "auto.offset.reset": "earliest",
+                "isolation.level": self.job.isolation,
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 500,
                 # With its defaults it pauses for a second whenever 100,000 messages wait for the application.

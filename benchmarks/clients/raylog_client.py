@@ -40,6 +40,7 @@ class Measured(Client):
             "batch_size": self.job.batch_bytes,
             "compression_type": self.job.compression,
             "buffer_memory": 64 << 20,
+            **({"transactional_id": f"bench-{self.job.topic}"} if self.job.transaction_ms else {}),
         }
 
     def connect(self) -> None:
@@ -54,6 +55,16 @@ class Measured(Client):
                 raise Unsupported("this version of Raylog has no Producer.send_batch")
             self._send_batch = self.producer.send_batch
         self.producer.partitions_for(self.job.topic)
+        if self.job.transaction_ms:
+            self.producer.init_transactions()
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.producer.begin_transaction()
+
+    def commit(self) -> None:
+        """Commit everything sent since `begin`."""
+        self.producer.commit_transaction()
 
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
         """One call per record, or one call for the chunk."""
@@ -75,6 +86,7 @@ class Measured(Client):
             **self._address(),
             group_id=group,
             auto_offset_reset="earliest",
+            isolation_level=self.job.isolation,
             enable_auto_commit=False,
             max_poll_records=POLL_RECORDS,
         )

@@ -141,7 +141,8 @@ The second command needs about twelve minutes and 45 GB of temporary disk space.
 takes each scenario from the last file that has it, and names such scenarios above.
 
 `python -m benchmarks.rest --partitions 100,1000,10000` measures partitions at rest, beside one Kafka: creating them,
-memory and CPU, listing them, a first record, a clean stop and the start after it; its table is not on this page.
+memory and CPU, listing them, a first record, a clean stop and the start after it; its table is in
+[operations.md](operations.md#beside-kafka).
 
 `mvn` downloads Kafka's jars by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) with its own settings and
 mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's packages. A missing server or client

@@ -73,7 +73,8 @@ def _more(one: Measured) -> str:
         if p50 and worst and most:
             return f"p50 {number(p50.median)}, p99.9 {number(worst.median)}, max {number(most.high)} ms"
     if one.metric == "rate" and (speed := one.summary("rate_mb")):
-        return f"{number(speed.median)} MB/s"
+        commit = one.summary("p50_ms") if one.scenario == "transactions" else None
+        return f"{number(speed.median)} MB/s" + (f", commit p50 {number(commit.median)} ms" if commit else "")
     if one.metric == "private_mb" and (whole := one.summary("all_mb")) and (count := one.summary("processes")):
         return f"{number(whole.median)} MB in {count.median:.0f} processes"
     if one.metric == "seconds" and (created := one.summary("created_s")):

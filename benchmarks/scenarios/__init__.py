@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks.bench import Bench
-from benchmarks.scenarios import crowds, flows, growth, limits, recovery, throughput
+from benchmarks.scenarios import crowds, flows, growth, limits, recovery, throughput, transactions
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "limits": limits.limits,
     "latency": flows.latency,
     "small": crowds.small,
     "produce": throughput.produce,
+    "transactions": transactions.transactions,
     "together": flows.together,
     "memory": recovery.memory,
     "consume": throughput.consume,
@@ -25,10 +26,10 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
 """In run order: scenarios sensitive to idle replicas first, those that kill servers last."""
 WEIGHTS = {
     "limits": 6, "latency": 50, "small": 30, "produce": 115, "together": 25, "memory": 3, "consume": 65, "catchup": 22,
-    "group": 22, "create": 40, "growth": 90, "failover": 40, "restart": 40,
+    "group": 22, "create": 40, "growth": 90, "failover": 40, "restart": 40, "transactions": 50,
 }  # fmt: skip
 """Approximate seconds of each in a quick run, which define its share of the run's time."""
-SHARES_TOPICS_WITH_LAST = {"small", "together", "memory"}
+SHARES_TOPICS_WITH_LAST = {"small", "transactions", "together", "memory"}
 """Scenarios that reuse the topics of the previous one, in a quick run."""
 
 

@@ -15,9 +15,10 @@ from typing import Any, Self
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
 from raylog.actors.broker.server import BrokerServer
 from raylog.actors.controller.server import ControllerServer
-from raylog.actors.groups.server import GroupCoordinatorServer
+from raylog.actors.coordinators.server import CoordinatorServer
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import replica_name
+from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
 from raylog.core.config import ClusterConfig
 from raylog.core.errors import ConnectionFailed
@@ -44,7 +45,7 @@ class LocalCluster:
         self.controller: ControllerServer | None = None
         self.broker_servers: dict[int, BrokerServer] = {}
         self.replicas: dict[str, ReplicaServer] = {}
-        self.coordinators: dict[tuple[str, int], GroupCoordinatorServer] = {}
+        self.coordinators: dict[tuple[str, int], CoordinatorServer[Any]] = {}
         self.fatal: list[str] = []
         self._threads: ThreadPoolExecutor | None = None
         self.cluster_id = CLUSTER_ID
@@ -217,7 +218,7 @@ class LocalCluster:
         assert controller is not None
         await eventually(lambda: not controller._running().machine._liveness.in_grace, what="the grace period ends")
 
-    def cut_off(self, coordinator: GroupCoordinatorServer) -> None:
+    def cut_off(self, coordinator: CoordinatorServer[Any]) -> None:
         """Cut a coordinator off from the controller; all other processes still reach it."""
 
         async def nowhere() -> tuple[str, int]:
@@ -246,7 +247,7 @@ class LocalCluster:
         if (kind, index) in self.coordinators:
             return
         spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config)
-        server = GroupCoordinatorServer(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
+        server = coordinator_server(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
         self.coordinators[(kind, index)] = server
         self._spawn(server.start())
 

@@ -176,7 +176,7 @@ class Talk:
         """Fetch from the leader."""
         head, endpoint = await self.leader(name, partition)
         reply = await self.call(endpoint, "fetch", [*head, offset, max_bytes, 1, max_wait_ms, 0])
-        high_watermark, _, log_start = reply.args
+        high_watermark, _, log_start, *_ = reply.args
         return Fetched(
             high_watermark, log_start, [record for record in records_in(reply.payload) if record[0] >= offset]
         )
@@ -243,7 +243,7 @@ def in_cluster(
 
     def decorate(story: Story) -> Callable[[Path], None]:
         def test(tmp_path: Path) -> None:
-            asyncio.run(_reported(story, LocalCluster(tmp_path, brokers, config or {})))
+            asyncio.run(reported(story, LocalCluster(tmp_path, brokers, config or {})))
 
         test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
         return test
@@ -251,7 +251,8 @@ def in_cluster(
     return decorate
 
 
-async def _reported(story: Story, cluster: LocalCluster) -> None:
+async def reported(story: Story, cluster: LocalCluster) -> None:
+    """Run a story on a cluster, and fail if an actor reported a broken invariant or an error was dropped."""
     unhandled: list[Mapping[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     async with asyncio.timeout(STORY_DEADLINE_S), cluster:
@@ -261,4 +262,4 @@ async def _reported(story: Story, cluster: LocalCluster) -> None:
     assert unhandled == [], unhandled
 
 
-__all__: Sequence[str] = ["Fetched", "Partition", "Talk", "in_cluster", "records_in", "refused"]
+__all__: Sequence[str] = ["Fetched", "Partition", "Talk", "in_cluster", "records_in", "refused", "reported"]

@@ -9,7 +9,7 @@ from tests.unit.style.sources import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-RUN_HERE = {"quickstart.py", "tasks.py", "without_ray.py"}
+RUN_HERE = {"compacted_table.py", "exactly_once_word_count.py", "quickstart.py", "tasks.py", "without_ray.py"}
 
 
 @pytest.fixture
@@ -36,6 +36,25 @@ def test_the_quickstart_runs_twice_and_goes_on_where_it_had_stopped(user: Reader
 def test_tasks_produce_and_an_actor_consumes(user: Reader) -> None:
     printed = user.python(example("tasks.py"), "--address", "local")
     assert "1000 records stored" in printed
+
+
+def test_words_are_counted_once_by_workers_that_die(user: Reader) -> None:
+    printed = user.python(example("exactly_once_word_count.py"), "--address", "local").splitlines()
+    assert [line for line in printed if line.startswith("a worker died")] == [
+        "a worker died inside transaction 3",
+        "a worker died inside transaction 5",
+    ]
+    counts = [line for line in printed if ", expected " in line]
+    assert len(counts) == 5
+    assert all(line.partition(": ")[2].split(", expected ")[0] == line.rpartition(" ")[2] for line in counts)
+
+
+def test_a_cleaned_topic_gives_the_same_table_from_fewer_records(user: Reader) -> None:
+    before, after = user.python(example("compacted_table.py"), "--address", "local").splitlines()
+    assert before.startswith("19 accounts from ")
+    assert after.startswith("19 accounts from ")
+    assert after.endswith(", once the log was cleaned")
+    assert int(after.split()[3]) < 10_000
 
 
 def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:

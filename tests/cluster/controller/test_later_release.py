@@ -10,7 +10,7 @@ from raylog.client.admin.features import FeatureDescription
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import UnsupportedVersion
-from raylog.core.features import LevelRange
+from raylog.core.features import SUPPORTED, LevelRange
 from raylog.core.ids import TopicPartition
 from tests.cluster.controller.later_release import all_are_of_a_later_release
 from tests.cluster.local_cluster import LocalCluster
@@ -68,18 +68,19 @@ async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalClus
 async def test_a_broker_takes_part_only_if_it_knows_the_cluster_s_feature_level(
     cluster: LocalCluster, talk: Talk
 ) -> None:
+    newest = SUPPORTED.highest
     async with AsyncAdmin(**cluster.clients()) as admin:
-        assert await admin.describe_features() == FeatureDescription(2, dict.fromkeys((1, 2, 3), (1, 2)))
-        assert await admin.raise_feature_level() == (2, 2)
+        assert await admin.describe_features() == FeatureDescription(newest, dict.fromkeys((1, 2, 3), (1, newest)))
+        assert await admin.raise_feature_level() == (newest, newest)
         with pytest.raises(UnsupportedVersion, match="not known to broker 1, 2, 3; upgrade these first"):
-            await admin.raise_feature_level(3)
+            await admin.raise_feature_level(newest + 1)
         await cluster.stop_broker(3)
-        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(3, 4)):
+        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(newest + 1, newest + 2)):
             await cluster.start_broker(3)
-            with pytest.raises(UnsupportedVersion, match=r"Broker 3 on node .* needs feature level 3 at least"):
+            with pytest.raises(UnsupportedVersion, match=rf"Broker 3 .* needs feature level {newest + 1} at least"):
                 await cluster.broker_servers[3].wait_registered(10)
             await cluster.stop_broker(3)
-        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(1, 3)):
+        with mock.patch("raylog.actors.broker.server.SUPPORTED", LevelRange(1, newest + 1)):
             await cluster.start_broker(3)
             await cluster.broker_servers[3].wait_registered(10)
-        assert (await admin.describe_features()).brokers[3] == (1, 3)
+        assert (await admin.describe_features()).brokers[3] == (1, newest + 1)

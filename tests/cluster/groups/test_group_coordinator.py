@@ -2,7 +2,6 @@
 
 import asyncio
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -13,13 +12,12 @@ from raylog.core.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
     IllegalGeneration,
+    InvalidRequest,
     MemberIdRequired,
     RebalanceInProgress,
     RecordTooLarge,
     UnknownMemberId,
-    UnsupportedVersion,
 )
-from raylog.core.groups.settings import GroupSettings
 from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
@@ -92,7 +90,7 @@ async def test_members_join_sync_commit_and_fetch(cluster: LocalCluster, talk: T
     assert (await member.call("offset_fetch", "g", [[topic_id, "t", 5]]))[0][3] == -1
     await refused(member.call("heartbeat", "g", member.generation + 1, member.id, None), IllegalGeneration)
     await refused(member.call("heartbeat", "g", member.generation, "stranger", None), UnknownMemberId)
-    await refused(talk.broker("find_coordinator", ["transaction", "g"]), UnsupportedVersion)
+    await refused(talk.broker("find_coordinator", ["groups", "g"]), InvalidRequest)
 
 
 @in_cluster(config=QUICK)
@@ -184,22 +182,27 @@ async def test_a_large_commit_is_split_into_batches_or_refused(cluster: LocalClu
     assert [row[3] for row in stored] == list(range(20_000))
 
 
-@in_cluster(config=QUICK)
-async def test_a_log_full_of_old_offsets_is_shortened_and_nothing_is_lost(cluster: LocalCluster, talk: Talk) -> None:
-    short = GroupSettings(rewrite_floor_bytes=20_000, rewrite_chunk_bytes=1_000)
-    with mock.patch("raylog.actors.groups.server.group_settings", return_value=short):
-        member, topic_id = await joined(talk)
-        await member.call("offset_commit", "quiet", -1, "", [[topic_id, "t", 0, 7, 1, "long ago"]])
-        for offset in range(1, 300):
-            await member.commit(offset, topic_id)
-        leader = cluster.replica("__consumer_offsets", 0, (await talk.partition("__consumer_offsets")).leader)
-        await eventually(lambda: int(str(leader.status()["log_start_offset"])) > 100, what="the log is shortened")
-        await cluster.restart_coordinator("group", 0)
-        member.endpoint = await talk.coordinator("g")
-        assert await member.committed(topic_id) == 299
-        assert (await member.call("offset_fetch", "quiet", None))[0][3:] == [7, 1, "long ago"]
-        await member.call("heartbeat", "g", member.generation, member.id, None)
-        assert await member.commit(300, topic_id) == [["t", 0, 0]]
+@in_cluster(config={**QUICK, "log.cleaner.backoff.ms": "50"})
+async def test_a_log_full_of_old_offsets_is_compacted_and_nothing_is_lost(cluster: LocalCluster, talk: Talk) -> None:
+    member, topic_id = await joined(talk)
+    async with AsyncAdmin(**cluster.clients()) as admin:
+        config = (await admin.describe_topic("__consumer_offsets")).config
+        assert config["cleanup.policy"] == "compact"
+        await admin.alter_topic_config("__consumer_offsets", set={"segment.bytes": 4096, "file.delete.delay.ms": 0})
+    await member.call("offset_commit", "quiet", -1, "", [[topic_id, "t", 0, 7, 1, "long ago"]])
+    await member.call("offset_commit", "deleted", -1, "", [[topic_id, "t", 0, 7, 1, ""]])
+    await member.call("offset_delete", "deleted", [[topic_id, "t", 0]])
+    for offset in range(1, 300):
+        await member.commit(offset, topic_id)
+    leader = cluster.replica("__consumer_offsets", 0, (await talk.partition("__consumer_offsets")).leader)
+    await eventually(lambda: int(str(leader.status()["size_bytes"])) < 10_000, what="the log is compacted")
+    await cluster.restart_coordinator("group", 0)
+    member.endpoint = await talk.coordinator("g")
+    assert await member.committed(topic_id) == 299
+    assert (await member.call("offset_fetch", "quiet", None))[0][3:] == [7, 1, "long ago"]
+    assert await member.call("offset_fetch", "deleted", None) == []
+    await member.call("heartbeat", "g", member.generation, member.id, None)
+    assert await member.commit(300, topic_id) == [["t", 0, 0]]
 
 
 @in_cluster(config=QUICK)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.groups import server
+from raylog.actors.coordinators import server
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.types import OffsetAndMetadata

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.naming import OFFSETS_TOPIC
+from raylog.actors.naming import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError
 from raylog.protocol.broker import BROKER
 from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Connection, ReadGrant, Role, Secret, TopicGrant, connect, mint
 from raylog.rpc.auth.credentials import derived_client_secret
 from tests.cluster.local_cluster import SECRET, LocalCluster
@@ -20,8 +21,10 @@ from tests.cluster.talk import Talk, in_cluster
 CLIENT = derived_client_secret(SECRET)
 TABLES = {
     "coordinator": permissions(GROUP_COORDINATOR).roles,
+    "transaction coordinator": permissions(TRANSACTION_COORDINATOR).roles,
     "replica": permissions(REPLICA).roles,
     "internal replica": permissions(REPLICA, is_internal=True).roles,
+    "transactions": permissions(REPLICA, is_internal=True).roles,
     "broker": permissions(BROKER).roles,
     "controller": permissions(CONTROLLER).roles,
 }
@@ -30,10 +33,13 @@ TABLES = {
 async def places(cluster: LocalCluster, talk: Talk) -> dict[str, tuple[str, int]]:
     """One endpoint of each kind."""
     await talk.create("t")
+    _, host, port = (await talk.broker("find_coordinator", ["transaction", "x"])).args
     return {
         "coordinator": await talk.coordinator("g"),  # first: it makes the internal topic
+        "transaction coordinator": (host, port),
         "replica": (await talk.leader("t"))[1],
         "internal replica": (await talk.leader(OFFSETS_TOPIC))[1],
+        "transactions": (await talk.leader(TRANSACTIONS_TOPIC))[1],
         "broker": cluster.broker_servers[2].endpoint,
         "controller": cluster.running().endpoint,
     }

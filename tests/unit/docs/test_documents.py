@@ -64,6 +64,16 @@ def test_every_path_that_is_named_exists(document: Path) -> None:
     assert not missing, f"{name_of(document)} names paths that do not exist: {missing}"
 
 
+def test_every_feature_for_kafka_users_names_a_test() -> None:
+    _, _, features = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8").partition("\n### ")
+    rows = [line for line in features.splitlines() if line.startswith("| ") and "shown by" not in line]
+    assert len(rows) > 20
+    for row in rows:
+        places = [PLACE.match(span[1]) for span in CODE.finditer(row.rstrip(" |").rsplit("|", 1)[-1])]
+        tests = [place[2] for place in places if place is not None and place[1].startswith("tests/")]
+        assert any(name.split(".")[-1].startswith("test_") for name in tests), f"no test shows this: {row}"
+
+
 def test_the_architecture_page_names_functions_in_every_layer() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layers = {found[1].split("/")[0] for found in CODE.finditer(text) if PLACE.match(found[1])}

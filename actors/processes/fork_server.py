@@ -278,7 +278,9 @@ def take_place(launcher: Launcher) -> None:
     """Give this process what the launcher got from Ray. Raises OSError."""
     # Ray ends all that is left of a worker's process group when the worker has ended: it must not be the server's.
     if launcher.group == launcher.pid or launcher.session != os.getsid(0):
-        os.setpgid(0, 0)
+        # In a session of its own: a group of the server's session would lose its last parent with the server, and then
+        # the kernel sends SIGHUP to each process of it that is stopped (setpgid(2)): to each dozing replica.
+        os.setsid()
     else:
         os.setpgid(0, launcher.group)
     for limit, values in launcher.limits.items():

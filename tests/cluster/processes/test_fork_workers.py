@@ -123,6 +123,8 @@ def test_a_killed_replica_is_forked_again_and_leaves_no_zombie(cluster: Cluster,
 
 def test_without_the_fork_server_replicas_go_on_and_new_ones_start(cluster: Cluster, wire: Wire) -> None:
     before = pids(cluster, "t")
+    dozing = [psutil.Process(pid) for pid in before]
+    wait_for(lambda: {replica.status() for replica in dozing} == {psutil.STATUS_STOPPED}, "all replicas doze")
     kill(server().pid)
     server().wait(10)
     create(cluster, "later")

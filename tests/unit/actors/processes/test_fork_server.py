@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from raylog import fork_workers
@@ -27,6 +29,8 @@ print(json.dumps({
     "child": signal.getsignal(signal.SIGCHLD), "colour": os.environ.get("COLOUR"), "job": os.environ["RAY_JOB_ID"],
     "folder": os.getcwd(), "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "ray": "ray" in sys.modules,
     "nice": os.getpriority(os.PRIO_PROCESS, 0)}), flush=True)
+if "--stay" in sys.argv:
+    signal.pause()
 sys.exit(3)
 """
 STAND_IN = "import sys; sys.stdin.read()"
@@ -48,11 +52,14 @@ class Launching:
 
     def run(self, *words: str, **variables: str) -> list[str]:
         """Run the launcher like Python, in a process group of its own as raylets do; returns the lines printed."""
-        done = subprocess.run(
+        with self.launch(*words, **variables) as process:
+            return process.communicate(timeout=DEADLINE_S)[0].splitlines()
+
+    def launch(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [self.launcher, *words], env={**os.environ, "RAY_JOB_ID": "01", **variables}, stdout=subprocess.PIPE,
-            timeout=DEADLINE_S, text=True, process_group=0, preexec_fn=_few_files, cwd=self.folder.parent, check=False,
+            text=True, process_group=0, preexec_fn=_few_files, cwd=self.folder.parent,
         )  # fmt: skip
-        return done.stdout.splitlines()
 
     def worker(self, *words: str, **variables: str) -> dict[str, Any]:
         """Launch a worker; returns its report about itself. (Its output is read until it has ended, too.)"""
@@ -130,6 +137,22 @@ def test_when_the_server_has_stopped_workers_start_normally(launching: Launching
         served.kill()
         served.wait(DEADLINE_S)
         assert launching.worker()["parent"] == os.getpid()
+
+
+def test_a_stopped_worker_outlives_the_server(launching: Launching) -> None:
+    stay = (str(launching.script), "--stay")
+    with server(launching.folder) as served, raylet(launching.folder), launching.launch(*stay) as launched:
+        assert launched.stdout is not None
+        worker = psutil.Process(json.loads(launched.stdout.readline())["pid"])
+        try:
+            assert worker.ppid() == served.pid
+            worker.send_signal(signal.SIGSTOP)
+            wait_for(lambda: worker.status() == psutil.STATUS_STOPPED, "the worker has stopped")
+            served.kill()
+            served.wait(DEADLINE_S)
+            assert worker.status() == psutil.STATUS_STOPPED, "no SIGHUP, which comes with SIGCONT"
+        finally:
+            worker.kill()
 
 
 def test_the_server_ends_with_its_raylet_and_leaves_nothing(launching: Launching) -> None:

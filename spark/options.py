@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from raylog.client.config import ConsumerConfig, kafka_name, keys_of, load
+from raylog.client.ranges.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
+from raylog.client.ranges.planning import RangesWanted
+from raylog.client.ranges.reading import RangeReading
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
-from raylog.spark.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
 
 WHAT = ("subscribe", "assign", "subscribePattern")
 READ = (
@@ -46,30 +48,17 @@ FETCH_BYTES = "kafka.max.partition.fetch.bytes"
 PATTERN_HINT = "subscribePattern is a regular expression in Python's spelling that must match whole names"
 
 
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""Kafka's columns, in its order; `headers` follows when they are included."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Topics, offset range and settings of a read; made by `parse_options`."""
+    """What to read, how tasks read it, and the columns to make; made by `parse_options`."""
 
-    topics: tuple[str, ...] = ()
-    assigned: tuple[TopicPartition, ...] = ()
-    pattern: str | None = None
-    start: OffsetSpec
-    end: OffsetSpec
-    latest_without_match: bool = False
-    """A start time behind the last record reads nothing, instead of being an error."""
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    fail_on_data_loss: bool = True
-    include_headers: bool = False
-    bootstrap: str | None = None
-    secret: str | None = field(default=None, repr=False)
-    token_lifetime_s: float = 43_200.0
-    """How long the tokens hold with which tasks read; a task that begins or goes on later fails."""
-    stall_timeout_s: float = 120.0
-    """How long a task waits for data before it fails."""
-    fetch_max_bytes: int | None = None
-    """Bytes of one fetch; None leaves it to the reader."""
-    consumer: ConsumerConfig = field(default_factory=ConsumerConfig, repr=False)
+    wanted: RangesWanted
+    reading: RangeReading
+    columns: tuple[str, ...] = COLUMNS
 
 
 class _Texts:
@@ -111,7 +100,8 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     if strategy not in ("error", "latest"):
         raise InvalidConfig(did_you_mean("value of startingOffsetsByTimestampStrategy", strategy, ("error", "latest")))
     consumer = _consumer(texts)
-    return ReadOptions(
+    fail_on_data_loss = texts.truth("failOnDataLoss", True)
+    wanted = RangesWanted(
         topics=topics,
         assigned=assigned,
         pattern=pattern,
@@ -120,15 +110,22 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         latest_without_match=strategy == "latest",
         min_partitions=texts.number("minPartitions", 1),
         max_records_per_partition=texts.number("maxRecordsPerPartition", 1),
-        fail_on_data_loss=texts.truth("failOnDataLoss", True),
-        include_headers=texts.truth("includeHeaders", False),
+        fail_on_data_loss=fail_on_data_loss,
         bootstrap=_one_bootstrap(texts),
         secret=texts.text("raylog.secret"),
         token_lifetime_s=(texts.number("raylog.tokenLifetimeMs", 1_000) or 43_200_000) / 1000,
-        stall_timeout_s=(texts.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000) / 1000,
-        fetch_max_bytes=consumer.max_partition_fetch_bytes if FETCH_BYTES in texts else None,
         consumer=consumer,
     )
+    reading = RangeReading(
+        fail_on_data_loss=fail_on_data_loss,
+        stall_timeout_s=(texts.number("kafkaConsumer.pollTimeoutMs", 1) or 120_000) / 1000,
+        fetch_max_bytes=consumer.max_partition_fetch_bytes if FETCH_BYTES in texts else None,
+        isolation_level=consumer.isolation_level,
+        check_crcs=consumer.check_crcs,
+        short_circuit_reads=consumer.short_circuit_reads,
+    )
+    include_headers = texts.truth("includeHeaders", False)
+    return ReadOptions(wanted=wanted, reading=reading, columns=(*COLUMNS, "headers") if include_headers else COLUMNS)
 
 
 def canonical(given: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from raylog.core.errors import InvalidConfig
-from raylog.spark.arrow import row_schema
+from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.reader import RaylogReader
 
@@ -25,12 +25,12 @@ class RaylogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Kafka's columns. Options are checked here already, so that load() fails and not the first action."""
-        return row_schema(self._options().include_headers)
+        return row_schema(self._options().columns)
 
     def reader(self, schema: StructType) -> RaylogReader:
         """Read once, from one offset to another. Raises InvalidConfig for wrong options, and for another schema."""
         options = self._options()
-        fixed = row_schema(options.include_headers)
+        fixed = row_schema(options.columns)
         if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in fixed]:
             raise InvalidConfig(
                 f"The columns of format('raylog') are fixed ({fixed.simpleString()}): leave .schema(...) out, and "

@@ -7,9 +7,9 @@ from typing import Any
 from raylog.actors.clock import wall_ms
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
+from raylog.client.ranges.arrow import ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
-from raylog.spark.arrow import ArrowBuilder
 from raylog.storage.batch.compression import ZSTD
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import encode_kafka_batch

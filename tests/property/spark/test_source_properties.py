@@ -14,11 +14,11 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
+from raylog.client.ranges.offsets import split_ranges
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
-from raylog.spark.arrow import ArrowBuilder
 from raylog.spark.filters import narrowing_of
-from raylog.spark.offsets import split_ranges
 from raylog.storage.batch.header import parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 
@@ -62,7 +62,8 @@ def test_decoding_equals_a_twin_that_goes_row_by_row(
     batches: list[list[Any]], kafkas: bool, base: int, cut: tuple[int, int], include_headers: bool
 ) -> None:
     start, end = cut
-    builder = ArrowBuilder(TopicPartition("t", 7), start, end, include_headers=include_headers)
+    schema = KAFKA_SCHEMA if include_headers else KAFKA_SCHEMA.remove(KAFKA_SCHEMA.get_field_index("headers"))
+    builder = ArrowBuilder(TopicPartition("t", 7), start, end, schema)
     encode = encode_kafka_batch if kafkas else encode_batch
     expected = []
     offset = base

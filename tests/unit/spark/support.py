@@ -1,13 +1,14 @@
 """Filling a cluster in memory, and reading it as the data source does, without a Spark session."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from raylog.client.ranges.narrowing import Narrowing
+from raylog.client.ranges.planning import plan_read
+from raylog.client.ranges.reading import read_range
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.spark.filters import Narrowing
+from raylog.spark.columns import arrow_schema
 from raylog.spark.options import ReadOptions, parse_options
-from raylog.spark.planning import plan_read
-from raylog.spark.reader import read_range
 from raylog.storage.batch.records import encode_batch
 from tests.unit.client.toy_server import SECRET, ToyCluster
 
@@ -58,12 +59,17 @@ def options(cluster: ToyCluster, **given: object) -> ReadOptions:
 
 def plan(chosen: ReadOptions, narrowing: Narrowing | None = None) -> list[PartitionRange]:
     """What the driver does."""
-    return plan_read(chosen, narrowing or Narrowing())
+    return plan_read(chosen.wanted, narrowing or Narrowing())
+
+
+def batches_of(wanted: PartitionRange, chosen: ReadOptions) -> Iterator[Any]:
+    """What a worker reads."""
+    return read_range(wanted, chosen.reading, arrow_schema(chosen.columns))
 
 
 def rows_of(wanted: PartitionRange, chosen: ReadOptions) -> list[dict[str, Any]]:
     """What a worker reads, as plain rows."""
-    return [row for batch in read_range(wanted, chosen) for row in batch.to_pylist()]
+    return [row for batch in batches_of(wanted, chosen) for row in batch.to_pylist()]
 
 
 def spans(ranges: Sequence[PartitionRange]) -> list[tuple[str, int, int, int]]:

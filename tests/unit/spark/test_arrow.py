@@ -4,9 +4,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from raylog.client.ranges.arrow import KAFKA_SCHEMA, ROWS_MAX, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
-from raylog.spark.arrow import ROWS_MAX, ArrowBuilder, row_schema
+from raylog.spark.columns import TYPES, arrow_schema, row_schema
+from raylog.spark.options import COLUMNS
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 
@@ -17,19 +19,19 @@ def fetched(batch: bytes) -> FetchedBatch:
     return FetchedBatch(memoryview(batch), 0, parse_header(batch))
 
 
-@pytest.mark.parametrize("include_headers", [False, True])
-def test_the_schema_is_the_one_spark_expects(include_headers: bool) -> None:
-    builder = ArrowBuilder(T0, 0, 10, include_headers=include_headers)
+@pytest.mark.parametrize("columns", [COLUMNS, tuple(TYPES), ("value", "offset")])
+def test_the_schema_is_the_one_spark_expects(columns: tuple[str, ...]) -> None:
+    builder = ArrowBuilder(T0, 0, 10, arrow_schema(columns))
     builder.add(fetched(encode_batch(None, [b"v"], [1], [[("a", b"1"), ("a", b"2")]])))
     (found,) = builder.take()
-    assert to_arrow_schema(row_schema(include_headers), timezone="UTC").equals(found.schema)
+    assert to_arrow_schema(row_schema(columns), timezone="UTC").equals(found.schema)
     assert found.schema.field("value").type == pa.binary()
-    assert found.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    assert arrow_schema(tuple(TYPES)).equals(KAFKA_SCHEMA)
     found.validate(full=True)
 
 
 def test_the_ddl_is_that_of_sparks_kafka_source() -> None:
-    assert row_schema(True).simpleString() == (
+    assert row_schema(tuple(TYPES)).simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "timestampType:int,headers:array<struct<key:string,value:binary>>>"
     )
@@ -51,7 +53,7 @@ def test_markers_of_the_broker_are_no_rows() -> None:
 
 
 def test_batches_of_kafka_clients_are_read_too() -> None:
-    builder = ArrowBuilder(T0, 1, 3, include_headers=True)
+    builder = ArrowBuilder(T0, 1, 3)
     builder.add(
         fetched(encode_kafka_batch([b"k", None, b"m"], [b"a", None, b"c"], [5, 6, 7], [[("h", b"1")], None, []]))
     )

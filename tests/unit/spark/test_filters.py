@@ -17,7 +17,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from raylog.spark.filters import EPOCH, Narrowing, narrowing_of
+from raylog.client.ranges.narrowing import Narrowing
+from raylog.spark.filters import EPOCH, narrowing_of
 from raylog.spark.options import parse_options
 from raylog.spark.reader import RaylogReader
 

@@ -6,7 +6,7 @@ import pytest
 
 from raylog.core.errors import InvalidConfig
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
-from raylog.spark.options import ReadOptions, parse_options
+from raylog.spark.options import COLUMNS, ReadOptions, parse_options
 
 
 def parsed(**given: str) -> ReadOptions:
@@ -20,25 +20,25 @@ def refusal(given: dict[str, str]) -> str:
 
 
 def test_a_batch_reads_from_the_earliest_to_the_latest_offset_by_default() -> None:
-    found = parsed()
+    found = parsed().wanted
     assert found.topics == ("orders",)
     assert (found.start.everywhere, found.end.everywhere) == (EARLIEST, LATEST)
-    assert (found.fail_on_data_loss, found.include_headers) == (True, False)
+    assert (found.fail_on_data_loss, parsed().columns) == (True, COLUMNS)
     assert (found.min_partitions, found.max_records_per_partition) == (None, None)
 
 
 def test_the_case_of_names_does_not_count_because_spark_does_not_keep_it() -> None:
     found = parse_options({"subscribepattern": "a.*", "MINPARTITIONS": "7", "includeheaders": "TRUE"})
-    assert (found.pattern, found.min_partitions, found.include_headers) == ("a.*", 7, True)
+    assert (found.wanted.pattern, found.wanted.min_partitions, found.columns[-1]) == ("a.*", 7, "headers")
 
 
 def test_several_topics_are_given_with_commas_and_each_counts_once() -> None:
-    assert parse_options({"subscribe": " a, b ,a,"}).topics == ("a", "b")
+    assert parse_options({"subscribe": " a, b ,a,"}).wanted.topics == ("a", "b")
 
 
 def test_assign_names_partitions() -> None:
     found = parse_options({"assign": '{"b": [1, 0], "a": [2]}'})
-    assert found.assigned == (TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))
+    assert found.wanted.assigned == (TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))
 
 
 def test_exactly_one_option_says_what_to_read() -> None:
@@ -53,8 +53,8 @@ def test_an_assignment_that_is_none_is_shown_how_it_should_look(text: str) -> No
 
 def test_offsets_may_be_given_for_each_partition() -> None:
     found = parsed(startingOffsets='{"orders": {"0": 23, "1": -2}}', endingOffsets='{"orders": {"0": -1, "1": 50}}')
-    assert found.start.each == {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): EARLIEST}
-    assert found.end.each == {TopicPartition("orders", 0): LATEST, TopicPartition("orders", 1): 50}
+    assert found.wanted.start.each == {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): EARLIEST}
+    assert found.wanted.end.each == {TopicPartition("orders", 0): LATEST, TopicPartition("orders", 1): 50}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,13 @@ def test_a_time_wins_over_times_and_times_win_over_offsets() -> None:
     times = '{"orders": {"0": 5}}'
     both = {"startingOffsetsByTimestamp": times, "startingOffsets": "earliest"}
     found = parsed(startingTimestamp="1700", **both)
-    assert (found.start.everywhere, found.start.is_time, found.start.option) == (1700, True, "startingTimestamp")
+    assert (found.wanted.start.everywhere, found.wanted.start.is_time, found.wanted.start.option) == (
+        1700,
+        True,
+        "startingTimestamp",
+    )
     found = parsed(**both)
-    assert (found.start.each, found.start.is_time) == ({TopicPartition("orders", 0): 5}, True)
+    assert (found.wanted.start.each, found.wanted.start.is_time) == ({TopicPartition("orders", 0): 5}, True)
 
 
 def test_an_unknown_option_names_the_nearest_one_in_its_right_spelling() -> None:
@@ -109,15 +113,15 @@ def test_options_of_kafkas_source_that_mean_nothing_here_do_no_harm() -> None:
 
 
 def test_the_address_has_kafkas_name_too_but_not_two_values() -> None:
-    assert parsed(**{"kafka.bootstrap.servers": "h:1"}).bootstrap == "h:1"
+    assert parsed(**{"kafka.bootstrap.servers": "h:1"}).wanted.bootstrap == "h:1"
     message = refusal({"subscribe": "a", "kafka.bootstrap.servers": "h:1", "raylog.bootstrap": "h:2"})
     assert "give one of them" in message
 
 
 def test_keys_of_the_consumer_pass_through_and_are_checked() -> None:
-    assert parsed().fetch_max_bytes is None
+    assert parsed().reading.fetch_max_bytes is None
     found = parsed(**{"kafka.max.partition.fetch.bytes": "1000", "kafkaConsumer.pollTimeoutMs": "500"})
-    assert (found.fetch_max_bytes, found.stall_timeout_s) == (1000, 0.5)
+    assert (found.reading.fetch_max_bytes, found.reading.stall_timeout_s) == (1000, 0.5)
     assert "whole number" in refusal({"subscribe": "a", "kafka.max.partition.fetch.bytes": "many"})
 
 

@@ -37,8 +37,8 @@ def trips(cluster: ToyCluster) -> ToyCluster:
 
 def test_the_level_is_kafkas_option_and_checked() -> None:
     chosen = parse_options({"subscribe": "trips", "kafka.isolation.level": "read_committed"})
-    assert chosen.consumer.isolation_level == "read_committed"
-    assert parse_options({"subscribe": "trips"}).consumer.isolation_level == "read_uncommitted"
+    assert chosen.reading.isolation_level == "read_committed"
+    assert parse_options({"subscribe": "trips"}).wanted.consumer.isolation_level == "read_uncommitted"
     with pytest.raises(InvalidConfig, match="read_committed"):
         parse_options({"subscribe": "trips", "kafka.isolation.level": "committed"})
 

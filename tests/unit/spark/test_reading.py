@@ -11,9 +11,9 @@ from pyspark.sql.datasource import InputPartition
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
 from raylog.spark.options import ReadOptions
-from raylog.spark.reader import RaylogReader, read_range
+from raylog.spark.reader import RaylogReader
 from tests.unit.client.toy_server import ToyCluster
-from tests.unit.spark.support import START_MS, drop_before, fill, options, plan, rows_of, value_of
+from tests.unit.spark.support import START_MS, batches_of, drop_before, fill, options, plan, rows_of, value_of
 
 
 def planned(cluster: ToyCluster, **given: object) -> tuple[PartitionRange, ReadOptions]:
@@ -63,7 +63,7 @@ def test_reading_goes_on_at_the_new_leader_without_a_gap_or_a_repetition(cluster
 def test_a_leader_that_moves_in_the_middle_is_followed(cluster: ToyCluster) -> None:
     fill(cluster, "orders", 0, [70_000, 70_000, 10])
     wanted, chosen = planned(cluster)
-    batches: Iterator[pa.RecordBatch] = read_range(wanted, chosen)
+    batches: Iterator[pa.RecordBatch] = batches_of(wanted, chosen)
     first = next(batches)
     cluster.move_leader("orders", 0)
     found = [*first.column("offset").to_pylist()]
@@ -75,7 +75,7 @@ def test_a_leader_that_moves_in_the_middle_is_followed(cluster: ToyCluster) -> N
 def test_broken_connections_are_made_again(cluster: ToyCluster) -> None:
     fill(cluster, "orders", 0, [70_000, 70_000, 10])
     wanted, chosen = planned(cluster)
-    batches = read_range(wanted, chosen)
+    batches = batches_of(wanted, chosen)
     rows = next(batches).num_rows
     cluster.cut_connections()
     assert rows + sum(batch.num_rows for batch in batches) == 140_110
@@ -120,7 +120,7 @@ def test_a_recreated_topic_is_not_taken_for_the_old_one(cluster: ToyCluster) -> 
     fill(cluster, "orders", 0, [100])
     with pytest.raises(UnknownTopicId, match="created again"):
         offsets_of(wanted, chosen)
-    assert offsets_of(wanted, replace(chosen, fail_on_data_loss=False)) == []
+    assert offsets_of(wanted, replace(chosen, reading=replace(chosen.reading, fail_on_data_loss=False))) == []
 
 
 def test_a_damaged_batch_fails_the_task_and_says_where(cluster: ToyCluster) -> None:
@@ -138,7 +138,7 @@ def test_a_damaged_batch_fails_the_task_and_says_where(cluster: ToyCluster) -> N
 def test_a_reader_that_is_left_early_leaves_no_connection_behind(cluster: ToyCluster) -> None:
     fill(cluster, "orders", 0, [70_000, 70_000])
     wanted, chosen = planned(cluster)
-    batches = read_range(wanted, chosen)
+    batches = batches_of(wanted, chosen)
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # a generator, as Spark closes it
     place = cluster.replicas["orders", 0, cluster.partitions["orders", 0].leader]

@@ -11,6 +11,8 @@ PACKAGES = ("actors", "client", "core", "protocol", "raylog", "rpc", "spark", "s
 OTHERS = ("benchmarks", "examples", "pyspark_raylog", "tests", "tools")
 HEAVY_AT_IMPORT = {"numpy", "pandas", "pyarrow", "pyspark", "ray", "raydp"}
 """What a service that only produces and consumes, and a replica's process, must not load."""
+ARROW_READERS = ROOT / "client" / "ranges"
+"""For Spark and Ray Data, which have pyarrow loaded; the rest of the client imports it in functions only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,17 @@ import sys
 
 import pytest
 
-from tests.unit.style.sources import HEAVY_AT_IMPORT, OTHERS, PACKAGES, ROOT, Import, files_in, imports_of, parsed
+from tests.unit.style.sources import (
+    ARROW_READERS,
+    HEAVY_AT_IMPORT,
+    OTHERS,
+    PACKAGES,
+    ROOT,
+    Import,
+    files_in,
+    imports_of,
+    parsed,
+)
 
 MAY_IMPORT = {
     "storage": {"storage", "core.errors", "core.epochs"},
@@ -98,11 +108,23 @@ def test_the_core_never_walks_a_set_in_its_accidental_order() -> None:
     assert not broken, "\n".join(broken)
 
 
+def test_only_spark_and_ray_data_load_the_readers_into_arrow() -> None:
+    broken = [
+        str(found)
+        for path in files_in("client", "rpc", "storage", "raylog", "actors")
+        if not path.is_relative_to(ARROW_READERS)
+        for found in imports_of(path)
+        if found.at_module_level and is_of(found.module, {"client.ranges"})
+    ]
+    assert not broken, "\n".join(broken)
+
+
 @pytest.mark.parametrize("folder", ["client", "rpc", "storage"])
 def test_nothing_heavy_is_imported_together_with_a_light_package(folder: str) -> None:
     broken = [
         str(found)
         for path in files_in(folder)
+        if not path.is_relative_to(ARROW_READERS)
         for found in imports_of(path)
         if found.at_module_level and found.module.split(".")[0] in HEAVY_AT_IMPORT
     ]

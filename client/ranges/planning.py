@@ -1,7 +1,6 @@
 """The driver's part of a read: which offsets of which partitions, and where their leaders are.
 
-Runs once a query, in the Python process that Spark starts for planning. May touch: the network, the clock, and Ray when
-neither option nor environment names the brokers. Used by reader.py.
+Runs once a query. May touch: the network, the clock, and Ray when neither argument nor environment names the brokers.
 """
 
 from __future__ import annotations
@@ -11,10 +10,13 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
+from raylog.client.config import ConsumerConfig
+from raylog.client.ranges.narrowing import Narrowing
+from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.reading.read_tokens import token_for
@@ -26,9 +28,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
-from raylog.spark.filters import Narrowing
-from raylog.spark.offsets import OffsetSpec, split_ranges
-from raylog.spark.options import ReadOptions
+from raylog.rpc import ReadToken
 
 PLAN_TIMEOUT_S = 60.0
 """How long finding the cluster, leaders and offsets may take altogether."""
@@ -39,46 +39,74 @@ _remembered: ClusterAddress | None = None
 """Ray's last reply, cached because a lookup takes a second; dropped when no broker answers there."""
 
 
-def plan_read(options: ReadOptions, narrowing: Narrowing) -> list[PartitionRange]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangesWanted:
+    """What to read, and how to reach the cluster. Exactly one of `topics`, `assigned` and `pattern` is given."""
+
+    topics: tuple[str, ...] = ()
+    assigned: tuple[TopicPartition, ...] = ()
+    pattern: str | None = None
+    """A regular expression that must match whole names."""
+    start: OffsetSpec
+    end: OffsetSpec
+    latest_without_match: bool = False
+    """A start time behind the last record reads nothing, instead of being an error."""
+    min_partitions: int | None = None
+    """Cut the largest ranges further until there are so many; None: do not."""
+    max_records_per_partition: int | None = None
+    """Offsets of one range at most; None: no bound."""
+    fail_on_data_loss: bool = True
+    """Offsets that do not exist are an error; without, the read begins or ends at the nearest that exists."""
+    bootstrap: str | None = None
+    """The brokers, `host:port[,host:port...]`; None: from the environment, else through Ray."""
+    secret: str | bytes | ReadToken | None = field(default=None, repr=False)
+    """The cluster's secret (text is its hexadecimal form), or a token that reads all topics named."""
+    token_lifetime_s: float = 43_200.0
+    """How long the tokens hold with which tasks read; a task that begins or goes on later fails."""
+    consumer: ConsumerConfig = field(default_factory=ConsumerConfig, repr=False)
+    """Timeouts, isolation level and the rest; its `bootstrap` and `secret` do not count."""
+
+
+def plan_read(wanted: RangesWanted, narrowing: Narrowing | None = None) -> list[PartitionRange]:
     """The ranges to read, one for each task. Raises RaylogError's family with what to change.
 
-    The end is fixed here (that of the log for the isolation level unless the options say otherwise), so a query sees
+    The end is fixed here (that of the log for the isolation level unless `wanted` says otherwise), so a query sees
     one state of the topic.
     """
-    return shared().run(_plan(options, narrowing), PLAN_TIMEOUT_S + 5)
+    return shared().run(_plan(wanted, narrowing or Narrowing()), PLAN_TIMEOUT_S + 5)
 
 
-async def _plan(options: ReadOptions, narrowing: Narrowing) -> list[PartitionRange]:
+async def _plan(wanted: RangesWanted, narrowing: Narrowing) -> list[PartitionRange]:
     now_s = asyncio.get_running_loop().time
     deadline_s = now_s() + PLAN_TIMEOUT_S
-    client = await _started(options, PLAN_TIMEOUT_S)
+    client = await started_client(wanted, PLAN_TIMEOUT_S)
     try:
-        planner = _Planner(client, options, narrowing, lambda: max(0.1, deadline_s - now_s()))
+        planner = _Planner(client, wanted, narrowing, lambda: max(0.1, deadline_s - now_s()))
         return await planner.ranges()
     finally:
         await client.close()
 
 
-async def _started(options: ReadOptions, timeout_s: float) -> ClusterClient:
-    """A client that has reached the cluster."""
-    if options.bootstrap or os.environ.get(ENV_BOOTSTRAP):
+async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClient:
+    """A client that has reached the cluster; the caller closes it."""
+    if wanted.bootstrap or os.environ.get(ENV_BOOTSTRAP):
         return await _connected(
-            await find_cluster(options.bootstrap, options.secret, timeout_s=timeout_s), options, timeout_s
+            await find_cluster(wanted.bootstrap, wanted.secret, timeout_s=timeout_s), wanted, timeout_s
         )
     global _remembered
     if _remembered is not None:
         try:
-            return await _connected(_remembered, options, 5.0)
+            return await _connected(_remembered, wanted, 5.0)
         except RaylogError:
             _remembered = None  # the cluster of an earlier query has moved or stopped: look it up again
     _remembered = await _address_from_ray(timeout_s)
-    return await _connected(_remembered, options, timeout_s)
+    return await _connected(_remembered, wanted, timeout_s)
 
 
-async def _connected(address: ClusterAddress, options: ReadOptions, timeout_s: float) -> ClusterClient:
+async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: float) -> ClusterClient:
     hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in address.endpoints)
     bootstrap = ",".join(f"{host}:{port}" for host, port in hosts)
-    client = ClusterClient(replace(options.consumer, bootstrap=bootstrap, secret=address.secret))
+    client = ClusterClient(replace(wanted.consumer, bootstrap=bootstrap, secret=address.secret))
     try:
         await client.start(timeout_s)
     except BaseException:  # any error: half-made connections must be closed
@@ -104,44 +132,44 @@ class _Planner:
     """One query's planning over one started client; `left_s` returns the time left."""
 
     def __init__(
-        self, client: ClusterClient, options: ReadOptions, narrowing: Narrowing, left_s: Callable[[], float]
+        self, client: ClusterClient, wanted: RangesWanted, narrowing: Narrowing, left_s: Callable[[], float]
     ) -> None:
         self._client = client
-        self._options = options
+        self._wanted = wanted
         self._narrowing = narrowing
         self._left_s = left_s
         self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
     async def ranges(self) -> list[PartitionRange]:
         partitions = await self._partitions()
-        self._options.start.check_names(partitions)
-        self._options.end.check_names(partitions)
+        self._wanted.start.check_names(partitions)
+        self._wanted.end.check_names(partitions)
         kept = [partition for partition in partitions if self._narrowing.keeps(partition.topic, partition.partition)]
         whole = [found for found in await _gathered(self._range(item) for item in kept) if found.start < found.end]
         pieces = split_ranges(
             [(item.start, item.end) for item in whole],
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
+            min_partitions=self._wanted.min_partitions,
+            max_records=self._wanted.max_records_per_partition,
         )
         return [replace(whole[index], start=start, end=end) for index, start, end in pieces]
 
     async def _partitions(self) -> list[TopicPartition]:
-        """All partitions that the options name, in order; UnknownTopicOrPartition for one that does not exist."""
-        options = self._options
-        if options.assigned:
-            for partition in options.assigned:
+        """All partitions that are wanted, in order; UnknownTopicOrPartition for one that does not exist."""
+        wanted = self._wanted
+        if wanted.assigned:
+            for partition in wanted.assigned:
                 count = len((await self._client.topic(partition.topic, timeout_s=self._left_s())).partitions)
                 if partition.partition >= count:
                     raise UnknownTopicOrPartition(
                         f"Topic {partition.topic!r} has partitions 0 to {count - 1}, not {partition.partition}; "
                         "change assign."
                     )
-            return sorted(options.assigned)
-        topics = options.topics
-        if options.pattern is not None:
+            return sorted(wanted.assigned)
+        topics = wanted.topics
+        if wanted.pattern is not None:
             await self._client.refresh(None, timeout_s=self._left_s())
             known = [topic for topic in self._client.metadata.topics.values() if not topic.internal]
-            topics = tuple(sorted(entry.name for entry in known if re.fullmatch(options.pattern, entry.name)))
+            topics = tuple(sorted(entry.name for entry in known if re.fullmatch(wanted.pattern, entry.name)))
         found: list[TopicPartition] = []
         for topic in topics:
             info = await self._client.topic(topic, timeout_s=self._left_s())
@@ -154,7 +182,7 @@ class _Planner:
             low, high = await self._offset_at(place, EARLIEST), await self._offset_at(place, LATEST)
             start = await self._start(place, low, high)
             end = await self._end(place, low, high)
-            if not (self._options.start.is_time or self._options.end.is_time):
+            if not (self._wanted.start.is_time or self._wanted.end.is_time):
                 _check_order(place, start, end)
             narrowing = self._narrowing
             start, end = max(start, narrowing.offset_low), min(end, narrowing.offset_end)
@@ -175,16 +203,16 @@ class _Planner:
             start=start,
             end=end,
             brokers=brokers or address.endpoints,
-            secret=token_for(address.secret, info.topic_id, place, lifetime_s=self._options.token_lifetime_s),
+            secret=token_for(address.secret, info.topic_id, place, lifetime_s=self._wanted.token_lifetime_s),
         )
 
     async def _start(self, place: TopicPartition, low: int, high: int) -> int:
-        spec = self._options.start
+        spec = self._wanted.start
         number = spec.of(place)
         if not spec.is_time:
             return self._inside(spec, place, _edge_or(number, low, high), low, high)
         found = await self._offset_at(place, number)
-        if found < 0 and not self._options.latest_without_match:
+        if found < 0 and not self._wanted.latest_without_match:
             raise InvalidConfig(
                 f"{place} has no record at or after {number} ms, which {spec.option} requires; choose an earlier "
                 "time, or set startingOffsetsByTimestampStrategy to latest to read nothing of such partitions."
@@ -192,7 +220,7 @@ class _Planner:
         return high if found < 0 else min(found, high)
 
     async def _end(self, place: TopicPartition, low: int, high: int) -> int:
-        spec = self._options.end
+        spec = self._wanted.end
         number = spec.of(place)
         if not spec.is_time:
             return self._inside(spec, place, _edge_or(number, low, high), low, high)
@@ -203,7 +231,7 @@ class _Planner:
         """The offset if it exists; else OffsetOutOfRange, or the nearest that exists when loss is accepted."""
         if low <= offset <= high:
             return offset
-        if self._options.fail_on_data_loss:
+        if self._wanted.fail_on_data_loss:
             raise OffsetOutOfRange(
                 f"{spec.option} names offset {offset} of {place}, but the log holds {low} to {high}. Set "
                 "failOnDataLoss to false to read what there is.",
@@ -213,7 +241,7 @@ class _Planner:
         return min(max(offset, low), high)
 
     async def _offset_at(self, place: TopicPartition, time_ms: int) -> int:
-        level = LEVELS[self._options.consumer.isolation_level]
+        level = LEVELS[self._wanted.consumer.isolation_level]
         return (await self._client.list_offset(place, time_ms, timeout_s=self._left_s(), isolation_level=level)).offset
 
 

@@ -1,7 +1,6 @@
-"""From fetched batches to Arrow record batches in the schema of Kafka's source, a column at a time.
+"""From fetched batches to Arrow record batches, a column at a time.
 
-Runs in Spark's Python workers. Spark checks the schema of the first record batch for equality, so every type here is
-the one that `to_arrow_schema` gives. Used by reader.py. Pure.
+The caller gives the schema: the names say what a column holds, the types how. Used by reading.py. Pure.
 """
 
 from __future__ import annotations
@@ -11,17 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from raylog.client.reading.decode import BatchOpener, FetchedBatch
 from raylog.core.ids import TopicPartition
@@ -34,37 +22,37 @@ LOG_APPEND_TIME_BIT = 0x08
 """Of a batch's attributes: the timestamps are the leader's, not the producer's."""
 
 
-def row_schema(include_headers: bool) -> StructType:
-    """The columns, exactly those of Spark's Kafka source."""
-    schema = StructType(
-        [
-            StructField("key", BinaryType()),
-            StructField("value", BinaryType()),
-            StructField("topic", StringType()),
-            StructField("partition", IntegerType()),
-            StructField("offset", LongType()),
-            StructField("timestamp", TimestampType()),
-            StructField("timestampType", IntegerType()),
-        ]
-    )
-    if include_headers:
-        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        schema.add("headers", ArrayType(header))
-    return schema
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+KAFKA_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)
+"""Names, order and types of Spark's Kafka source; a reader may be given any part of it."""
 
 
 class ArrowBuilder:
     """Collects the records of one offset range and gives them out as record batches."""
 
     def __init__(
-        self, partition: TopicPartition, start: int, end: int, *, include_headers: bool = False, check_crcs: bool = True
+        self, partition: TopicPartition, start: int, end: int, schema: Any = KAFKA_SCHEMA, *, check_crcs: bool = True
     ) -> None:
-        """Only offsets from `start` up to `end` (exclusive) are taken, wherever the batches begin and end."""
-        self.schema: Any = to_arrow_schema(row_schema(include_headers), timezone="UTC")
+        """Only offsets from `start` up to `end` (exclusive) are taken, wherever the batches begin and end.
+
+        `schema`: the columns to make, any of KAFKA_SCHEMA's in any order.
+        """
+        self.schema = schema
         self._partition = partition
         self._start = start
         self._end = end
-        self._include_headers = include_headers
+        self._include_headers = "headers" in schema.names
         self._opener = BatchOpener(partition, check_crcs=check_crcs)
         self._clear()
 
@@ -118,20 +106,28 @@ class ArrowBuilder:
                 yield made.slice(first, ROWS_MAX)
 
     def _columns(self, rows: int) -> list[Any]:
-        topic, partition = self._partition
-        times = pa.array(self._timestamps, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
-        columns = [
-            pa.array(self._keys, pa.binary()),
-            pa.array(self._values, pa.binary()),
-            pa.repeat(pa.scalar(topic, pa.string()), rows),
-            pa.repeat(pa.scalar(partition, pa.int32()), rows),
-            pa.array(self._offsets, pa.int64()),
-            times,
-            self._timestamp_types(rows),
-        ]
-        if self._include_headers:
-            columns.append(pa.array(self._headers, self.schema.field("headers").type))
-        return columns
+        return [self._column(name, kind, rows) for name, kind in zip(self.schema.names, self.schema.types, strict=True)]
+
+    def _column(self, name: str, kind: Any, rows: int) -> Any:
+        match name:
+            case "key":
+                return pa.array(self._keys, kind)
+            case "value":
+                return pa.array(self._values, kind)
+            case "topic":
+                return pa.repeat(pa.scalar(self._partition.topic, kind), rows)
+            case "partition":
+                return pa.repeat(pa.scalar(self._partition.partition, kind), rows)
+            case "offset":
+                return pa.array(self._offsets, kind)
+            case "timestamp":
+                return pa.array(self._timestamps, pa.timestamp("ms", "UTC")).cast(kind)
+            case "timestampType":
+                return self._timestamp_types(rows)
+            case "headers":
+                return pa.array(self._headers, kind)
+            case _:
+                raise ValueError(f"No column is named {name!r}; there are {', '.join(KAFKA_SCHEMA.names)}.")
 
     def _timestamp_types(self, rows: int) -> Any:
         kinds = {kind for kind, _ in self._types}

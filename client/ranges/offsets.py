@@ -1,6 +1,6 @@
-"""Where a read begins and ends, as the options say it, and how ranges are cut into Spark's partitions.
+"""Where a read begins and ends, as options say it, and how ranges are cut into tasks.
 
-Used by options.py (reading the texts) and planning.py (applying them). Pure: touches neither Spark nor the network.
+Used by readers of options (the texts) and planning.py (applying them). Pure: touches neither Spark nor the network.
 """
 
 from __future__ import annotations

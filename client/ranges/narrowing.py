@@ -1,0 +1,30 @@
+"""Bounds that narrow a planned read to the records that can match a query. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """Bounds of the records to read. Ends are exclusive; None = no bound."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    partition_low: int = 0
+    partition_end: int = OFFSET_MAX
+    offset_low: int = 0
+    offset_end: int = OFFSET_MAX
+    time_low_ms: int | None = None
+    """Records before the first one with this timestamp are older. There is no upper end: timestamps need not ascend,
+    so a younger record may lie before an older one, and only the first of an age can be found."""
+
+    def keeps(self, topic: str, partition: int) -> bool:
+        """Whether a record of this partition could match."""
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+            and self.partition_low <= partition < self.partition_end
+        )

@@ -1,0 +1,69 @@
+"""Reading one planned range into Arrow record batches; the next fetch is under way while this one is decoded.
+
+Runs where a task runs: it needs neither Ray nor a broker as long as the leader in its range is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
+from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
+from raylog.client.runtime import Runtime, shared
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeReading:
+    """How tasks read their ranges. It holds no credentials: each range has its token."""
+
+    fail_on_data_loss: bool = True
+    """Without, lost offsets are skipped with a warning."""
+    stall_timeout_s: float = 120.0
+    """How long a task waits for data before it fails."""
+    fetch_max_bytes: int | None = None
+    """Bytes of one fetch; None leaves it to the reader."""
+    isolation_level: str = "read_uncommitted"
+    check_crcs: bool = True
+    short_circuit_reads: bool = True
+    """Read the files of a leader on this machine."""
+
+
+def read_range(wanted: PartitionRange, reading: RangeReading, schema: Any = KAFKA_SCHEMA) -> Iterator[Any]:
+    """The records of one range as record batches with this schema, in order; `schema` as that of ArrowBuilder.
+
+    Raises OffsetOutOfRange or UnknownTopicId for lost data, CorruptMessage, RequestTimedOut, and permanent errors.
+    """
+    runtime = shared()
+    fetcher = RangeFetcher(
+        wanted,
+        fail_on_data_loss=reading.fail_on_data_loss,
+        max_bytes=reading.fetch_max_bytes or FETCH_MAX_BYTES,
+        stall_timeout_s=reading.stall_timeout_s,
+        short_circuit_reads=reading.short_circuit_reads,
+        isolation_level=reading.isolation_level,
+    )
+    builder = ArrowBuilder(wanted.topic_partition, wanted.start, wanted.end, schema, check_crcs=reading.check_crcs)
+    # A little more than the fetcher's own deadline, so that its error, which has the cause, arrives.
+    timeout_s = reading.stall_timeout_s + CLOSE_TIMEOUT_S
+    coming = _begin(runtime, fetcher.next())
+    try:
+        while (batches := coming.result(timeout_s)) is not None:
+            coming = _begin(runtime, fetcher.next())
+            for batch in batches:
+                builder.add(batch)
+                if builder.is_full:
+                    yield from builder.take()
+        yield from builder.take()
+    finally:  # including when the caller has enough rows and closes the generator
+        coming.cancel()
+        runtime.run(fetcher.close(), CLOSE_TIMEOUT_S)
+
+
+def _begin(runtime: Runtime, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+    return asyncio.run_coroutine_threadsafe(work, runtime.loop)

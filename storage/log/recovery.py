@@ -26,6 +26,7 @@ from raylog.storage.log.files import TEMPORARY, list_files, remove, sync_folder
 from raylog.storage.log.index import IndexDamaged
 from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.log.segment import LOG, TXN_INDEX, Segment
+from raylog.storage.transactions.aborted import is_as_good
 
 _SCAN_BYTES = 1 << 20
 
@@ -212,7 +213,7 @@ class Recovery:
         """Check those of a scanned segment that has a successor. The file is there, and a full disk takes no other."""
         found = self.producers.transactions.aborted
         try:
-            is_right = segment.aborted() == found
+            is_right = is_as_good(segment.aborted(), found)
         except LogDamaged:
             is_right = False
         if not is_right:

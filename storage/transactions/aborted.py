@@ -43,6 +43,17 @@ def find(entries: Sequence[AbortedTxn], start: int, upper: int, found: list[Abor
     return False
 
 
+def is_as_good(kept: Sequence[AbortedTxn], found: Sequence[AbortedTxn]) -> bool:
+    """Whether `kept` may stay for `found`: the same transactions, with last stable offsets that are as high at most.
+
+    They are lower where a transaction was open then whose first records were removed since. A lower one lets `find`
+    look further than it has to; a higher one would let it miss transactions.
+    """
+    return [entry[:3] for entry in kept] == [entry[:3] for entry in found] and all(
+        before.last_stable_offset <= now.last_stable_offset for before, now in zip(kept, found, strict=True)
+    )
+
+
 def to_bytes(entries: Sequence[AbortedTxn]) -> bytes:
     """The contents of the file."""
     body = _MAGIC + b"".join([_ENTRY.pack(*entry) for entry in entries])

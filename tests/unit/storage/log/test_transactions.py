@@ -20,7 +20,7 @@ from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.log.segment import TXN_INDEX
-from raylog.storage.transactions.aborted import AbortedTxn, from_bytes, to_bytes
+from raylog.storage.transactions.aborted import AbortedTxn, from_bytes, is_as_good, to_bytes
 from tests.unit.storage.logs import NOW, batch, crashed, open_log
 
 P, Q = 7, 8
@@ -293,6 +293,38 @@ def test_the_index_of_a_segment_that_was_removed_halfway_goes(tmp_path: Path) ->
     again = open_log(log.folder, segment_bytes=1)
     assert [path.name for path in again.folder.glob("*" + TXN_INDEX)] == [f"{1:020d}{TXN_INDEX}"]
     again.close()
+
+
+def test_an_index_stays_although_an_older_transaction_was_removed(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=1, file_delete_delay_ms=0)
+    write(log, P)  # 0, and this transaction stays open
+    write(log, Q)  # 1
+    end(log, Q)  # 2, with P's first offset as last stable offset
+    log.append_as_leader(batch(b"next"), 1, NOW)  # 3
+    log.advance_log_start(1)
+    log.apply_retention(NOW, 4)
+    kept = log.folder / f"{2:020d}{TXN_INDEX}"
+    for path in log.folder.glob("*.snapshot"):  # so that the next life learns of producers from the batches alone
+        path.unlink()
+    again = open_log(crashed(log, tmp_path / "crashed"), segment_bytes=1)
+    assert from_bytes(kept.read_bytes()) == [AbortedTxn(Q, 1, 2, 0)]
+    assert (again.folder / kept.name).read_bytes() == kept.read_bytes()
+    assert again.aborted_transactions(1, 4) == [(Q, 1)]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "stays"),
+    [
+        ([AbortedTxn(P, 1, 4, 0), AbortedTxn(Q, 2, 5, 6)], True),
+        ([AbortedTxn(P, 1, 4, 2), AbortedTxn(Q, 2, 5, 6)], True),
+        ([AbortedTxn(P, 1, 4, 3), AbortedTxn(Q, 2, 5, 6)], False),
+        ([AbortedTxn(P, 1, 4, 2)], False),
+        ([AbortedTxn(P, 1, 4, 2), AbortedTxn(Q, 3, 5, 6)], False),
+    ],
+)
+def test_an_index_that_hides_no_transaction_may_stay(kept: list[AbortedTxn], stays: bool) -> None:
+    assert is_as_good(kept, [AbortedTxn(P, 1, 4, 2), AbortedTxn(Q, 2, 5, 6)]) is stays
 
 
 def test_a_snapshot_without_transactions_has_the_form_of_older_versions() -> None:

@@ -57,8 +57,11 @@ class OffsetSpec:
             )
 
 
-def parse_offsets(option: str, text: str, *, illegal: int) -> OffsetSpec:
-    """Read `earliest`, `latest` or `{"topic": {"0": 23, "1": -1}}`; `illegal` is the edge that makes no sense here."""
+def parse_offsets(option: str, text: str, *, illegal: int | None) -> OffsetSpec:
+    """Read `earliest`, `latest` or `{"topic": {"0": 23, "1": -1}}`; `illegal` is the edge that makes no sense here.
+
+    None: both do, as in a stream.
+    """
     word = text.strip().lower()
     if word in EDGES:
         _refuse_edge(option, EDGES[word], illegal, "all partitions")
@@ -140,10 +143,10 @@ def split_ranges(
     return pieces
 
 
-def _refuse_edge(option: str, number: int, illegal: int, where: str) -> None:
+def _refuse_edge(option: str, number: int, illegal: int | None, where: str) -> None:
     if number == illegal:
         raise InvalidConfig(
-            f"{option} cannot be {EDGE_NAMES[illegal]} ({illegal}) for {where} in a batch query: nothing would be read."
+            f"{option} cannot be {EDGE_NAMES[number]} ({number}) for {where} in a batch query: nothing would be read."
         )
 
 

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
@@ -29,6 +30,8 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.rpc import ReadToken
+
+Result = TypeVar("Result")
 
 PLAN_TIMEOUT_S = 60.0
 """How long finding the cluster, leaders and offsets may take altogether."""
@@ -128,6 +131,40 @@ async def _address_from_ray(timeout_s: float) -> ClusterAddress:
             await asyncio.to_thread(sys.modules["ray"].shutdown)
 
 
+async def starting_offsets(
+    client: ClusterClient, wanted: RangesWanted, *, timeout_s: float
+) -> dict[TopicPartition, int]:
+    """Where a stream begins to read each partition that is wanted now; `wanted.end` does not count.
+
+    Raises InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition with what to change.
+    """
+    now_s = asyncio.get_running_loop().time
+    deadline_s = now_s() + timeout_s
+    return await _Planner(client, wanted, Narrowing(), lambda: max(0.1, deadline_s - now_s())).starts()
+
+
+async def range_of(
+    client: ClusterClient, wanted: RangesWanted, place: TopicPartition, start: int, end: int, *, timeout_s: float
+) -> PartitionRange:
+    """What a task gets for offsets `start` to `end`: its leader as known now, the brokers, and a token."""
+    info = await client.topic(place.topic, timeout_s=timeout_s)
+    leader = info.partitions[place.partition]
+    address = client.address
+    assert address is not None  # every started client has one
+    brokers = tuple((broker.host, broker.port) for broker in client.metadata.brokers.values())
+    return PartitionRange(
+        topic=place.topic,
+        topic_id=info.topic_id,
+        partition=place.partition,
+        leader_epoch=leader.leader_epoch,
+        leader=leader.endpoint,
+        start=start,
+        end=end,
+        brokers=brokers or address.endpoints,
+        secret=token_for(address.secret, info.topic_id, place, lifetime_s=wanted.token_lifetime_s),
+    )
+
+
 class _Planner:
     """One query's planning over one started client; `left_s` returns the time left."""
 
@@ -152,6 +189,18 @@ class _Planner:
             max_records=self._wanted.max_records_per_partition,
         )
         return [replace(whole[index], start=start, end=end) for index, start, end in pieces]
+
+    async def starts(self) -> dict[TopicPartition, int]:
+        """Where a stream begins to read each partition that is wanted."""
+        partitions = await self._partitions()
+        self._wanted.start.check_names(partitions)
+
+        async def start_of(place: TopicPartition) -> tuple[TopicPartition, int]:
+            async with self._at_once:
+                low, high = await self._offset_at(place, EARLIEST), await self._offset_at(place, LATEST)
+                return place, await self._start(place, low, high)
+
+        return dict(await _gathered(start_of(place) for place in partitions))
 
     async def _partitions(self) -> list[TopicPartition]:
         """All partitions that are wanted, in order; UnknownTopicOrPartition for one that does not exist."""
@@ -189,22 +238,7 @@ class _Planner:
             if narrowing.time_low_ms is not None and start < end:
                 found = await self._offset_at(place, narrowing.time_low_ms)
                 start = max(start, found) if found >= 0 else end
-        info = await self._client.topic(place.topic, timeout_s=self._left_s())
-        leader = info.partitions[place.partition]
-        address = self._client.address
-        assert address is not None  # every started client has one
-        brokers = tuple((broker.host, broker.port) for broker in self._client.metadata.brokers.values())
-        return PartitionRange(
-            topic=place.topic,
-            topic_id=info.topic_id,
-            partition=place.partition,
-            leader_epoch=leader.leader_epoch,
-            leader=leader.endpoint,
-            start=start,
-            end=end,
-            brokers=brokers or address.endpoints,
-            secret=token_for(address.secret, info.topic_id, place, lifetime_s=self._wanted.token_lifetime_s),
-        )
+        return await range_of(self._client, self._wanted, place, start, end, timeout_s=self._left_s())
 
     async def _start(self, place: TopicPartition, low: int, high: int) -> int:
         spec = self._wanted.start
@@ -256,7 +290,7 @@ def _check_order(place: TopicPartition, start: int, end: int) -> None:
         )
 
 
-async def _gathered(work: Iterable[Awaitable[PartitionRange]]) -> list[PartitionRange]:
+async def _gathered(work: Iterable[Awaitable[Result]]) -> list[Result]:
     """Run all; the first error ends the others before it is raised, so that none is left behind."""
     tasks = [asyncio.ensure_future(item) for item in work]
     try:

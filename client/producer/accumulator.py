@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ProducerConfig
-from raylog.client.producer.batch import Batch
+from raylog.client.producer.batch import Batch, EncodedBody
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.queues import PartitionQueue, TopicQueues, partition_removed
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
@@ -123,21 +123,24 @@ class Accumulator:
         which the producer was closed.
         """
         with self.turn:
-            if self._buffered + size > self._memory:
-                self._raise_if_never(size)
+            batch = self._reserved(topic_queues, queue, size)
+            if batch is None:
                 return None
-            if queue is None:
-                queue = self._sticky_queue(topic_queues, size)
-            if queue.is_removed:
-                raise partition_removed(queue)
-            if queue.open is not None:
-                queue.sealed.append(self._seal(queue, queue.open))
-            batch = self._new_batch(queue)
-            batch.keys, batch.values, batch.reserved = keys or [], values, size
-            batch.stamps = [(0, timestamp_ms)]
-            self._buffered += size
-            queue.sealed.append(self._seal(queue, batch))
-            self._activate(queue)
+            batch.keys, batch.values, batch.stamps = keys or [], values, [(0, timestamp_ms)]
+            is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
+        if is_wake_due:
+            self._wake()
+        return batch
+
+    def append_body(
+        self, topic_queues: TopicQueues, queue: PartitionQueue | None, encoded: EncodedBody
+    ) -> Batch | None:
+        """The same for a batch that is encoded, but for its header."""
+        with self.turn:
+            batch = self._reserved(topic_queues, queue, encoded.size)
+            if batch is None:
+                return None
+            batch.body, batch.record_count, batch.stamps = encoded, encoded.records, [(0, encoded.first_ms)]
             is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
         if is_wake_due:
             self._wake()
@@ -325,6 +328,24 @@ class Accumulator:
             queue.sealed.append(self._seal(queue, queue.open))
             self._is_wake_due = True
         return chosen
+
+    def _reserved(self, topic_queues: TopicQueues, queue: PartitionQueue | None, size: int) -> Batch | None:
+        """A closed batch of `size` bytes at the end of its queue, to be filled; None when there is no memory now."""
+        if self._buffered + size > self._memory:
+            self._raise_if_never(size)
+            return None
+        if queue is None:
+            queue = self._sticky_queue(topic_queues, size)
+        if queue.is_removed:
+            raise partition_removed(queue)
+        if queue.open is not None:
+            queue.sealed.append(self._seal(queue, queue.open))
+        batch = self._new_batch(queue)
+        batch.reserved = size
+        self._buffered += size
+        queue.sealed.append(self._seal(queue, batch))
+        self._activate(queue)
+        return batch
 
     def _with_room(self, topic_queues: TopicQueues, queue: PartitionQueue, size: int) -> Batch | None:
         """The queue's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.

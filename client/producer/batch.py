@@ -11,11 +11,12 @@ import threading
 from asyncio import CancelledError
 from collections.abc import Callable
 from time import time
+from typing import NamedTuple
 
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError
-from raylog.storage.batch.header import parse_header
-from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch, encode_stamped
+from raylog.storage.batch.header import MAGIC_COLUMNS, BatchMeta, header_before, parse_header
+from raylog.storage.batch.records import decode_batch, encode_batch, encode_stamped
 
 logger = logging.getLogger(__name__)
 _lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait
@@ -26,14 +27,28 @@ JOIN_BELOW_BYTES = 8 * 1024
 QUEUED, SENT, STORED = "queued", "sent", "stored"
 
 
+class EncodedBody(NamedTuple):
+    """The body of a batch that was encoded before it came to the producer (`raylog.client.encoding`)."""
+
+    body: bytes
+    """Compressed, as `compression` names it."""
+    records: int
+    first_ms: int
+    last_ms: int
+    """The highest timestamp."""
+    size: int
+    """Bytes of the records as the producer counts them, before compression."""
+    compression: int
+
+
 class Batch:
     """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps retried, and done."""
 
     __slots__ = (
-        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "deadline_s", "encoded", "encoded_bytes",
-        "error", "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s", "partition",
-        "quick_from_s", "quick_until_s", "record_count", "reserved", "room", "sent_s", "size", "stamps", "state",
-        "topic", "values",
+        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "body", "deadline_s", "encoded",
+        "encoded_bytes", "error", "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s",
+        "partition", "quick_from_s", "quick_until_s", "record_count", "reserved", "room", "sent_s", "size", "stamps",
+        "state", "topic", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:
@@ -49,6 +64,8 @@ class Batch:
         its key if the others have keys. Empty when the batch has headers, or its last record a timestamp from the
         user."""
         self.headers: list[list[Header] | None] | None = None
+        self.body: EncodedBody | None = None
+        """Instead of columns: they were encoded by the caller."""
         self.reserved = 0
         """Bytes of the producer's memory that the open batch holds: its records, and `room` for more."""
         self.room = 0
@@ -117,16 +134,17 @@ class Batch:
         self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int, attributes: int = 0
     ) -> None:
         """Close and encode the batch; the columns are not kept. `attributes`: without the codec's number."""
-        self.record_count = len(self.values)
         self.base_sequence = base_sequence
-        header, body = encode_stamped(
-            self.keys or None,
-            self.values,
-            self.stamps,
-            self.headers,
-            BatchMeta(producer_id, producer_epoch, base_sequence, attributes=attributes),
-            compression=compression,
-        )
+        meta = BatchMeta(producer_id, producer_epoch, base_sequence, attributes=attributes)
+        if self.body is not None:
+            body = self.body.body
+            header = _header_of(self.body, meta)
+            self.body = None
+        else:
+            self.record_count = len(self.values)
+            header, body = encode_stamped(
+                self.keys or None, self.values, self.stamps, self.headers, meta, compression=compression
+            )
         self.encoded_bytes = len(header) + len(body)
         self.encoded = header + body if len(body) < JOIN_BELOW_BYTES else (header, body)
         self.keys, self.values, self.headers = [], [], None
@@ -164,7 +182,7 @@ class Batch:
             callbacks, self._callbacks = self._callbacks, []
             event = self._event
         self.encoded = b""
-        self.keys, self.values, self.headers = [], [], None
+        self.keys, self.values, self.headers, self.body = [], [], None, None
         if event is not None:
             event.set()
         for callback in callbacks:
@@ -191,6 +209,18 @@ class Batch:
                 self._callbacks.append(callback)
                 return
         _call(callback)
+
+
+def _header_of(encoded: EncodedBody, meta: BatchMeta) -> bytes:
+    return header_before(
+        encoded.body,
+        magic=MAGIC_COLUMNS,
+        count=encoded.records,
+        first_timestamp=encoded.first_ms,
+        max_timestamp=encoded.last_ms,
+        compression=encoded.compression,
+        meta=meta,
+    )
 
 
 def _call(callback: Callable[[], object]) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raylog.client.arguments import as_bytes, checked_timestamp, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -23,6 +23,10 @@ from raylog.client.producer.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.serializers import serializer
 from raylog.core.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut
+from raylog.storage.batch.compression import COMPRESSIONS
+
+if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
+    from raylog.client.encoding.arrow_columns import ArrowColumns
 
 
 class Engine:
@@ -163,6 +167,31 @@ class Engine:
             )
             for queue, piece in planned(self.accumulator, topic_queues, columns, partition)
         ]
+
+    def arrow_appends(
+        self, topic_queues: TopicQueues, columns: ArrowColumns, partitions: Any
+    ) -> Iterator[tuple[Callable[[], Batch | None], int]]:
+        """The same for Arrow columns, as an iterator: the next batch is encoded while those before it are sent.
+
+        Raises UnknownTopicOrPartition before anything is queued, RecordTooLarge before anything of its partition is.
+        """
+        from raylog.client.encoding.arrow_columns import STICKY, bodies_of, by_partition, partitions_of
+
+        chosen = partitions_of(columns.keys, partitions, len(columns.values), topic_queues.count)
+        if len(chosen):
+            topic_queues.queue(max(0, int(chosen.max())))  # raises for one that does not exist
+        compression = COMPRESSIONS[self.config.compression_type]
+        for number, part in by_partition(columns, chosen):
+            queue = None if number == STICKY else topic_queues.queue(number)
+            bodies = bodies_of(
+                part,
+                limit=topic_queues.largest,
+                largest=topic_queues.largest_record,
+                compression=compression,
+                now_ms=now_ms(),
+            )
+            for body in bodies:
+                yield partial(self.accumulator.append_body, topic_queues, queue, body), body.records
 
     def exhausted(self) -> BufferExhausted:
         """The error for a buffer that stayed full."""

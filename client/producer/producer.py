@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import time as now_s
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from raylog.client import runtime
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
@@ -29,6 +29,9 @@ from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.core.errors import ClientClosed, RaylogError
+
+if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
+    from raylog.client.encoding.arrow_columns import ArrowColumns
 
 __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "SendFuture", "SentBatch"]
 
@@ -159,6 +162,24 @@ class Producer(Transactions):
         batches = [append() or self._when_room(append) for append, _ in calls]
         return SentBatch(batches, [count for _, count in calls])
 
+    def send_arrow(self, topic: str, columns: ArrowColumns, partitions: Any = None) -> SentBatch:
+        """Queue whole Arrow columns and return; the future holds where they were stored.
+
+        Columns have a timestamp and headers for each record if wanted. `partitions`: an Arrow array of integers; where
+        it is null, or left out, a record's key decides, and without key all of a call go to one partition. No Python
+        object is made for a record of fixed size. Serializers and the partitioner of the configuration do not apply.
+        Blocks and raises as `send_batch` does, and InvalidRecord for what cannot be stored.
+        """
+        topic_queues = self._topic_queues.get(topic)
+        highest = -1 if partitions is None else _highest(partitions)
+        if topic_queues is None or highest >= topic_queues.count:
+            topic_queues = self._route(topic, highest if highest >= 0 else None)
+        batches, counts = [], []
+        for append, count in self._engine.arrow_appends(topic_queues, columns, partitions):
+            batches.append(append() or self._when_room(append))
+            counts.append(count)
+        return SentBatch(batches, counts)
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
         self._check_usable()
@@ -226,6 +247,12 @@ class Producer(Transactions):
     def _check_usable(self) -> None:
         if self._is_closed:
             raise closed_error()
+
+
+def _highest(partitions: Any) -> int:
+    """The highest number of an Arrow array; -1 if all are null."""
+    known = partitions.drop_null()
+    return max(known.unique().to_pylist(), default=-1)
 
 
 _open_engines: set[Engine] = set()

@@ -1,0 +1,1 @@
+"""Writes from Spark, batch and stream."""

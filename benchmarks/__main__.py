@@ -31,10 +31,11 @@ from benchmarks.peers.redis_peer import Redis
 from benchmarks.report.plots import draw
 from benchmarks.report.results import REST_OF, Results
 from benchmarks.report.tables import as_markdown, show
-from benchmarks.scenarios import SCENARIOS, SHARES_TOPICS_WITH_LAST, share_of
+from benchmarks.scenarios import LEFT_TO_FULL_RUNS, SCENARIOS, SHARES_TOPICS_WITH_LAST, share_of
 from benchmarks.scenarios.throughput import warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
+CACHE = ROOT / "build" / "peers"
 PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue")
 NEEDS_NO_SERVER = {"limits"}
 NEEDS_WARM_SERVERS = {"latency", "small", "produce", "transactions", "together", "consume"}
@@ -59,6 +60,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()), help="where servers keep their data")
     chosen = parser.parse_args(given)
     chosen.quick = chosen.quick or os.environ.get("QUICK", "") not in ("", "0")
+    if chosen.quick and not chosen.only:
+        chosen.only = ",".join(name for name in SCENARIOS if name not in LEFT_TO_FULL_RUNS)
     for option, known in (("only", tuple(SCENARIOS)), ("peers", PEERS)):
         names = [name for name in getattr(chosen, option).split(",") if name] or list(known)
         if unknown := [name for name in names if name not in known]:
@@ -71,7 +74,7 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
     """The requested servers; the queue of Ray needs Raylog's Ray."""
     raylog = Raylog(scratch, brokers)
     everything: list[Peer] = [
-        raylog, Kafka(scratch, ROOT / "build" / "peers", brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
+        raylog, Kafka(scratch, CACHE, brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
         Prototype(scratch),
     ]  # fmt: skip
     names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else []), Prototype.name}
@@ -86,12 +89,12 @@ def measure(bench: Bench, scenarios: Sequence[str]) -> None:
         if set(chosen) - NEEDS_NO_SERVER:
             bench.start()
             if NEEDS_WARM_SERVERS & set(chosen):
-                _run(bench, "warm-up", warm_up)
+                run_scenario(bench, "warm-up", warm_up)
         for done, name in enumerate(chosen):
             if name not in SHARES_TOPICS_WITH_LAST:
                 bench.drop_topics()
             bench.begin(share_of(name, chosen[done + 1 :]))
-            _run(bench, f"scenario {name}", SCENARIOS[name])
+            run_scenario(bench, f"scenario {name}", SCENARIOS[name])
     except TimeIsOver:
         over = Unavailable(f"the run's time of {bench.pace.hard_s:.0f} s was over")
         for name in chosen[done:]:
@@ -99,7 +102,8 @@ def measure(bench: Bench, scenarios: Sequence[str]) -> None:
             bench.leave_out(f"{REST_OF}{name}" if begun else f"scenario {name}", over)
 
 
-def _run(bench: Bench, name: str, scenario: Callable[[Bench], None]) -> None:
+def run_scenario(bench: Bench, name: str, scenario: Callable[[Bench], None]) -> None:
+    """Run a scenario; one that fails is left out, with the reason."""
     try:
         scenario(bench)
     except (Unavailable, Missing) as error:
@@ -145,7 +149,7 @@ def main() -> int:
     results = Results(machine.describe(), machine.versions(), settings)
     scratch = Path(tempfile.mkdtemp(prefix="rlb-", dir=chosen.data))
     os.environ.setdefault("RAY_TMPDIR", str(scratch / "ray"))
-    bench = Bench(make_peers(chosen.peers, scratch, chosen.brokers), pace, results, scratch)
+    bench = Bench(make_peers(chosen.peers, scratch, chosen.brokers), pace, results, scratch, CACHE)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGALRM, lambda *_: bench.break_off())
     signal.setitimer(signal.ITIMER_REAL, pace.hard_s, BREAK_OFF_AGAIN_S)

@@ -114,7 +114,11 @@ class TimeIsOver(BaseException):
 class Bench:
     """One run."""
 
-    def __init__(self, peers: Sequence[Peer], pace: Pace, results: Results, scratch: Path) -> None:
+    def __init__(
+        self, peers: Sequence[Peer], pace: Pace, results: Results, scratch: Path, cache: Path | None = None
+    ) -> None:
+        """`cache`: where fetched jars are kept for the next run; default: with everything else in `scratch`."""
+        self.cache = cache or scratch
         self._all = {peer.name: peer for peer in peers}
         self.peers: dict[str, Peer] = {}
         self.pace = pace
@@ -312,6 +316,11 @@ class Bench:
                 self._measure(row, contestant, measure, forgets=forgets)
         for case in cases:
             self._say_medians(scenario, case, [row for (of, _), row in rows.items() if of == case], metric)
+
+    def warm_up(self, contestant: Contestant, measure: Callable[[Contestant], Outcome | None]) -> None:
+        """One measurement that does not count; one that fails will fail again where it is reported."""
+        with contextlib.suppress(*LEFT_OUT):
+            measure(contestant)
 
     def _is_once(self, contestant: Contestant) -> bool:
         return self.pace.quick and not contestant.is_named_in_goals

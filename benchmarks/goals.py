@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from benchmarks.analytics import goals as analytics
 from benchmarks.report import stats
 from benchmarks.report.results import HIGHER_IS_BETTER, Measured, Results, ratio_to
+from benchmarks.report.verdict import Verdict
 
 SYNCED = "flush.messages=1"
 FLAT = 0.8
@@ -13,15 +13,6 @@ FLAT = 0.8
 AXES = (("1 to 24 partitions", False, ", 24 partitions"), ("1 to 20 GB on disk", True, ", 20 GB on disk"))
 """What grows, whether its cases are about data on disk, and the case without which the goal is undecided."""
 GROWING = {"produce": ("raylog send", "raylog send_batch"), "consume": ("raylog records", "raylog columns")}
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A goal and its result; `reached` is None when one of the two sides is missing."""
-
-    goal: str
-    found: str
-    reached: bool | None
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -33,6 +24,7 @@ def verdicts(results: Results) -> list[Verdict]:
         *_latency(results),
         *_others(results),
         *_growth(results),
+        *analytics.verdicts(results),
     ]
 
 

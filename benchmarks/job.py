@@ -37,7 +37,7 @@ class Job:
     rate: float = 0.0
     """Records per second; 0: no limit."""
     count: int = 0
-    """Records to expect or to read; 0: by time."""
+    """Records to expect, to read or to send; 0: by time."""
     newest: int = 0
     """Read so many of the last records of each partition; 0: all."""
     transaction_ms: int = 0

@@ -64,7 +64,7 @@ def own_cpu_s() -> float:
 
 
 def produce(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
-    """Send for a time, wait for every acknowledgement, and count the server's records."""
+    """Send for a time, or `count` records, wait for every acknowledgement, and count the server's records."""
     client = make(job)
     client.open_producer()
     chunk = min(CHUNK_MAX, max(1, CHUNK_BYTES // job.size))
@@ -74,7 +74,7 @@ def produce(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     def send_for(seconds: float) -> int:
         ends_s = time.monotonic() + seconds
         sent = 0
-        while time.monotonic() < ends_s:
+        while time.monotonic() < ends_s and not 0 < job.count <= sent:
             some = chunks[(sent // chunk) % len(chunks)]
             client.send_chunk(some)
             sent += len(some)

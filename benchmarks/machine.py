@@ -13,7 +13,10 @@ import psutil
 from benchmarks.optional import version_of
 from benchmarks.report.results import LOAD, LOAD_AT_END
 
-LIBRARIES = ("raylog", "ray", "msgspec", "confluent-kafka", "aiokafka", "kafka-python", "nats-py", "redis", "uvloop")
+LIBRARIES = (
+    "raylog", "ray", "msgspec", "confluent-kafka", "aiokafka", "kafka-python", "nats-py", "redis", "uvloop", "pyspark",
+    "pyarrow",
+)  # fmt: skip
 
 
 def describe() -> dict[str, str]:

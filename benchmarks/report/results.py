@@ -14,7 +14,7 @@ from benchmarks.report import stats
 HIGHER_IS_BETTER = {
     "rate": True, "rate_mb": True, "p50_ms": False, "p99_ms": False, "p99.9_ms": False, "gap_ms": False,
     "seconds": False, "join_s": False, "private_mb": False, "client_cpu_us": False, "server_cpu_us": False,
-    "cpu_us": False, "idle_cpu_ms": False,
+    "cpu_us": False, "idle_cpu_ms": False, "source_ms": False, "batch_ms": False, "part_read": False,
 }  # fmt: skip
 RAYLOG = "raylog"
 LOAD = "load average at the beginning"

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.goals import Verdict, verdicts
+from benchmarks.goals import verdicts
 from benchmarks.report.results import HIGHER_IS_BETTER, RAYLOG, Measured, Results, ratio_to
+from benchmarks.report.verdict import Verdict
 
 UNITS = {
     "rate": "records/s", "rate_mb": "MB/s", "p99_ms": "p99 ms", "gap_ms": "ms", "seconds": "s", "join_s": "s",
     "private_mb": "MB", "idle_cpu_ms": "ms of CPU a second",
+    "source_ms": "ms of a micro-batch in the source's phases", "p50_ms": "p50 ms", "part_read": "of all bytes",
 }  # fmt: skip
 COLUMNS = ("contestant", "median", "range", "Raylog is", "more", "CPU µs/record: client", "server")
 COMPARED = {"private_mb": ("less", "more"), "idle_cpu_ms": ("less", "more")}

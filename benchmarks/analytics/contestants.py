@@ -1,0 +1,36 @@
+"""The contestants of the rows, and how Spark finds the topic of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks.bench import Bench, Contestant
+from benchmarks.job import Job
+
+OURS = Contestant("raylog source", "raylog", "spark")
+CONNECTOR = Contestant("kafka connector", "kafka", "spark")
+CEILING = Contestant("ready-made batches", "", "spark")
+RATE_SOURCE = Contestant("rate source", "", "spark")
+READER = Contestant("raylog reader", "raylog", "arrow")
+RAY_DATA = Contestant("raylog.data", "raylog", "ray")
+RAY_KAFKA = Contestant("ray.data for kafka", "kafka", "ray")
+AT_LEAST_ONCE = Contestant("raylog sink, at-least-once", "raylog", "spark")
+EXACTLY_ONCE = Contestant("raylog sink, exactly-once", "raylog", "spark", "exactly-once")
+KAFKA_SINK = Contestant("kafka sink", "kafka", "spark")
+
+
+def present(bench: Bench, *wanted: Contestant) -> list[Contestant]:
+    """Those of the contestants whose server runs, or which need none."""
+    return [item for item in wanted if item.peer in bench.peers or not item.peer]
+
+
+def address_options(job: Job, peer: str) -> dict[str, str]:
+    """The options of Spark's sources and sinks that name the servers."""
+    if peer == "kafka":
+        return {"kafka.bootstrap.servers": job.address["bootstrap"]}
+    return {"raylog.bootstrap": job.address["bootstrap"], "raylog.secret": job.address["secret"]}
+
+
+def servers_of(contestants: Iterable[Contestant]) -> list[Contestant]:
+    """One contestant of each server: those that need a topic."""
+    return list({item.peer: item for item in contestants if item.peer}.values())

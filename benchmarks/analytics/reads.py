@@ -1,0 +1,140 @@
+"""Batch reads: Spark's sources side by side, Raylog's reader alone, and what a narrow time filter fetches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.analytics.contestants import CEILING, CONNECTOR, OURS, READER, address_options, present, servers_of
+from benchmarks.analytics.sizes import Sizes
+from benchmarks.analytics.workers import Worker
+from benchmarks.bench import Bench, Contestant
+from benchmarks.job import Job, Outcome
+from benchmarks.peers.processes import Unavailable
+from benchmarks.peers.spark_kafka import connector
+from benchmarks.scenarios.throughput import JobFor, fill_each
+
+VALUE_BYTES = (100, 1_000)
+FILL_S = 150.0
+SPARK_WORKER, ARROW_WORKER = "benchmarks.analytics.spark_worker", "benchmarks.analytics.arrow_worker"
+FORMATS = {OURS: "raylog", CONNECTOR: "kafka", CEILING: "readymade"}
+
+
+def jars(bench: Bench) -> list[str]:
+    """Spark's connector for Kafka; none, and left out, where it cannot be fetched or Kafka does not run."""
+    if "kafka" not in bench.peers:
+        return []
+    try:
+        return [str(path) for path in connector(bench.cache)]
+    except Unavailable as error:
+        bench.leave_out(CONNECTOR.name, error)
+        return []
+
+
+def able(bench: Bench, found: list[str], *wanted: Contestant) -> list[Contestant]:
+    """The contestants that can take part: those of Kafka need the connector's jars."""
+    return [item for item in present(bench, *wanted) if found or item.peer != "kafka"]
+
+
+def records_of(size: int, sizes: Sizes) -> int:
+    """Records of this size: as many bytes for each size."""
+    return sizes.records * VALUE_BYTES[0] // size
+
+
+def source_options(contestant: Contestant, job: Job | None, size: int, records: int, partitions: int) -> dict[str, str]:
+    """What `spark.read` needs to read the whole topic."""
+    if job is None:
+        return {"records": str(records), "size": str(size), "partitions": str(partitions)}
+    return {"subscribe": job.topic, "startingOffsets": "earliest", **address_options(job, contestant.peer)}
+
+
+def spark_read(bench: Bench, sizes: Sizes) -> None:
+    """A whole topic into Spark, which sums up the lengths of its values, beside ready-made Arrow batches.
+
+    All contestants share one JVM on two cores; each has one pass before the first that counts.
+    """
+    found = jars(bench)
+    contestants = able(bench, found, OURS, CEILING, CONNECTOR)
+    for size in VALUE_BYTES:
+        records = records_of(size, sizes)
+        with (
+            bench.topic(servers_of(contestants), sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for,
+            Worker(SPARK_WORKER, {"jars": found}) as worker,
+        ):
+            held = fill_each(bench, job_for, servers_of(contestants), size, records, FILL_S)
+            held[""] = records // sizes.partitions * sizes.partitions
+            measure = _whole(worker, job_for, size, held, sizes.partitions)
+            for contestant in contestants:
+                bench.warm_up(contestant, measure)
+            bench.rounds("spark-read", f"{size:,} B, {sizes.partitions} partitions, local[2]", contestants, measure)
+
+
+def _whole(
+    worker: Worker, job_for: JobFor, size: int, held: dict[str, int], partitions: int
+) -> Callable[[Contestant], Outcome | None]:
+    def measure(contestant: Contestant) -> Outcome | None:
+        job = job_for(contestant) if contestant.peer else None
+        if job is None and contestant.peer:
+            return None
+        task = {
+            "do": "read",
+            "format": FORMATS[contestant],
+            "options": source_options(contestant, job, size, held[contestant.peer], partitions),
+            "records": held[contestant.peer],
+            "server_pids": job.server_pids if job else [],
+        }
+        return worker.run(task)
+
+    return measure
+
+
+def reader_arrow(bench: Bench, sizes: Sizes) -> None:
+    """Raylog's reader in one process without Spark: ranges of a topic, one after the other, to Arrow record batches.
+
+    The rate counts records for each second of one core: of processor time, where that is more than the time passed.
+    """
+    contestants = present(bench, READER)
+    for size in VALUE_BYTES:
+        with bench.topic(contestants, sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for:
+            held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S)
+            with Worker(ARROW_WORKER) as worker:
+                measure = _alone(worker, job_for, "read", held)
+                for contestant in contestants:
+                    bench.warm_up(contestant, measure)
+                bench.rounds("reader-arrow", f"{size:,} B, {sizes.partitions} partitions", contestants, measure)
+
+
+def time_filter(bench: Bench, sizes: Sizes) -> None:
+    """The bytes that a filter on a thousandth of a topic's time fetches, as parts of all bytes of the topic.
+
+    The topic is filled in one go, so its time is that of filling it.
+    """
+    contestants = present(bench, READER)
+    size = VALUE_BYTES[0]
+    with bench.topic(contestants, sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for:
+        held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S)
+        with Worker(ARROW_WORKER) as worker:
+            for place in ("middle", "end"):
+                measure = _alone(worker, job_for, "filter", held, place=place)
+                case = f"{size:,} B, a thousandth of the time in the {place}"
+                bench.rounds("time-filter", case, contestants, measure, metric="part_read", count=1)
+
+
+def _alone(
+    worker: Worker, job_for: JobFor, do: str, held: dict[str, int], **more: Any
+) -> Callable[[Contestant], Outcome | None]:
+    def measure(contestant: Contestant) -> Outcome | None:
+        job = job_for(contestant)
+        if job is None:
+            return None
+        task = {
+            "do": do,
+            "topic": job.topic,
+            "bootstrap": job.address["bootstrap"],
+            "secret": job.address["secret"],
+            "server_pids": job.server_pids,
+            "records": held[contestant.peer],
+        }
+        return worker.run(task | more)
+
+    return measure

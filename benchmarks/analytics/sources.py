@@ -1,0 +1,119 @@
+"""Python data sources that cost Spark nothing but Spark: ready-made Arrow batches, in the columns of a topic.
+
+What Spark does with them is the ceiling of any source in Python, Raylog's included. Registered by `spark_worker`; runs
+in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from raylog.spark.columns import row_schema
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+BATCH_ROWS = 65_536
+EPOCH_MS = 1_700_000_000_000
+
+
+@cache
+def batch_of(rows: int, size: int) -> Any:
+    """A batch of so many records with values of `size` bytes, in the columns of a topic."""
+    schema = to_arrow_schema(row_schema(COLUMNS), timezone="UTC")
+    offsets = pa.array(range(rows), pa.int64())
+    times = pa.array(range(EPOCH_MS, EPOCH_MS + rows), pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    columns = [
+        pa.nulls(rows, pa.binary()),
+        pa.array([b"v" * size] * rows, pa.binary()),
+        pa.repeat(pa.scalar("ready-made", pa.string()), rows),
+        pa.repeat(pa.scalar(0, pa.int32()), rows),
+        offsets,
+        times,
+        pa.repeat(pa.scalar(0, pa.int32()), rows),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def batches(rows: int, size: int) -> Iterator[Any]:
+    """So many rows, in slices of one batch that is made once in each Python process."""
+    whole = batch_of(BATCH_ROWS, size)
+    for first in range(0, rows, BATCH_ROWS):
+        yield whole.slice(0, min(BATCH_ROWS, rows - first))
+
+
+@dataclass(frozen=True)
+class Rows(InputPartition):
+    """One task's share."""
+
+    count: int
+
+
+class ReadyMade(DataSource):
+    """`format("readymade")` with the options records, size, partitions, and for streams rate (records a second)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(...)`."""
+        return "readymade"
+
+    def schema(self) -> StructType:
+        """The columns of a topic."""
+        return row_schema(COLUMNS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read all records once."""
+        return ReadyMadeReader(*(int(self.options[name]) for name in ("records", "size", "partitions")))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Read what is due by the clock."""
+        return ReadyMadeStream(*(int(self.options[name]) for name in ("rate", "size")))
+
+
+class ReadyMadeReader(DataSourceReader):
+    """The same number of records in each partition."""
+
+    def __init__(self, records: int, size: int, partitions: int) -> None:
+        self._share = records // partitions
+        self._size = size
+        self._partitions = partitions
+
+    def partitions(self) -> list[InputPartition]:
+        """One task for each partition."""
+        return [Rows(self._share)] * self._partitions
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task."""
+        return batches(partition.count if isinstance(partition, Rows) else 0, self._size)
+
+
+class ReadyMadeStream(DataSourceStreamReader):
+    """So many records a second; the offset is the number of those that are due."""
+
+    def __init__(self, rate: int, size: int) -> None:
+        self._rate = rate
+        self._size = size
+        self._began_s = time.time()
+
+    def initialOffset(self) -> dict[str, int]:
+        """The first record."""
+        return {"due": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:
+        """How many are due now."""
+        return {"due": int((time.time() - self._began_s) * self._rate)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """One task."""
+        return [Rows(end["due"] - start["due"])]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task."""
+        return batches(partition.count if isinstance(partition, Rows) else 0, self._size)

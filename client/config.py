@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 from raylog.core.errors import InvalidConfig, did_you_mean
-from raylog.rpc import ReadToken
+from raylog.rpc import Token
 from raylog.storage.batch.compression import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
@@ -49,8 +49,11 @@ class ClientConfig:
     """Keys that all clients share."""
 
     bootstrap: str | list[str] | None = key(None, "Brokers to begin with, `host:port[,host:port]`; none: found by Ray.")
-    secret: bytes | str | ReadToken | None = key(
+    secret: bytes | str | Token | None = key(
         None, "A secret of the cluster; text is its hexadecimal form.", shown=False
+    )
+    token: str | Token | None = key(
+        None, "A token, as `raylog token create` prints it, instead of a secret.", shown=False
     )
     client_id: str = key("raylog", "A name for this client in logs and group descriptions.")
     request_timeout_ms: int = key(30_000, "How long to wait for the answer to one request.", low=1)
@@ -197,6 +200,8 @@ class AdminConfig(ClientConfig):
 
 
 Config = TypeVar("Config", bound=ClientConfig)
+WHERE = ("bootstrap", "secret", "token")
+"""The keys that say which cluster, and what to prove there; embedding systems have names of their own for them."""
 
 
 def keys_of(kind: type[ClientConfig]) -> dict[str, Field[Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from raylog.protocol.admin import FORWARDED
 from raylog.protocol.message import Description, Int64, Message
-from raylog.protocol.method import CLIENT, CLUSTER, READER, Endpoint, Method, TokenScope
+from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.protocol.voter import VOTER_METHODS
 
@@ -124,9 +124,13 @@ class BrokerMetricsReply(Description, frozen=True):
     reasons: Sequence[str] = ()
 
 
-METADATA: Final = Method("metadata", MetadataRequest, MetadataReply, READER, TokenScope.TOPICS)
-INIT_PRODUCER_ID: Final = Method("init_producer_id", InitProducerIdRequest, InitProducerIdReply, CLIENT)
-FIND_COORDINATOR: Final = Method("find_coordinator", FindCoordinatorRequest, FindCoordinatorReply, CLIENT)
+METADATA: Final = Method("metadata", MetadataRequest, MetadataReply, TOKEN, TokenScope.TOPICS)
+INIT_PRODUCER_ID: Final = Method(
+    "init_producer_id", InitProducerIdRequest, InitProducerIdReply, TOKEN, TokenScope.PRODUCER
+)
+FIND_COORDINATOR: Final = Method(
+    "find_coordinator", FindCoordinatorRequest, FindCoordinatorReply, TOKEN, TokenScope.COORDINATOR
+)
 BROKER_METRICS: Final = Method("broker_metrics", BrokerMetricsRequest, BrokerMetricsReply, CLUSTER)
 
 BROKER: Final = Endpoint.of(

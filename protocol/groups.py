@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.message import Description, Empty, Int64, Message
-from raylog.protocol.method import CLIENT, CLUSTER, Endpoint, Method
+from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
 
 class JoinGroupProtocol(Message, frozen=True):
@@ -331,19 +331,24 @@ class CoordinatorMetricsReply(Description, frozen=True):
     groups: Sequence[GroupFigures]
 
 
-JOIN_GROUP: Final = Method("join_group", JoinGroupRequest, JoinGroupReply, CLIENT, waits=True)
-SYNC_GROUP: Final = Method("sync_group", SyncGroupRequest, SyncGroupReply, CLIENT, waits=True)
-HEARTBEAT: Final = Method("heartbeat", HeartbeatRequest, Empty, CLIENT)
-LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], CLIENT)
-OFFSET_COMMIT: Final = Method("offset_commit", OffsetCommitRequest, list[OffsetCommitResult], CLIENT)
+JOIN_GROUP: Final = Method("join_group", JoinGroupRequest, JoinGroupReply, TOKEN, TokenScope.GROUP, waits=True)
+SYNC_GROUP: Final = Method("sync_group", SyncGroupRequest, SyncGroupReply, TOKEN, TokenScope.GROUP, waits=True)
+HEARTBEAT: Final = Method("heartbeat", HeartbeatRequest, Empty, TOKEN, TokenScope.GROUP)
+LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], TOKEN, TokenScope.GROUP)
+OFFSET_COMMIT: Final = Method("offset_commit", OffsetCommitRequest, list[OffsetCommitResult], TOKEN, TokenScope.GROUP)
 TXN_OFFSET_COMMIT: Final = Method(
-    "txn_offset_commit", TxnOffsetCommitRequest, list[OffsetCommitResult], CLIENT, since=TRANSACTIONS_LEVEL
+    "txn_offset_commit",
+    TxnOffsetCommitRequest,
+    list[OffsetCommitResult],
+    TOKEN,
+    TokenScope.TRANSACTION_OFFSETS,
+    since=TRANSACTIONS_LEVEL,
 )
 END_TXN_OFFSETS: Final = Method("end_txn_offsets", EndTxnOffsetsRequest, Empty, CLUSTER, since=TRANSACTIONS_LEVEL)
-OFFSET_FETCH: Final = Method("offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], CLIENT)
+OFFSET_FETCH: Final = Method("offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], TOKEN, TokenScope.GROUP)
 OFFSET_DELETE: Final = Method("offset_delete", OffsetDeleteRequest, list[OffsetDeleteResult], CLIENT)
 LIST_GROUPS: Final = Method("list_groups", ListGroupsRequest, list[ListedGroup], CLIENT)
-DESCRIBE_GROUP: Final = Method("describe_group", DescribeGroupRequest, DescribeGroupReply, CLIENT)
+DESCRIBE_GROUP: Final = Method("describe_group", DescribeGroupRequest, DescribeGroupReply, TOKEN, TokenScope.GROUP)
 DELETE_GROUP: Final = Method("delete_group", DeleteGroupRequest, Empty, CLIENT)
 COORDINATOR_METRICS: Final = Method("coordinator_metrics", CoordinatorMetricsRequest, CoordinatorMetricsReply, CLUSTER)
 

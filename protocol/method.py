@@ -17,20 +17,36 @@ from raylog.rpc.auth.credentials import Role
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT")
 
-READER: Final = Role.READER
+TOKEN: Final = Role.TOKEN
 CLIENT: Final = Role.CLIENT
 CLUSTER: Final = Role.CLUSTER
 
 
 class TokenScope(Enum):
-    """What a read token has to name before its holder may make a request."""
+    """What a token has to grant before its holder may make a request, in the words of docs/protocol.md."""
 
     NOTHING = "nothing"
     """No token covers the method."""
-    TOPICS = "topics"
-    """The token names every topic in the request's field ``topics``."""
-    PARTITION = "partition"
-    """The token names the partition in the request's fields ``topic_id`` and ``partition``."""
+    TOPICS = "names the topics"
+    """Any right on every topic in the request's field ``topics``."""
+    READ = "reads the partition"
+    """Reading the partition in the request's first two fields, ``topic_id`` and ``partition``."""
+    WRITE = "writes to the topic"
+    """Writing to the topic of the partition in these two fields."""
+    PRODUCER = "writes to a topic"
+    """Writing to any topic."""
+    COORDINATOR = "names the group or transactional id"
+    """The group or the transactional id in the fields ``key_type`` and ``key``."""
+    TRANSACTION = "names the transactional id"
+    """The field ``transactional_id``."""
+    TRANSACTION_PARTITIONS = "names the transactional id and writes to the topics"
+    """That, and writing to all topics in the field ``partitions``."""
+    TRANSACTION_OFFSETS = "names the transactional id and the group"
+    """That, and the field ``group_id``."""
+    PREFIX = "names the transactional ids"
+    """All transactional ids with the prefix in the field ``transactional_id_prefix``."""
+    GROUP = "names the group"
+    """The field ``group_id``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def to_markdown() -> str:
 def _row(endpoint: Endpoint, method: AnyMethod) -> str:
     caller = method.role.name.lower()
     if method.token is not TokenScope.NOTHING:
-        caller += f" (its token names the {method.token.value.rstrip('s')})"
+        caller += f" that {method.token.value}"
     if method.internal_role is not None:
         caller += f"; {method.internal_role.name.lower()} where the topic is internal"
     what = method.meaning.replace("``", "`")

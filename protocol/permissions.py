@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Final
 
 from raylog.core.errors import InvalidRequest
 from raylog.protocol.method import Endpoint, TokenScope
-from raylog.rpc import Permissions, ReadGrant
+from raylog.rpc import Grant, Permissions
+from raylog.rpc.auth.permissions import Missing, Places
+from raylog.rpc.auth.tokens import ALL_PARTITIONS
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+"""The internal topic that has a partition for each transaction coordinator."""
+COORDINATOR_OF_TRANSACTIONS = "transaction"
+"""The key type of a request for the coordinator of a transactional id."""
 
 
 def permissions(endpoint: Endpoint, *, is_internal: bool = False) -> Permissions:
-    """Return the lowest role for each method, and what a read token covers.
+    """Return the lowest role for each method, and what a token covers.
 
     ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
     """
@@ -20,22 +27,133 @@ def permissions(endpoint: Endpoint, *, is_internal: bool = False) -> Permissions
         for method in endpoint.methods.values()
     }
     name = f"{endpoint.name} of an internal topic" if is_internal else endpoint.name
-    return Permissions(name, roles, _covers(endpoint))
+    return Permissions(name, roles, _missing(endpoint), _places(endpoint))
 
 
-def _covers(endpoint: Endpoint) -> Callable[[str, Any, ReadGrant], bool]:
-    def covers(name: str, args: Any, grant: ReadGrant) -> bool:
+def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
+    reading = [method.name for method in endpoint.methods.values() if method.token is TokenScope.READ]
+    writing = [method.name for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
+
+    def places(grant: Grant) -> Mapping[str, Places]:
+        reads: Places = {topic.topic_id: _together(topic.reads) for topic in grant.topics}
+        writes: Places = {topic.topic_id: ALL_PARTITIONS[0] for topic in grant.topics if topic.writes}
+        return dict.fromkeys(reading, reads) | dict.fromkeys(writing, writes)
+
+    return places
+
+
+def _together(ranges: tuple[range, ...]) -> Container[int]:
+    return ranges[0] if len(ranges) == 1 else _Ranges(ranges)
+
+
+class _Ranges(tuple[range, ...]):
+    """Partitions in several ranges."""
+
+    __slots__ = ()
+
+    def __contains__(self, partition: object) -> bool:
+        return any(partition in each for each in self)
+
+
+def _missing(endpoint: Endpoint) -> Missing:
+    def missing(name: str, args: Any, grant: Grant) -> str:
         method = endpoint.methods[name]
         try:
             request = method.read_request(args)
         except InvalidRequest:
-            return False
-        match method.token:
-            case TokenScope.TOPICS:
-                return request.topics is not None and grant.names(request.topics)
-            case TokenScope.PARTITION:
-                return grant.covers(request.topic_id, request.partition)
-            case TokenScope.NOTHING:
-                return False
+            return "a request that can be read"
+        return _LACKS[method.token](request, grant)
 
-    return covers
+    return missing
+
+
+def _lacks_secret(request: Any, grant: Grant) -> str:
+    return "a secret: no token covers it"
+
+
+def _lacks_topics(request: Any, grant: Grant) -> str:
+    if request.topics is None:
+        return "the right to see all topics; name those that it is for"
+    seen = {topic.topic for topic in grant.topics}
+    if grant.transactional_id_prefix:
+        seen.add(TRANSACTIONS_TOPIC)  # a list of transactions goes to every coordinator
+    unknown = [topic for topic in request.topics if topic not in seen]
+    return f"the right to see the topic {unknown[0]!r}" if unknown else ""
+
+
+def _lacks_reading(request: Any, grant: Grant) -> str:
+    for topic in grant.topics:
+        if topic.topic_id == request.topic_id:
+            if request.partition in _Ranges(topic.reads):
+                return ""
+            which = f"partition {request.partition} of {topic.topic!r}" if topic.reads else repr(topic.topic)
+            return f"the right to read {which}"
+    return f"the right to read {_stranger(request.topic_id, grant)}"
+
+
+def _lacks_writing(request: Any, grant: Grant) -> str:
+    for topic in grant.topics:
+        if topic.topic_id == request.topic_id:
+            return "" if topic.writes else f"the right to write to {topic.topic!r}"
+    return f"the right to write to {_stranger(request.topic_id, grant)}"
+
+
+def _stranger(topic_id: str, grant: Grant) -> str:
+    names = ", ".join(repr(topic.topic) for topic in grant.topics) or "no topic"
+    return f"the topic with id {topic_id!r}; it is for {names}, and a topic that was created again needs a new token"
+
+
+def _lacks_producer_id(request: Any, grant: Grant) -> str:
+    return "" if any(topic.writes for topic in grant.topics) else "the right to write to any topic"
+
+
+def _lacks_coordinator(request: Any, grant: Grant) -> str:
+    if request.key_type == COORDINATOR_OF_TRANSACTIONS:
+        return _lacks_id(request.key, grant)
+    return _lacks_group_named(request.key, grant)
+
+
+def _lacks_transactional_id(request: Any, grant: Grant) -> str:
+    return _lacks_id(request.transactional_id, grant)
+
+
+def _lacks_partitions_of_transaction(request: Any, grant: Grant) -> str:
+    # The markers go where the names say: an id that is granted must not bring another topic's name in.
+    strange = [row.topic for row in request.partitions if not grant.writes_to(row.topic_id, row.topic)]
+    return f"the right to write to {strange[0]!r}" if strange else _lacks_id(request.transactional_id, grant)
+
+
+def _lacks_offsets_of_transaction(request: Any, grant: Grant) -> str:
+    return _lacks_id(request.transactional_id, grant) or _lacks_group_named(request.group_id, grant)
+
+
+def _lacks_prefix(request: Any, grant: Grant) -> str:
+    prefix = request.transactional_id_prefix
+    return "" if grant.has_transactional_id(prefix) else f"the transactional ids that begin with {prefix!r}"
+
+
+def _lacks_group(request: Any, grant: Grant) -> str:
+    return _lacks_group_named(request.group_id, grant)
+
+
+def _lacks_id(transactional_id: str, grant: Grant) -> str:
+    return "" if grant.has_transactional_id(transactional_id) else f"the transactional id {transactional_id!r}"
+
+
+def _lacks_group_named(group: str, grant: Grant) -> str:
+    return "" if grant.has_group(group) else f"the group {group!r}"
+
+
+_LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
+    TokenScope.NOTHING: _lacks_secret,
+    TokenScope.TOPICS: _lacks_topics,
+    TokenScope.READ: _lacks_reading,
+    TokenScope.WRITE: _lacks_writing,
+    TokenScope.PRODUCER: _lacks_producer_id,
+    TokenScope.COORDINATOR: _lacks_coordinator,
+    TokenScope.TRANSACTION: _lacks_transactional_id,
+    TokenScope.TRANSACTION_PARTITIONS: _lacks_partitions_of_transaction,
+    TokenScope.TRANSACTION_OFFSETS: _lacks_offsets_of_transaction,
+    TokenScope.PREFIX: _lacks_prefix,
+    TokenScope.GROUP: _lacks_group,
+}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.message import Description, Empty, Int64, Message
-from raylog.protocol.method import CLIENT, CLUSTER, READER, AnyMethod, Endpoint, Method, TokenScope
+from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
@@ -294,14 +294,14 @@ class ReplicaMetricsReply(Description, frozen=True):
     process: Mapping[str, Any]
 
 
-_OF_PARTITION: Final = TokenScope.PARTITION
-
-PRODUCE: Final = Method("produce", ProduceRequest, ProduceReply, CLIENT, internal_role=CLUSTER, waits=True)
-FETCH: Final = Method("fetch", FetchRequest, FetchReply, READER, _OF_PARTITION, waits=True)
-FETCH_NEAR: Final = Method("fetch_near", FetchNearRequest, FetchNearReply, READER, _OF_PARTITION, waits=True)
-LIST_OFFSETS: Final = Method("list_offsets", ListOffsetsRequest, ListOffsetsReply, READER, _OF_PARTITION)
+PRODUCE: Final = Method(
+    "produce", ProduceRequest, ProduceReply, TOKEN, TokenScope.WRITE, internal_role=CLUSTER, waits=True
+)
+FETCH: Final = Method("fetch", FetchRequest, FetchReply, TOKEN, TokenScope.READ, waits=True)
+FETCH_NEAR: Final = Method("fetch_near", FetchNearRequest, FetchNearReply, TOKEN, TokenScope.READ, waits=True)
+LIST_OFFSETS: Final = Method("list_offsets", ListOffsetsRequest, ListOffsetsReply, TOKEN, TokenScope.READ)
 OFFSET_FOR_LEADER_EPOCH: Final = Method(
-    "offset_for_leader_epoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochReply, READER, _OF_PARTITION
+    "offset_for_leader_epoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochReply, TOKEN, TokenScope.READ
 )
 REPLICA_FETCH: Final = Method("replica_fetch", ReplicaFetchRequest, ReplicaFetchReply, CLUSTER, waits=True)
 DELETE_RECORDS: Final = Method(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.message import NONE, Description, Empty, Int64, Message
-from raylog.protocol.method import CLIENT, CLUSTER, Endpoint, Method
+from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
 
 class InitTransactionsRequest(Message, frozen=True):
@@ -87,10 +87,12 @@ class ListTransactionsRequest(Message, frozen=True):
     """List the transactional ids of this coordinator.
 
     ``states``: as in Kafka, such as ``Ongoing``; none = all. ``longer_than_ms``: open for so long; -1 = any.
+    ``transactional_id_prefix``: only ids that begin with it; earlier releases list the others, too.
     """
 
     states: Sequence[str] = ()
     longer_than_ms: Int64 = NONE
+    transactional_id_prefix: str = ""
 
 
 class ListedTransaction(Message, frozen=True):
@@ -142,22 +144,45 @@ INIT_TRANSACTIONS: Final = Method(
     "init_transactions",
     InitTransactionsRequest,
     InitTransactionsReply,
-    CLIENT,
+    TOKEN,
+    TokenScope.TRANSACTION,
     waits=True,
     since=TRANSACTIONS_LEVEL,
 )
 ADD_PARTITIONS_TO_TXN: Final = Method(
-    "add_partitions_to_txn", AddPartitionsToTxnRequest, Empty, CLIENT, waits=True, since=TRANSACTIONS_LEVEL
+    "add_partitions_to_txn",
+    AddPartitionsToTxnRequest,
+    Empty,
+    TOKEN,
+    TokenScope.TRANSACTION_PARTITIONS,
+    waits=True,
+    since=TRANSACTIONS_LEVEL,
 )
 ADD_OFFSETS_TO_TXN: Final = Method(
-    "add_offsets_to_txn", AddOffsetsToTxnRequest, Empty, CLIENT, waits=True, since=TRANSACTIONS_LEVEL
+    "add_offsets_to_txn",
+    AddOffsetsToTxnRequest,
+    Empty,
+    TOKEN,
+    TokenScope.TRANSACTION_OFFSETS,
+    waits=True,
+    since=TRANSACTIONS_LEVEL,
 )
-END_TXN: Final = Method("end_txn", EndTxnRequest, EndTxnReply, CLIENT, since=TRANSACTIONS_LEVEL)
+END_TXN: Final = Method("end_txn", EndTxnRequest, EndTxnReply, TOKEN, TokenScope.TRANSACTION, since=TRANSACTIONS_LEVEL)
 LIST_TRANSACTIONS: Final = Method(
-    "list_transactions", ListTransactionsRequest, list[ListedTransaction], CLIENT, since=TRANSACTIONS_LEVEL
+    "list_transactions",
+    ListTransactionsRequest,
+    list[ListedTransaction],
+    TOKEN,
+    TokenScope.PREFIX,
+    since=TRANSACTIONS_LEVEL,
 )
 DESCRIBE_TRANSACTION: Final = Method(
-    "describe_transaction", DescribeTransactionRequest, DescribeTransactionReply, CLIENT, since=TRANSACTIONS_LEVEL
+    "describe_transaction",
+    DescribeTransactionRequest,
+    DescribeTransactionReply,
+    TOKEN,
+    TokenScope.TRANSACTION,
+    since=TRANSACTIONS_LEVEL,
 )
 TRANSACTION_METRICS: Final = Method(
     "transaction_metrics", TransactionMetricsRequest, TransactionMetricsReply, CLUSTER, since=TRANSACTIONS_LEVEL

@@ -3,7 +3,7 @@
 from raylog.rpc.auth.credentials import Credentials, Role, Secret
 from raylog.rpc.auth.permissions import Permissions
 from raylog.rpc.auth.tls import client_context, server_context, tls_is_on
-from raylog.rpc.auth.tokens import ReadGrant, ReadToken, TopicGrant, mint
+from raylog.rpc.auth.tokens import Grant, Token, TopicGrant, mint
 from raylog.rpc.client import connect
 from raylog.rpc.connection import Connection
 from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
@@ -21,17 +21,17 @@ __all__ = [
     "Connection",
     "Credentials",
     "FrameTooLarge",
+    "Grant",
     "Handler",
     "Limits",
     "Permissions",
-    "ReadGrant",
-    "ReadToken",
     "Reply",
     "Request",
     "RequestConnection",
     "Role",
     "RpcServer",
     "Secret",
+    "Token",
     "TooManyPendingCalls",
     "TopicGrant",
     "WriteCoalescer",

@@ -82,7 +82,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         """Counts refused requests by (method, error code): the server's; None = not counted."""
         self.stays_here = False
         self.peer_is_member = True
-        self.role, self.peer_feature_level, self.peer_software = Role.READER, 0, ""
+        self.role, self.peer_feature_level, self.peer_software = Role.TOKEN, 0, ""
 
     # Public methods
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from raylog.client.config import ConsumerConfig, kafka_name, keys_of, load
+from raylog.client.config import WHERE, ConsumerConfig, kafka_name, keys_of, load
 from raylog.client.ranges.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
 from raylog.client.ranges.planning import RangesWanted
 from raylog.client.ranges.reading import RangeReading
@@ -42,7 +42,7 @@ REFUSED = {
     "kafka.enable.auto.commit": "Spark keeps the offsets of a query itself",
     "kafka.interceptor.classes": "transform the columns instead",
 }
-CLIENT = tuple(f"kafka.{kafka_name(name)}" for name in keys_of(ConsumerConfig) if name not in ("bootstrap", "secret"))
+CLIENT = tuple(f"kafka.{kafka_name(name)}" for name in keys_of(ConsumerConfig) if name not in WHERE)
 """Keys of the consumer that pass through; see raylog.client.config for their meaning."""
 FETCH_BYTES = "kafka.max.partition.fetch.bytes"
 PATTERN_HINT = "subscribePattern is a regular expression in Python's spelling that must match whole names"

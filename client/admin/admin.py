@@ -23,6 +23,7 @@ from raylog.client.admin.descriptions import (
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.reassignments import AsyncMoving
+from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
@@ -71,7 +72,7 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin):
+class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncTokens):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -402,6 +403,7 @@ class Admin(SynchronousClient):
     abort_transaction = blocking(AsyncAdmin.abort_transaction)
     fence_producers = blocking(AsyncAdmin.fence_producers)
     find_hanging_transactions = blocking(AsyncAdmin.find_hanging_transactions)
+    create_token = blocking(AsyncAdmin.create_token)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""

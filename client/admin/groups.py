@@ -156,12 +156,13 @@ class AsyncGroups:
         return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=deadline.left_s)
 
 
-def keys_of_each_coordinator(partitions: int) -> list[str]:
+def keys_of_each_coordinator(partitions: int, prefix: str = "") -> list[str]:
     """One group name for each partition of the offsets topic, each hashing to it as brokers hash (CRC-32)."""
     keys: dict[int, str] = {}
     number = 0
     while len(keys) < partitions:
-        keys.setdefault(zlib.crc32(str(number).encode()) % partitions, str(number))
+        key = f"{prefix}{number}"
+        keys.setdefault(zlib.crc32(key.encode()) % partitions, key)
         number += 1
     return [keys[index] for index in range(partitions)]
 

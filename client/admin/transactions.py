@@ -87,16 +87,25 @@ class AsyncTransactionAdmin:
     cluster: ClusterClient
 
     async def list_transactions(
-        self, states: Iterable[str] = (), *, longer_than_ms: int | None = None, timeout_s: float = 30.0
+        self,
+        states: Iterable[str] = (),
+        *,
+        longer_than_ms: int | None = None,
+        prefix: str = "",
+        timeout_s: float = 30.0,
     ) -> list[TransactionListing]:
-        """All transactional ids, sorted; only those in one of `states`, and open for `longer_than_ms`, if given."""
+        """All transactional ids that begin with `prefix`, sorted.
+
+        Only those in one of `states`, and open for `longer_than_ms`, if given. A client with a token has to give the
+        prefix that the token names.
+        """
         deadline = Deadline(timeout_s)
         await self.cluster.refresh((TRANSACTIONS_TOPIC,), timeout_s=deadline.left_s)
         topic = self.cluster.metadata.topic(TRANSACTIONS_TOPIC)
         if topic is None:
             return []  # no producer has had a transactional id yet
         at_once = asyncio.Semaphore(AT_ONCE)
-        request = ListTransactionsRequest(sorted(states), -1 if longer_than_ms is None else longer_than_ms)
+        request = ListTransactionsRequest(sorted(states), -1 if longer_than_ms is None else longer_than_ms, prefix)
 
         async def of(partition: int, key: str) -> list[TransactionListing]:
             if not await self._was_written(partition, deadline):
@@ -105,9 +114,10 @@ class AsyncTransactionAdmin:
                 rows = await self.cluster.call_coordinator(
                     key, LIST_TRANSACTIONS, request, timeout_s=deadline.left_s, kind=TRANSACTION
                 )
-            return [TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows]
+            listed = (TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows)
+            return [row for row in listed if row.transactional_id.startswith(prefix)]  # earlier releases send all
 
-        keys = keys_of_each_coordinator(len(topic.partitions))
+        keys = keys_of_each_coordinator(len(topic.partitions), prefix)
         found = await asyncio.gather(*(of(*each) for each in enumerate(keys)))
         return sorted((row for rows in found for row in rows), key=lambda row: row.transactional_id)
 

@@ -19,6 +19,7 @@ from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicIn
 from raylog.client.config import ClientConfig
 from raylog.core.errors import (
     ClientClosed,
+    ClusterAuthorizationFailed,
     ConnectionFailed,
     CoordinatorLoadInProgress,
     LeaderNotAvailable,
@@ -31,7 +32,7 @@ from raylog.core.errors import (
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import LIST_OFFSETS, READ_UNCOMMITTED, ListOffsetsReply, ListOffsetsRequest
-from raylog.rpc import Connection
+from raylog.rpc import Connection, Grant, Token
 from raylog.rpc.host.malloc import keep_freed_memory
 
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
@@ -80,7 +81,7 @@ class ClusterClient:
         """Find the cluster and its brokers. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
         deadline = Deadline(timeout_s)
         keep_freed_memory(KEPT_BYTES)
-        self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=timeout_s)
+        self.address = await self._find(timeout_s)
         self._pool = ConnectionPool(self.address.secret)
         await self.refresh((), timeout_s=deadline.left_s)
         self._periodic = asyncio.ensure_future(self._refresh_with_age())
@@ -150,6 +151,8 @@ class ClusterClient:
                     raise UnknownTopicOrPartition(did_you_mean("topic", name, known), topic=name)
             elif found is None:
                 await asyncio.sleep(min(backoff.next_s(), max(0.0, unknown_s - self._now_s())))
+        if (grant := self._grant) is not None:
+            _check_id(found, grant)
         return found
 
     def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
@@ -327,6 +330,16 @@ class ClusterClient:
 
     # Internals
 
+    async def _find(self, timeout_s: float) -> ClusterAddress:
+        config = self.config
+        return await find_cluster(config.bootstrap, config.secret, token=config.token, timeout_s=timeout_s)
+
+    @property
+    def _grant(self) -> Grant | None:
+        """What this client's token grants; None: it has a secret."""
+        secret = None if self.address is None else self.address.secret
+        return secret.grant if isinstance(secret, Token) else None
+
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
@@ -366,13 +379,15 @@ class ClusterClient:
         """No known broker answers: find those that Ray has restarted at new addresses."""
         if not deadline.is_over:
             try:
-                limit_s = deadline.left_s
-                self.address = await find_cluster(self.config.bootstrap, self.config.secret, timeout_s=limit_s)
+                self.address = await self._find(deadline.left_s)
             except RaylogError:
                 pass  # the controller may be restarting too; the caller's loop retries both
 
     async def _fetch_metadata(self, topics: frozenset[str] | None, deadline: Deadline) -> None:
-        names = None if topics is None else sorted(topics)
+        if topics is None and (grant := self._grant) is not None:
+            names: list[str] | None = sorted(topic.topic for topic in grant.topics)  # all that it may see
+        else:
+            names = None if topics is None else sorted(topics)
         reply = await self.call_broker(METADATA, MetadataRequest(names), timeout_s=deadline.left_s)
         changed = self.metadata.update(reply, is_whole=topics is None)
         if changed:
@@ -404,6 +419,14 @@ class ClusterClient:
                 await self.refresh(())
             except RaylogError:
                 pass  # no caller waits; the next call that needs metadata raises the error
+
+
+def _check_id(info: TopicInfo, grant: Grant) -> None:
+    ids = {topic.topic_id for topic in grant.topics if topic.topic == info.name}
+    if ids and info.topic_id not in ids:
+        raise ClusterAuthorizationFailed(
+            f"Topic {info.name!r} was created again after this client's token was made: make a new token for it."
+        )
 
 
 def _mark_seen(task: asyncio.Task[None]) -> None:

@@ -15,11 +15,14 @@ from typing import Any, TypeAlias
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.ray_session import running_ray_address
 from raylog.core.errors import InvalidConfig, NoClusterFound
-from raylog.rpc import ReadToken
+from raylog.rpc import Token
 from raylog.rpc.auth.credentials import check_secret
+from raylog.rpc.auth.token_text import PREFIX, parse_token
+from raylog.rpc.auth.tokens import TokenError
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
+ENV_TOKEN = "RAYLOG_TOKEN"  # the same
 CONTROLLER_NAME = "controller"
 RAY_NAMESPACE = "raylog"
 RETRY_S = 0.2
@@ -32,7 +35,7 @@ Endpoint: TypeAlias = tuple[str, int]
 class ClusterAddress:
     """How to reach a cluster: a secret or a token, bootstrap brokers, and the source of both."""
 
-    secret: bytes | ReadToken
+    secret: bytes | Token
     endpoints: tuple[Endpoint, ...]
     through_ray: bool = False
 
@@ -56,6 +59,8 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
 def parse_secret(secret: bytes | str) -> bytes:
     """A secret in bytes; text is its hexadecimal form. Raises InvalidConfig, without the secret in it."""
     if isinstance(secret, str):
+        if secret.startswith(PREFIX):
+            raise InvalidConfig("The secret is a token: give it as token, not as secret.")
         try:
             secret = bytes.fromhex((secret.split() or [""])[0])  # of a file with two values the newest
         except ValueError:
@@ -68,29 +73,62 @@ def parse_secret(secret: bytes | str) -> bytes:
         raise InvalidConfig(str(error)) from None
 
 
+def read_token(token: str | Token) -> Token:
+    """A token; text is its line. Raises InvalidConfig, without the token in it."""
+    try:
+        return token if isinstance(token, Token) else parse_token(token)
+    except TokenError as error:
+        raise InvalidConfig(str(error)) from None
+
+
+def choose_credentials(
+    secret: bytes | str | Token | None, token: str | Token | None, environ: Mapping[str, str] = os.environ
+) -> bytes | Token | None:
+    """The secret or the token to prove: the arguments win, then the environment. None: neither is given.
+
+    Raises InvalidConfig when both are given in the same place, and for malformed ones.
+    """
+    names = ("secret", "token")
+    if not secret and not token:
+        secret, token = environ.get(ENV_SECRET), environ.get(ENV_TOKEN)
+        names = (ENV_SECRET, ENV_TOKEN)
+    if secret and token:
+        raise InvalidConfig(
+            f"{names[0]} and {names[1]} are both given: leave one out, the token if this client may do everything."
+        )
+    if token:
+        return read_token(token)
+    return secret if isinstance(secret, Token) else parse_secret(secret) if secret else None
+
+
 async def find_cluster(
     bootstrap: str | Sequence[str] | None,
-    secret: bytes | str | ReadToken | None,
+    secret: bytes | str | Token | None,
     *,
+    token: str | Token | None = None,
     timeout_s: float,
     environ: Mapping[str, str] = os.environ,
 ) -> ClusterAddress:
-    """Locate the cluster: the arguments win, then the environment, then Ray.
+    """Locate the cluster: the arguments win, then the environment, then Ray, which knows the secret as well.
 
-    Raises NoClusterFound when there is none within `timeout_s`, InvalidConfig for malformed addresses.
+    Raises NoClusterFound when there is none within `timeout_s`, InvalidConfig for malformed addresses and credentials.
     """
     bootstrap = bootstrap or environ.get(ENV_BOOTSTRAP)
+    if not bootstrap and not isinstance(secret, Token) and not token:
+        token = None if secret else environ.get(ENV_TOKEN)
+        return await _through_ray(read_token(token) if token else None, timeout_s)
+    chosen = choose_credentials(secret, token, environ)
     if not bootstrap:
-        return await _through_ray(timeout_s)
-    secret = secret or environ.get(ENV_SECRET)
-    if not secret:
+        return await _through_ray(chosen if isinstance(chosen, Token) else None, timeout_s)
+    if chosen is None:
         raise InvalidConfig(
-            f"bootstrap= needs the cluster's secret: give secret=, or set {ENV_SECRET} to its hex form."
+            f"bootstrap= needs the cluster's secret: give secret=, or set {ENV_SECRET} to its hex form; or a token: "
+            f"give token=, or set {ENV_TOKEN}."
         )
-    return ClusterAddress(secret if isinstance(secret, ReadToken) else parse_secret(secret), parse_bootstrap(bootstrap))
+    return ClusterAddress(chosen, parse_bootstrap(bootstrap))
 
 
-async def _through_ray(timeout_s: float) -> ClusterAddress:
+async def _through_ray(token: Token | None, timeout_s: float) -> ClusterAddress:
     """Query the controller until it answers with a broker: after a restart, controller and brokers return by turns."""
     deadline = Deadline(timeout_s)
     while True:
@@ -98,7 +136,7 @@ async def _through_ray(timeout_s: float) -> ClusterAddress:
         info = await asyncio.to_thread(_query_controller, deadline.left_s)
         endpoints = () if info is None else tuple((str(host), int(port)) for _, host, port in info["brokers"])
         if info is not None and endpoints:
-            return ClusterAddress(parse_secret(info["secret"]), endpoints, through_ray=True)
+            return ClusterAddress(token or parse_secret(info["secret"]), endpoints, through_ray=True)
         if deadline.is_over:
             if info is None:
                 raise NoClusterFound("The Raylog controller is being restarted, and was not reached in time.")

@@ -29,7 +29,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
-from raylog.rpc import ReadToken
+from raylog.rpc import Token
 
 Result = TypeVar("Result")
 
@@ -62,7 +62,7 @@ class RangesWanted:
     """Offsets that do not exist are an error; without, the read begins or ends at the nearest that exists."""
     bootstrap: str | None = None
     """The brokers, `host:port[,host:port...]`; None: from the environment, else through Ray."""
-    secret: str | bytes | ReadToken | None = field(default=None, repr=False)
+    secret: str | bytes | Token | None = field(default=None, repr=False)
     """The cluster's secret (text is its hexadecimal form), or a token that reads all topics named."""
     token_lifetime_s: float = 43_200.0
     """How long the tokens hold with which tasks read; a task that begins or goes on later fails."""

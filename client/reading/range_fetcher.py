@@ -34,7 +34,7 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import EARLIEST, TopicPartition
 from raylog.protocol.replica import LIST_OFFSETS, FetchNearReply, FetchRequest, ListOffsetsRequest
-from raylog.rpc import Connection, ReadToken
+from raylog.rpc import Connection, Token
 from raylog.storage.batch.header import check_crc, iter_headers
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class PartitionRange:
     start: int
     end: int
     brokers: tuple[Endpoint, ...]
-    secret: bytes | ReadToken = field(repr=False)
+    secret: bytes | Token = field(repr=False)
     """Credentials for the leader and the brokers; for distributed work, a token that can read this partition."""
 
     @property

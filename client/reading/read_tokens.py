@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 
 from raylog.core.ids import TopicPartition
-from raylog.rpc import ReadGrant, ReadToken, TopicGrant, mint
+from raylog.rpc import Grant, Token, TopicGrant, mint
+from raylog.rpc.auth.tokens import ranges_of
 
 
-def token_for(secret: bytes | ReadToken, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> ReadToken:
+def token_for(secret: bytes | Token, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> Token:
     """Make a token that reads this partition from now on for `lifetime_s`; a holder of a token passes on its own."""
-    if isinstance(secret, ReadToken):
+    if isinstance(secret, Token):
         return secret
     expires_s = int(time.time() + lifetime_s) + 1
-    return mint(secret, ReadGrant(expires_s, [TopicGrant(topic_id, partition.topic, [partition.partition])]))
+    topic = TopicGrant(topic_id, partition.topic, reads=ranges_of((partition.partition,)))
+    return mint(secret, Grant(expires_s, (topic,)))

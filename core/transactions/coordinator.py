@@ -379,7 +379,7 @@ class TransactionMachine:
             return
         states = {known[name] for name in event.states} or set(TxnState)
         rows: list[object] = []
-        for name in sorted(self._txns):
+        for name in sorted(name for name in self._txns if name.startswith(event.transactional_id_prefix)):
             txn = self._txns[name]
             open_ms = decision.wall_ms - txn.started_ms if txn.started_ms >= 0 and decision.wall_ms >= 0 else -1
             if txn.state in states and (event.longer_than_ms < 0 or open_ms >= event.longer_than_ms):

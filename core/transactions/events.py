@@ -77,10 +77,11 @@ class EndReceived(ProducerRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListReceived(CoordinatorRequest):
-    """List the transactional ids in these states (none = all) whose transaction is open for so long (-1 = all)."""
+    """List the transactional ids with a prefix, in these states (none = all), open for so long (-1 = all)."""
 
     states: Sequence[str] = ()
     longer_than_ms: int = -1
+    transactional_id_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

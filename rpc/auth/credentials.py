@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NoReturn, TypeAlias
 
-from raylog.rpc.auth.tokens import ReadToken
+from raylog.rpc.auth.tokens import Token
 
 MIN_SECRET_BYTES = 16
 MAX_VALUES = 2
@@ -25,8 +25,8 @@ _CLIENT_LABEL = b"raylog: the clients' secret, derived from the cluster's"
 class Role(IntEnum):
     """A peer's role; each includes the roles below it."""
 
-    READER = 1
-    """Has a token: may read the partitions named in it, until it expires."""
+    TOKEN = 1
+    """Has a token: may do what is granted by it, until it expires."""
     CLIENT = 2
     CLUSTER = 3
 
@@ -58,7 +58,7 @@ class Credentials:
 
     cluster: tuple[bytes, ...] = ()
     client: tuple[bytes, ...] = ()
-    token: ReadToken | None = None
+    token: Token | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a secret that is too short, or has too many values."""
@@ -95,7 +95,7 @@ class Credentials:
         raise TypeError("Credentials are never pickled: they would be kept, or shown, by what carries them.")
 
 
-Secret: TypeAlias = bytes | ReadToken | Credentials | Callable[[], Credentials]
+Secret: TypeAlias = bytes | Token | Credentials | Callable[[], Credentials]
 """A secret as callers pass it: its bytes, a token, credentials, or a source that is read for each connection."""
 
 
@@ -115,7 +115,7 @@ def to_dial(secret: Secret) -> Credentials:
     return found
 
 
-def _current(secret: ReadToken | Credentials | Callable[[], Credentials]) -> Credentials:
+def _current(secret: Token | Credentials | Callable[[], Credentials]) -> Credentials:
     if isinstance(secret, Credentials):
         return secret
-    return Credentials(token=secret) if isinstance(secret, ReadToken) else secret()
+    return Credentials(token=secret) if isinstance(secret, Token) else secret()

@@ -28,7 +28,7 @@ from enum import IntEnum
 
 from raylog.core.errors import AuthenticationFailed
 from raylog.rpc.auth.credentials import MAX_VALUES, Credentials, Role
-from raylog.rpc.auth.tokens import ReadGrant, TokenError, key_of, read_claims
+from raylog.rpc.auth.tokens import Form, Grant, TokenError, key_of, read_claims
 from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE
 
 LOWEST_VERSION, HIGHEST_VERSION = 2, 2
@@ -38,7 +38,8 @@ MAX_MESSAGE_BYTES = 1024
 MAX_SOFTWARE_BYTES = 64
 _MAGIC = b"RAYLOG"
 _PROOF_BYTES = 32
-_SECRET, _TOKEN = 1, 2  # kinds of proof
+_SECRET = 1  # kind of proof; the others are the forms of a token's claims
+_FORMS = {int(form): form for form in Form}
 _LENGTH = struct.Struct(">H")
 _ANSWER_HEAD = struct.Struct(">BHB")
 _VERDICT_HEAD = struct.Struct(">BH")
@@ -82,7 +83,7 @@ class Peer:
     """The client's role, as granted by the server."""
     feature_level: int
     software: str
-    grant: ReadGrant | None = field(default=None, repr=False)
+    grant: Grant | None = field(default=None, repr=False)
     """The grant of a token; None for the other roles."""
 
 
@@ -189,7 +190,7 @@ class ServerHandshake:
                 "something between forwards connections. If that is wanted, name its address in "
                 "RAYLOG_ADVERTISED_ADDRESSES where this server runs."
             )
-        grant = self._grant(claims) if role == Role.READER else None
+        grant = self._grant(claims, _FORMS[kind]) if role == Role.TOKEN else None
         if self._head[0] != min(theirs[1], self._software.versions[1]):
             raise AuthenticationFailed("The client chose a version of the handshake below the newest common one.")
         self.peer = Peer(role=role, feature_level=level, software=software, grant=grant)
@@ -213,8 +214,8 @@ class ServerHandshake:
     def _key_proved(self, kind: int, claims: bytes, proofs: bytes, proved: bytes) -> tuple[Role, bytes]:
         """Compare every proof with every accepted key; the timing does not reveal which one was close."""
         keys = self._credentials.accepted()
-        if kind == _TOKEN:
-            keys = [(Role.READER, key_of(value, claims)) for _, value in keys]
+        if kind in _FORMS:
+            keys = [(Role.TOKEN, key_of(value, claims, _FORMS[kind])) for _, value in keys]
         elif kind != _SECRET:
             raise AuthenticationFailed(f"The client proves something of kind {kind}, which this version does not know.")
         found: tuple[Role, bytes] | None = None
@@ -228,9 +229,9 @@ class ServerHandshake:
             raise AuthenticationFailed("The client does not know this cluster's secret.")
         return found
 
-    def _grant(self, claims: bytes) -> ReadGrant:
+    def _grant(self, claims: bytes, form: Form) -> Grant:
         try:
-            grant = read_claims(claims)
+            grant = read_claims(claims, form)
         except TokenError as error:
             raise AuthenticationFailed(str(error)) from None
         if self._now_s() >= grant.expires_s:
@@ -259,7 +260,7 @@ class ClientHandshake:
         self._claims = b"" if token is None else token.claims
         if not self._keys:
             raise ValueError("The cluster's secret is empty; give the secret of the cluster to connect to.")
-        self._kind = _SECRET if token is None else _TOKEN
+        self._kind: int = _SECRET if token is None else token.form
         self._nonce = nonce
         self._software = software or Software()
         self._ends = Endpoints()
@@ -339,7 +340,7 @@ class ClientHandshake:
             self.wanted_bytes = _check_length(length) + accepted * _PROOF_BYTES
             return
         if not self._verdict[0]:
-            raise AuthenticationFailed(_sentence(message[0], self._ends.address))
+            raise AuthenticationFailed(_sentence(message[0], self._ends.address, self._kind))
         verdict, proof = self._verdict + message[:-_PROOF_BYTES], message[-_PROOF_BYTES:]
         rights = [_proof(key, _SERVER, self._ends.certificate, self._transcript + verdict) for key in self._keys]
         if not any(hmac.compare_digest(right, proof) for right in rights):
@@ -347,7 +348,7 @@ class ClientHandshake:
         fields = _Fields(message[:-_PROOF_BYTES])
         role, level, software = fields.number(1), fields.number(2), fields.text()
         # A role that a later version may add has no use in this version.
-        known = Role(role) if role in Role._value2member_map_ else Role.READER
+        known = Role(role) if role in Role._value2member_map_ else Role.TOKEN
         self.peer = Peer(role=known, feature_level=level, software=software)
         self.wanted_bytes = 0
 
@@ -356,9 +357,24 @@ def _refusal(reason: Refusal) -> bytes:
     return _VERDICT_HEAD.pack(0, 1) + bytes([reason])
 
 
-def _sentence(reason: int, address: str) -> str:
+def _sentence(reason: int, address: str, kind: int) -> str:
     """The error for a refusal. It is not authenticated: the messages are ours, the server only chooses one."""
     match reason:
+        case Refusal.UNKNOWN_SECRET if kind != _SECRET:
+            return (
+                "The server refused our token: it was made with a secret that this cluster does not have, or no longer "
+                "has. Make a new one for this cluster (`raylog token create`)."
+            )
+        case Refusal.TOKEN_EXPIRED:
+            return (
+                "The server refused our token: it has expired. Make a new one (`raylog token create`), or plan the "
+                "read again."
+            )
+        case Refusal.MALFORMED if kind == Form.TOPICS:
+            return (
+                "The server could not read our token: its release may be from before tokens for whole topics. Upgrade "
+                "the server, or use a secret."
+            )
         case Refusal.OTHER_VERSION:
             return "The server refused our version of the handshake: upgrade the older of the two."
         case Refusal.OTHER_ADDRESS:
@@ -367,8 +383,6 @@ def _sentence(reason: int, address: str) -> str:
                 "forwards connections. If that is a NAT or a tunnel that you want, name the address in "
                 "RAYLOG_ADVERTISED_ADDRESSES where the server runs; otherwise do not trust it."
             )
-        case Refusal.TOKEN_EXPIRED:
-            return "The server refused our token: it has expired. Plan the read again to get a new one."
         case Refusal.MALFORMED:
             return "The server could not read our part of the handshake: upgrade the older of the two."
         case _:

@@ -7,21 +7,27 @@ Pure, except for the clock by which tokens expire.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError
 from raylog.rpc.auth.credentials import Role
-from raylog.rpc.auth.tokens import ReadGrant
+from raylog.rpc.auth.tokens import Grant
 from raylog.rpc.request import Handler, Request
 
-Covers = Callable[[str, Any, ReadGrant], bool]
-"""Whether a grant covers a request, by its method and arguments."""
+Places: TypeAlias = Mapping[str, Container[int]]
+"""Partitions by the id of their topic."""
+Missing: TypeAlias = Callable[[str, Any, Grant], str]
+"""What a grant lacks for a request, by its method and arguments, as a part of a sentence; empty = it is covered."""
 
 
-def _covers_nothing(method: str, args: Any, grant: ReadGrant) -> bool:
-    return False
+def _lacks_all(method: str, args: Any, grant: Grant) -> str:
+    return "a secret"
+
+
+def _no_places(grant: Grant) -> Mapping[str, Places]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +38,22 @@ class Permissions:
     endpoint: str
     """The kind of endpoint, as refusals name it."""
     roles: Mapping[str, Role]
-    covers: Covers = _covers_nothing
+    missing: Missing = _lacks_all
+    places: Callable[[Grant], Mapping[str, Places]] = _no_places
+    """The partitions for which a grant covers a method, for the methods whose first two fields are topic id and
+    partition. Computed once for each connection: producers and consumers call them all the time."""
     _sets: dict[Role, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Compute the sets once: they are read for every request."""
-        for role in (Role.READER, Role.CLIENT):
+        for role in (Role.TOKEN, Role.CLIENT):
             self._sets[role] = frozenset(method for method, lowest in self.roles.items() if lowest <= role)
 
     def allowed(self, role: Role) -> frozenset[str] | None:
         """The methods that a role may call; None for all."""
         return self._sets.get(role)
 
-    def admit(self, role: Role, grant: ReadGrant | None, handler: Handler) -> tuple[frozenset[str] | None, Handler]:
+    def admit(self, role: Role, grant: Grant | None, handler: Handler) -> tuple[frozenset[str] | None, Handler]:
         """The methods that a peer may call, and the handler of its requests."""
         return self.allowed(role), handler if grant is None else self.guarded(handler, grant)
 
@@ -54,24 +63,43 @@ class Permissions:
         if needed is None:
             return InvalidRequest(f"A {self.endpoint} knows no method {method!r} for clients.")
         whose = "the cluster's own secret" if needed == Role.CLUSTER else "a client's secret"
-        mine = "a token" if role == Role.READER else "a client's secret"
+        mine = "a token" if role == Role.TOKEN else "a client's secret"
         return ClusterAuthorizationFailed(
             f"{method} of a {self.endpoint} needs {whose}; this connection has proved {mine}."
         )
 
-    def guarded(self, handler: Handler, grant: ReadGrant) -> Handler:
+    def guarded(self, handler: Handler, grant: Grant) -> Handler:
         """The handler of a connection with only a token: refuses requests outside the grant or after its end."""
+        now_s, expires_s, places = time.time, grant.expires_s, self.places(grant)
 
         def guard(request: Request) -> None:
-            if time.time() >= grant.expires_s:
-                request.fail(
-                    ClusterAuthorizationFailed("The token of this connection has expired; plan the read again.")
-                )
-            elif not self.covers(request.method, request.args, grant):
-                request.fail(
-                    ClusterAuthorizationFailed(f"The token of this connection does not cover this {request.method}.")
-                )
-            else:
+            partitions = places.get(request.method)
+            if partitions is not None and now_s() < expires_s:
+                try:
+                    partition = request.args[1]
+                    # Anything but an integer would be searched for in a range, one number after the other.
+                    covered = type(partition) is int and partition in partitions[request.args[0]]
+                except (TypeError, LookupError):
+                    covered = False  # another topic, or malformed
+                if covered:
+                    handler(request)
+                    return
+            refusal = self._refusal(request, grant, now_s())
+            if refusal is None:
                 handler(request)
+            else:
+                request.fail(refusal)
 
         return guard
+
+    def _refusal(self, request: Request, grant: Grant, now_s: float) -> RaylogError | None:
+        if now_s >= grant.expires_s:
+            return ClusterAuthorizationFailed(
+                "The token of this connection has expired: make a new one, or plan again."
+            )
+        lacking = self.missing(request.method, request.args, grant)
+        if not lacking:
+            return None
+        return ClusterAuthorizationFailed(
+            f"The token of this connection does not cover this {request.method}: it lacks {lacking}."
+        )

@@ -8,8 +8,7 @@ from pyspark import cloudpickle
 
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.core.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
-from raylog.rpc import ReadToken
-from raylog.rpc.auth.tokens import read_claims
+from raylog.rpc import Token, TopicGrant
 from raylog.spark.reader import RangePartition, RaylogReader
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, drop_before, fill, options, plan, spans
@@ -36,11 +35,10 @@ def test_a_range_says_how_to_reach_the_leader_and_hides_the_secret(cluster: ToyC
 def test_a_task_gets_a_token_for_its_partition_that_ends(cluster: ToyCluster) -> None:
     began_s = time.time()
     for found in plan(options(cluster, subscribe="orders", **{"raylog.tokenLifetimeMs": 60_000})):
-        assert isinstance(found.secret, ReadToken)
-        grant = read_claims(found.secret.claims)
-        assert [(topic.topic_id, topic.topic, topic.partitions) for topic in grant.topics] == [
-            (found.topic_id, "orders", [found.partition])
-        ]
+        assert isinstance(found.secret, Token)
+        grant = found.secret.grant
+        of_task = TopicGrant(found.topic_id, "orders", (range(found.partition, found.partition + 1),))
+        assert grant.topics == (of_task,)
         assert began_s + 60 <= grant.expires_s <= time.time() + 62
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from raylog.core.errors import InvalidConfig, OffsetOutOfRange
-from raylog.rpc import ReadToken
+from raylog.rpc import Token
 from raylog.spark.options import parse_options
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.records import BatchMeta
@@ -53,7 +53,7 @@ def test_a_query_of_committed_records_ends_at_the_last_stable_offset(trips: ToyC
 def test_tasks_leave_aborted_records_out(trips: ToyCluster) -> None:
     chosen = options(trips, subscribe="trips", **LEVEL)
     (wanted,) = plan(chosen)
-    assert isinstance(wanted.secret, ReadToken), "a task reads with a token"
+    assert isinstance(wanted.secret, Token), "a task reads with a token"
     assert [row["value"] for row in rows_of(wanted, chosen)] == [b"kept"]
 
 

@@ -9,6 +9,8 @@ import pytest
 from raylog.client.cluster import discovery
 from raylog.client.cluster.discovery import find_cluster, parse_bootstrap, parse_secret
 from raylog.core.errors import InvalidConfig, NoClusterFound
+from raylog.rpc import Grant, mint
+from raylog.rpc.auth.token_text import token_text
 
 
 def test_addresses_are_read() -> None:
@@ -47,6 +49,35 @@ def test_arguments_win_over_the_environment() -> None:
 def test_an_address_without_secret_says_what_is_missing() -> None:
     with pytest.raises(InvalidConfig, match="RAYLOG_SECRET"):
         asyncio.run(find_cluster("b:2", None, timeout_s=1, environ={}))
+
+
+TOKEN = mint(b"a secret of the tests", Grant(2**33))
+LINE = token_text(TOKEN)
+
+
+def credentials(environ: dict[str, str], **given: Any) -> object:
+    return asyncio.run(find_cluster("b:2", given.pop("secret", None), **given, timeout_s=1, environ=environ)).secret
+
+
+def test_a_token_takes_the_place_of_the_secret() -> None:
+    assert credentials({}, token=LINE) == credentials({}, token=TOKEN) == credentials({}, secret=TOKEN) == TOKEN
+    assert credentials({"RAYLOG_TOKEN": LINE}) == TOKEN
+    assert credentials({"RAYLOG_SECRET": "00ff" * 8}, token=LINE) == TOKEN, "arguments win"
+    assert credentials({"RAYLOG_TOKEN": LINE}, secret="00ff" * 8) == b"\x00\xff" * 8
+
+
+def test_a_secret_and_a_token_in_one_place_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match="secret and token are both given: leave one out"):
+        credentials({}, secret="00ff" * 8, token=LINE)
+    with pytest.raises(InvalidConfig, match="RAYLOG_SECRET and RAYLOG_TOKEN are both given"):
+        credentials({"RAYLOG_SECRET": "00ff" * 8, "RAYLOG_TOKEN": LINE})
+
+
+def test_a_secret_and_a_token_are_not_mistaken_for_each_other() -> None:
+    with pytest.raises(InvalidConfig, match="give it as token, not as secret"):
+        credentials({}, secret=LINE)
+    with pytest.raises(InvalidConfig, match="A secret is given as secret, not as token"):
+        credentials({}, token="00ff" * 8)
 
 
 def test_the_secret_is_never_shown() -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,7 +16,7 @@ from raylog.rpc.auth.handshake import (
     ServerHandshake,
     Software,
 )
-from raylog.rpc.auth.tokens import ReadGrant, ReadToken, TokenError, TopicGrant, mint
+from raylog.rpc.auth.tokens import ALL_PARTITIONS, Form, Grant, Token, TokenError, TopicGrant, mint, ranges_of
 
 SERVER_NONCE = bytes(range(NONCE_BYTES))
 CLIENT_NONCE = bytes(range(100, 100 + NONCE_BYTES))
@@ -23,7 +24,13 @@ CLUSTER = b"the cluster's secret"
 CLIENT = b"the clients' own secret"
 HERE = Endpoints(address="192.0.2.1:9092")
 NOW_S = 1_000_000.0
-GRANT = ReadGrant(expires_s=int(NOW_S) + 60, topics=[TopicGrant("t" * 32, "orders", [0, 2])])
+GRANT = Grant(int(NOW_S) + 60, (TopicGrant("t" * 32, "orders", ranges_of([0, 2])),))
+WIDE = Grant(
+    int(NOW_S) + 60,
+    (TopicGrant("0a" * 16, "orders", ALL_PARTITIONS, writes=True), TopicGrant("id", "t", (range(3), range(5, 9)))),
+    transactional_id_prefix="sink",
+    group="g",
+)
 
 
 def server(credentials: Credentials | bytes = CLUSTER, ends: Endpoints = HERE, **more: Any) -> ServerHandshake:
@@ -32,7 +39,7 @@ def server(credentials: Credentials | bytes = CLUSTER, ends: Endpoints = HERE, *
     return made
 
 
-def client(secret: Credentials | ReadToken | bytes = CLUSTER, ends: Endpoints = HERE, **more: Any) -> ClientHandshake:
+def client(secret: Credentials | Token | bytes = CLUSTER, ends: Endpoints = HERE, **more: Any) -> ClientHandshake:
     made = ClientHandshake(to_dial(secret), CLIENT_NONCE, **more)
     made.bind(ends)
     return made
@@ -109,16 +116,16 @@ def test_each_end_learns_feature_level_and_software_of_the_other() -> None:
     [
         (CLUSTER, Role.CLUSTER),
         (CLIENT, Role.CLIENT),
-        (mint(CLIENT, GRANT), Role.READER),
-        (mint(CLUSTER, GRANT), Role.READER),
+        (mint(CLIENT, GRANT), Role.TOKEN),
+        (mint(CLUSTER, GRANT), Role.TOKEN),
     ],
 )
-def test_the_role_follows_from_what_was_proved(given: bytes | ReadToken, role: Role) -> None:
+def test_the_role_follows_from_what_was_proved(given: bytes | Token, role: Role) -> None:
     accepting, connecting = server(Credentials.of_cluster([CLUSTER], [CLIENT])), client(given)
     shake(accepting, connecting)
     assert accepting.peer is not None
     assert accepting.peer.role == role
-    assert (accepting.peer.grant == GRANT) is (role == Role.READER)
+    assert (accepting.peer.grant == GRANT) is (role == Role.TOKEN)
 
 
 def test_without_a_secret_of_their_own_clients_have_one_that_is_derived() -> None:
@@ -211,8 +218,8 @@ def test_an_expired_token_is_refused_and_the_holder_learns_it() -> None:
 
 def test_claims_of_a_token_cannot_be_changed() -> None:
     token = mint(CLIENT, GRANT)
-    more = ReadGrant(expires_s=GRANT.expires_s * 2, topics=GRANT.topics)
-    forged = ReadToken(mint(b"whatever it is that is known", more).claims, token.key)
+    more = Grant(GRANT.expires_s * 2, GRANT.topics)
+    forged = Token(mint(b"whatever it is that is known", more).claims, token.key)
     assert "does not know" in why(server(Credentials.of_cluster([CLUSTER], [CLIENT])), client(forged))[0]
 
 
@@ -222,11 +229,44 @@ def test_a_tokens_key_is_no_secret() -> None:
     assert CLIENT not in pickle.dumps(token)
 
 
+def test_a_token_of_whole_topics_gives_what_was_granted() -> None:
+    accepting = server(Credentials.of_cluster([CLUSTER], [CLIENT]))
+    shake(accepting, client(mint(CLIENT, WIDE)))
+    assert accepting.peer is not None
+    assert (accepting.peer.role, accepting.peer.grant) == (Role.TOKEN, WIDE)
+
+
+def test_the_key_of_one_form_opens_nothing_in_the_other() -> None:
+    held = Credentials.of_cluster([CLUSTER], [CLIENT])
+    for grant in (GRANT, WIDE):
+        token = mint(CLIENT, grant)
+        other = Form.TOPICS if token.form == Form.PARTITIONS else Form.PARTITIONS
+        assert "does not know" in why(server(held), client(Token(token.claims, token.key, other)))[0]
+
+
+def test_a_token_of_another_cluster_is_refused_in_one_sentence() -> None:
+    _, failed = why(server(Credentials.of_cluster([CLUSTER], [CLIENT])), client(mint(b"another cluster's", WIDE)))
+    assert failed == (
+        "The server refused our token: it was made with a secret that this cluster does not have, or no longer has. "
+        "Make a new one for this cluster (`raylog token create`)."
+    )
+
+
+def test_a_release_before_whole_topics_refuses_their_tokens_in_words() -> None:
+    with mock.patch("raylog.rpc.auth.handshake._FORMS", {2: Form.PARTITIONS}):
+        refused, failed = why(server(CLIENT), client(mint(CLIENT, WIDE)))
+        assert "kind 3" in refused
+        assert "Upgrade the server" in failed
+        shake(server(CLIENT), client(mint(CLIENT, GRANT)))
+
+
 def test_a_grant_that_fits_into_no_message_is_refused_when_it_is_made() -> None:
-    with pytest.raises(TokenError, match="grant less"):
-        mint(CLIENT, ReadGrant(expires_s=1, topics=[TopicGrant("t" * 32, "n" * 249, [*range(1000, 1400)])]))
-    longest = mint(CLIENT, ReadGrant(expires_s=2**40, topics=[TopicGrant("t" * 32, "n" * 249, [*range(1000, 1100)])]))
-    assert len(feed(client(longest), server().opening)) <= MAX_MESSAGE_BYTES
+    name = "n" * 249
+    with pytest.raises(TokenError, match="grant fewer"):
+        mint(CLIENT, Grant(1, tuple(TopicGrant("0a" * 16, name, ALL_PARTITIONS) for _ in range(3))))
+    for partitions in (range(1000, 1100), range(1000, 1400), range(0, 200, 2)):
+        longest = mint(CLIENT, Grant(2**40, (TopicGrant("t" * 32, name, ranges_of(partitions)),)))
+        assert len(feed(client(longest), server().opening)) <= MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("position", range(len(feed(client(), server().opening))))

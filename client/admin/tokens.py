@@ -1,0 +1,113 @@
+"""Tokens made by a client that has a secret: for people, jobs and other clusters. The part of `AsyncAdmin` for them.
+
+A token is computed here, from the secret; no server stores it. May touch: the network through `ClusterClient`, for the
+ids of topics, and the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.core.errors import ClientClosed, InvalidConfig
+from raylog.rpc import Grant, Token, TopicGrant, mint
+from raylog.rpc.auth.token_text import parse_token, token_text
+from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError
+
+DEFAULT_LIFETIME_S = 43_200.0
+"""Of a token: 12 hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDescription:
+    """What a token says it grants; whether its key is right only the cluster knows."""
+
+    expires_s: int
+    """Seconds since 1970 from which on it is refused."""
+    read: tuple[str, ...]
+    """Topics that it reads; of some it may read single partitions only."""
+    write: tuple[str, ...]
+    transactional_id_prefix: str | None
+    group: str | None
+
+
+def describe_token(token: str) -> TokenDescription:
+    """What a token in its text form grants, and until when. Raises InvalidConfig for a text that is none."""
+    try:
+        grant = parse_token(token).grant
+    except TokenError as error:
+        raise InvalidConfig(str(error)) from None
+    return TokenDescription(
+        grant.expires_s,
+        tuple(topic.topic for topic in grant.topics if topic.reads),
+        tuple(topic.topic for topic in grant.topics if topic.writes),
+        grant.transactional_id_prefix,
+        grant.group,
+    )
+
+
+class AsyncTokens:
+    """Token methods of `AsyncAdmin`."""
+
+    cluster: ClusterClient
+
+    async def create_token(
+        self,
+        *,
+        read: Iterable[str] = (),
+        write: Iterable[str] = (),
+        transactional_id_prefix: str | None = None,
+        group: str | None = None,
+        lifetime_s: float = DEFAULT_LIFETIME_S,
+        timeout_s: float = 30.0,
+    ) -> str:
+        """Make a token that reads and writes these topics for `lifetime_s`, as one line for `token=`.
+
+        It covers all partitions of the topics, with those that are added later, but no topic that is created again
+        under one of the names. `transactional_id_prefix`: it also runs transactions whose ids begin with it, and
+        commits offsets of the group with exactly that name. `group`: it also takes part in this consumer group.
+        Raises UnknownTopicOrPartition that names the nearest topic, and InvalidConfig when nothing is granted, when the
+        grant is too long, and when this client itself has only a token.
+        """
+        reads, writes = _names("read", read), _names("write", write)
+        _check(reads, writes, transactional_id_prefix, group, lifetime_s)
+        address = self.cluster.address
+        if address is None:
+            raise ClientClosed("The client is not started; call start() first.")
+        if isinstance(address.secret, Token):
+            raise InvalidConfig("A client with a token cannot make tokens: give it the cluster's secret instead.")
+        deadline = Deadline(timeout_s)
+        topics = []
+        for name in dict.fromkeys((*reads, *writes)):
+            info = await self.cluster.topic(name, timeout_s=deadline.left_s)
+            if info.internal:
+                raise InvalidConfig(f"{name!r} is Raylog's own topic, for which there are no tokens; name another one.")
+            topics.append(TopicGrant(info.topic_id, name, ALL_PARTITIONS if name in reads else (), name in writes))
+        grant = Grant(int(time.time() + lifetime_s) + 1, tuple(topics), transactional_id_prefix, group)
+        try:
+            return token_text(mint(address.secret, grant))
+        except TokenError as error:
+            raise InvalidConfig(str(error)) from None
+
+
+def _names(what: str, topics: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(topics, str):
+        raise InvalidConfig(f"{what} takes a list of topics: write {what}=[{topics!r}].")
+    return tuple(topics)
+
+
+def _check(
+    reads: tuple[str, ...], writes: tuple[str, ...], prefix: str | None, group: str | None, lifetime_s: float
+) -> None:
+    if not reads and not writes:
+        raise InvalidConfig("A token has to grant something: name topics to read or to write.")
+    for name, value in (("transactional_id_prefix", prefix), ("group", group)):
+        if value is not None and not value.strip():
+            raise InvalidConfig(f"{name} may not be empty; leave it out for a token without.")
+    if prefix is not None and not writes:
+        raise InvalidConfig("transactional_id_prefix has no use without topics to write; name them, or leave it out.")
+    if not 0 < lifetime_s < 2**40:
+        raise InvalidConfig(f"lifetime_s must be above 0 seconds, not {lifetime_s!r}.")

@@ -1,0 +1,164 @@
+"""What a token covers, request by request, at the guard in front of every handler."""
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylog.core.errors import ClusterAuthorizationFailed
+from raylog.protocol.broker import BROKER
+from raylog.protocol.groups import GROUP_COORDINATOR
+from raylog.protocol.method import Endpoint
+from raylog.protocol.permissions import permissions
+from raylog.protocol.registry import ENDPOINTS, methods
+from raylog.protocol.replica import REPLICA
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR
+from raylog.rpc import Grant, Request, RequestConnection, Role, TopicGrant
+from raylog.rpc.auth.tokens import ALL_PARTITIONS
+from tests.unit.protocol.samples import of_this_release
+
+READING = Grant(2**33, (TopicGrant("id", "t", (range(1), range(2, 4))),))
+WRITING = Grant(
+    2**33,
+    (TopicGrant("id", "t", ALL_PARTITIONS), TopicGrant("out", "sunk", writes=True)),
+    transactional_id_prefix="sink-",
+    group="readers",
+)
+NOTHING = Grant(2**33)
+
+
+class Answers:
+    """The far end of requests that were refused: the sentences it got."""
+
+    refusals = None
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def send_error(self, correlation_id: int, description: list[Any], request_bytes: int) -> None:
+        assert description[0] == ClusterAuthorizationFailed.code
+        self.sentences.append(description[1])
+
+    def abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
+        """The handler got the request; here it drops it."""
+
+
+def lacks(endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False) -> str:
+    """The sentence of the refusal; empty when the handler got the request."""
+    answers, handled = Answers(), list[Request]()
+    request = Request(cast("RequestConnection", answers), 1, method, args, memoryview(b""), False)
+    allowed, handler = permissions(endpoint, is_internal=is_internal).admit(Role.TOKEN, grant, handled.append)
+    if allowed is not None and method not in allowed:
+        return "role"
+    handler(request)
+    assert len(handled) + len(answers.sentences) == 1
+    return "".join(answers.sentences)
+
+
+def fetch(topic_id: object, partition: object) -> list[object]:
+    return [topic_id, partition, 0, 0, 1, 1, 0, 0]
+
+
+def test_a_token_reads_the_partitions_that_it_names() -> None:
+    for partition, covered in ((0, True), (1, False), (2, True), (3, True), (4, False)):
+        for method, args in (("fetch", fetch("id", partition)), ("list_offsets", ["id", partition, 0, -1])):
+            assert (lacks(REPLICA, method, args, READING) == "") is covered, (method, partition)
+    assert "lacks the right to read partition 1 of 't'" in lacks(REPLICA, "fetch", fetch("id", 1), READING)
+    assert "created again needs a new token" in lacks(REPLICA, "fetch", fetch("another id", 0), READING)
+    assert "lacks the right to read 'sunk'" in lacks(REPLICA, "fetch", fetch("out", 0), WRITING)
+    assert lacks(REPLICA, "fetch", fetch("id", 2**31 - 1), WRITING) == "", "also partitions that come later"
+    assert lacks(BROKER, "metadata", [["t"]], READING) == lacks(BROKER, "metadata", [[]], READING) == ""
+    assert "see the topic 'u'" in lacks(BROKER, "metadata", [["t", "u"]], READING)
+    assert "see all topics" in lacks(BROKER, "metadata", [None], READING)
+
+
+def test_a_token_writes_to_the_topics_that_it_names() -> None:
+    assert lacks(REPLICA, "produce", ["out", 7, 0, 1, 1], WRITING) == ""
+    assert lacks(BROKER, "produce", ["out", 7, 0, 1, 1], WRITING) == "", "a partition that sleeps"
+    assert lacks(REPLICA, "produce", ["out", 7, 0, 1, 1], WRITING, is_internal=True) == "role"
+    assert "lacks the right to write to 't'" in lacks(REPLICA, "produce", ["id", 0, 0, 1, 1], WRITING)
+    assert "it is for 't'," in lacks(REPLICA, "produce", ["other", 0, 0, 1, 1], READING)
+    assert lacks(BROKER, "init_producer_id", [], WRITING) == ""
+    assert "write to any topic" in lacks(BROKER, "init_producer_id", [], READING)
+    for method in ("delete_records", "write_txn_markers", "describe_producers", "replica_status"):
+        assert lacks(REPLICA, method, ["out", 0, 0, 0, 0], WRITING) == "role"
+
+
+@pytest.mark.parametrize("method", ["init_transactions", "end_txn", "describe_transaction"])
+def test_transactions_are_those_with_the_prefix(method: str) -> None:
+    request = TRANSACTION_COORDINATOR.methods[method].request
+
+    def called(transactional_id: str, grant: Grant = WRITING) -> str:
+        return lacks(TRANSACTION_COORDINATOR, method, [transactional_id, *of_this_release(request)[1:]], grant)
+
+    assert called("sink-3-0") == called("sink-") == ""
+    for strange in ("sink", "Sink-3", " sink-3", "other-sink-3", ""):
+        assert f"the transactional id {strange!r}" in called(strange)
+        assert called(strange, READING)
+        assert called(strange, Grant(2**33, transactional_id_prefix="")), "an empty prefix grants nothing"
+
+
+def test_a_transaction_takes_in_topics_that_the_token_writes() -> None:
+    def added(*rows: list[object], name: str = "sink-1") -> str:
+        return lacks(TRANSACTION_COORDINATOR, "add_partitions_to_txn", [name, 1, 0, rows], WRITING)
+
+    assert added(["out", "sunk", 0], ["out", "sunk", 9]) == ""
+    assert "write to 't'" in added(["out", "sunk", 0], ["id", "t", 0])
+    # The coordinator writes markers where the name leads, so both have to be right.
+    assert "write to 't'" in added(["out", "t", 0])
+    assert "write to 'sunk'" in added(["id", "sunk", 0])
+    assert "the transactional id 'mine'" in added(["out", "sunk", 0], name="mine")
+
+
+def test_offsets_are_those_of_the_group() -> None:
+    for group, covered in (("readers", True), ("sink-", True), ("sink-1", False), ("reader", False), ("", False)):
+        for name in ("offset_commit", "offset_fetch", "join_group", "heartbeat", "describe_group", "leave_group"):
+            sample = of_this_release(GROUP_COORDINATOR.methods[name].request)
+            assert (lacks(GROUP_COORDINATOR, name, [group, *sample[1:]], WRITING) == "") is covered, (name, group)
+        for kind, key, right in (("group", group, covered), ("transaction", group, group.startswith("sink-"))):
+            assert (lacks(BROKER, "find_coordinator", [kind, key], WRITING) == "") is right, (kind, key)
+        assert (lacks(TRANSACTION_COORDINATOR, "add_offsets_to_txn", ["sink-1", 1, 0, group], WRITING) == "") is covered
+        txn_commit = [group, -1, "", None, "other", 1, 0, []]
+        assert lacks(GROUP_COORDINATOR, "txn_offset_commit", txn_commit, WRITING)
+    for name in ("delete_group", "offset_delete", "list_groups"):
+        assert lacks(GROUP_COORDINATOR, name, ["readers", []], WRITING) == "role"
+
+
+def test_a_list_of_transactions_stays_within_the_prefix() -> None:
+    for prefix, covered in (("sink-", True), ("sink-1", True), ("sink", False), ("", False)):
+        assert (lacks(TRANSACTION_COORDINATOR, "list_transactions", [[], -1, prefix], WRITING) == "") is covered
+    assert lacks(TRANSACTION_COORDINATOR, "list_transactions", [], WRITING), "all of them"
+
+
+def test_an_expired_token_covers_nothing() -> None:
+    past = Grant(1, WRITING.topics, WRITING.transactional_id_prefix, WRITING.group)
+    for endpoint, method in methods():
+        if method.role == Role.TOKEN:
+            assert "expired" in lacks(endpoint, method.name, of_this_release(method.request), past)
+
+
+def test_a_token_without_a_grant_covers_no_method() -> None:
+    for endpoint in ENDPOINTS:
+        for name, method in endpoint.methods.items():
+            assert lacks(endpoint, name, of_this_release(method.request), NOTHING), name
+
+
+@pytest.mark.parametrize("args", [None, [], ["id"], ["id", True], ["id", 0.0], {0: "id", 1: 0}, [["id"], 0], "id", 7])
+def test_malformed_arguments_are_covered_by_no_token(args: object) -> None:
+    for method in ("fetch", "list_offsets", "produce"):
+        both = Grant(2**33, (TopicGrant("id", "t", ALL_PARTITIONS, writes=True),))
+        reached = lacks(REPLICA, method, args, both) == ""
+        assert not reached or args == {0: "id", 1: 0}, "that one is no list, and refused by the handler"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=3), st.sampled_from(["a", "b"]), st.integers()
+)
+def test_the_quick_look_and_the_sentence_agree(ranges: list[tuple[int, int]], topic_id: str, partition: int) -> None:
+    grant = Grant(2**33, (TopicGrant("a", "t", tuple(range(*each) for each in ranges)),))
+    covered = topic_id == "a" and any(low <= partition < high for low, high in ranges)
+    found = permissions(REPLICA)
+    if -(2**63) <= partition < 2**63:
+        assert (lacks(REPLICA, "fetch", fetch(topic_id, partition), grant) == "") is covered
+        assert (found.missing("fetch", fetch(topic_id, partition), grant) == "") is covered

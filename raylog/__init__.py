@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         RecordTooLarge,
         RequestTimedOut,
         RetriableError,
+        SparkStartFailed,
         StaleBrokerEpoch,
         StaleMetadataError,
         StartFailed,
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
         UnstableOffsetCommit,
         UnsupportedCompression,
         UnsupportedVersion,
+        WrongVersions,
     )
     from raylog.core.ids import TopicPartition
     from raylog.launch.cluster import Cluster, connect, start
@@ -199,6 +201,7 @@ __all__ = [
     "RecordTooLarge",
     "RequestTimedOut",
     "RetriableError",
+    "SparkStartFailed",
     "StaleBrokerEpoch",
     "StaleMetadataError",
     "StartFailed",
@@ -218,6 +221,7 @@ __all__ = [
     "UnstableOffsetCommit",
     "UnsupportedCompression",
     "UnsupportedVersion",
+    "WrongVersions",
     "__version__",
     "connect",
     "spark",

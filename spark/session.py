@@ -5,22 +5,43 @@ with the Java that raylog.spark.java finds, and registers `format("raylog")`. Ra
 when a session is requested, not before.
 """
 
+from __future__ import annotations
+
+import atexit
+import itertools
 import os
 import pkgutil
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from raylog.core.errors import RaylogError, SparkStartFailed
 from raylog.spark import java
+from raylog.spark.driver import DriverJvm, end_jvm
+from raylog.spark.progress import Progress
+from raylog.spark.sizes import Node, Sizes, choose, shortage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+EXECUTOR_TIMEOUT_S = 60.0
+"""Default of `start_timeout_s`: an executor takes five to ten seconds on an idle machine."""
 CHECK_TIMEOUT_S = 60.0
 """Timeout of the check for Java on a node; a cold Ray worker replies within a few seconds."""
+POLL_S = 0.05
+END_TIMEOUT_S = 15.0
+"""How long `stop` waits until Ray has the CPUs of the executors back."""
+
+LOG = "spark.raylog.log"
+"""The setting that names the file with the messages of the driver's JVM."""
 
 DEFAULTS: dict[str, str] = {
     # Partition, offset and time filters reach the source; Spark refuses a source with push-down while this is off.
@@ -28,61 +49,104 @@ DEFAULTS: dict[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A progress bar redraws the terminal of a program that prints its own output.
     "spark.ui.showConsoleProgress": "false",
+    # RayDP's master is two JVMs that hand out executors and do nothing else: they should start soon and stay small.
+    "spark.ray.raydp_app_master.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 """Settings of a session unless `config` overrides them."""
 
 
+@dataclass(slots=True)
+class _Running:
+    """The session of this process and what belongs to it."""
+
+    master: str
+    jvm: DriverJvm
+    spark: SparkSession | None = None
+    phases: list[tuple[str, float]] = field(default_factory=list)
+
+
+_running: _Running | None = None
+_jvm: DriverJvm | None = None
+_numbers = itertools.count(1)
+
+
 def session(
-    app_name: str,
+    app_name: str = "raylog",
     *,
-    num_executors: int = 1,
-    executor_cores: int = 1,
-    executor_memory: str = "1g",
+    num_executors: int | None = None,
+    executor_cores: int | None = None,
+    executor_memory: str | None = None,
     config: Mapping[str, object] | None = None,
-) -> "SparkSession":
+    start_timeout_s: float = EXECUTOR_TIMEOUT_S,
+) -> SparkSession:
     """Start Spark on Ray and return its session, with the data source "raylog" registered.
 
-    `num_executors` Ray actors with `executor_cores` CPUs and `executor_memory` ("1g", "512m") each hold the executors;
-    they wait for free CPUs of the Ray cluster. `config` adds Spark settings or replaces DEFAULTS. Ray is joined, or
-    started on this machine, when this process has not done so. Starting takes about 20 seconds; one process has one
-    session, so end it with `raylog.spark.stop()` before starting another.
+    `num_executors` Ray actors with `executor_cores` CPUs and `executor_memory` ("1g", "512m") each hold the executors.
+    By default they take half of the CPUs that are free in the Ray cluster, at least one, as executors of up to four
+    cores with 1 GiB for each core. When some of them have not started after `start_timeout_s`, a warning says what is
+    missing; when none has, SparkStartFailed does.
 
-    Raises JavaNotFound when there is no usable Java, ImportError when the extra `spark` is not installed, and
-    RuntimeError when a session is running already or Ray's nodes were started without Java.
+    `config` adds Spark settings or replaces DEFAULTS. Ray is joined, or started on this machine, when this process has
+    not done so. One process has one session at a time: `raylog.spark.stop()`, `spark.stop()` or the end of
+    `with raylog.spark.session() as spark:` ends it with all its processes, and leaves Ray running. Messages of the
+    driver's JVM go to a file in Ray's log folder; `spark.conf.get("spark.raylog.log")` names it. The executors' logs
+    are in the same folder on their nodes.
+
+    Raises JavaNotFound when there is no usable Java, ImportError when the extra `spark` is not installed, WrongVersions
+    when its packages do not work together, InvalidConfig for impossible sizes, RuntimeError when a session is running
+    already, and SparkStartFailed when Ray's nodes have no Java, no executor started, or a JVM failed.
     """
-    _require_extra()
-    java.prepare()
-    import ray
-    import raydp
-    from pyspark.sql import SparkSession
+    from raylog.spark import versions
 
-    if SparkSession.getActiveSession() is not None:
-        raise RuntimeError("This process has a Spark session already: call raylog.spark.stop() before another one.")
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
-    _require_java_on_ray()
-    settings = DEFAULTS | {name: _spell(value) for name, value in (config or {}).items()}
-    with _ray_address_for_children(ray.get_runtime_context().gcs_address):
-        spark: SparkSession = raydp.init_spark(
-            app_name, num_executors, executor_cores, executor_memory, configs=settings
-        )
-    try:
-        register(spark)
-    except BaseException:
-        # After any error, executors without an owner would hold the cluster's CPUs.
-        stop()
-        raise
+    versions.require()
+    with Progress("Starting Spark on Ray") as progress:
+        progress.phase("Java")
+        java.prepare()
+        _require_no_session()
+        progress.phase("Ray")
+        has_started_ray = _join_ray()
+        with _cleaned_up_after_errors():
+            spark, sizes = _start(
+                app_name,
+                lambda: choose(_nodes(), executors=num_executors, cores=executor_cores, memory=executor_memory),
+                {name: _spell(value) for name, value in (config or {}).items()},
+                progress,
+                start_timeout_s,
+                checks_java=not has_started_ray,
+            )
+        progress.phase("")
+        progress.done(f"Spark on Ray: {sizes}; log in {spark.conf.get(LOG)};")
+    if _running is not None:
+        _running.phases = progress.phases
     return spark
 
 
 def stop() -> None:
-    """End the session of this process and give its CPUs back to Ray; Ray itself goes on. Harmless without a session."""
+    """End the session of this process and give its CPUs back to Ray; Ray itself goes on. Harmless without a session.
+
+    Returns when Ray has the processes of the master and the executors back, after END_TIMEOUT_S at most. The JVM of the
+    driver stays for a next session, and ends with the program.
+    """
+    global _running
     raydp = sys.modules.get("raydp")
-    if raydp is not None:
+    if raydp is None:
+        return
+    running, _running = _running, None
+    if running is not None and running.spark is not None:
+        vars(running.spark).pop("stop", None)  # RayDP calls it, and means PySpark's own
+    try:
         raydp.stop_spark()
+    finally:
+        if running is not None:
+            _await_end(running.master)
 
 
-def register(spark: "SparkSession") -> None:
+def phases() -> list[tuple[str, float]]:
+    """What the start of the running session consisted of, with seconds; empty without a session."""
+    return list(_running.phases) if _running is not None else []
+
+
+def register(spark: SparkSession) -> None:
     """Register `format("raylog")` in a Spark session, unless Spark finds `pyspark_raylog` by itself.
 
     It looks for modules of that name in the folders of `sys.path`; an editable install puts none there.
@@ -92,6 +156,196 @@ def register(spark: "SparkSession") -> None:
     from raylog.spark.source import RaylogDataSource
 
     spark.dataSource.register(RaylogDataSource)
+
+
+def _start(
+    app_name: str,
+    sized: Callable[[], Sizes],
+    config: dict[str, str],
+    progress: Progress,
+    timeout_s: float,
+    *,
+    checks_java: bool,
+) -> tuple[SparkSession, Sizes]:
+    """The steps from a Ray that is joined to a session whose executors have registered."""
+    global _running
+    import ray
+    import raydp
+
+    java_on_ray = _request_java() if checks_java else None
+    sizes = sized()
+    address = ray.get_runtime_context().gcs_address
+    with _ray_address_for_children(address):
+        jvm = _driver_jvm(DEFAULTS | config, sizes, address)
+        _running = running = _Running(master=f"{app_name}_SPARK_MASTER", jvm=jvm)
+        try:
+            if java_on_ray is not None:
+                _require_java_on_ray(java_on_ray)
+            progress.phase("RayDP's master and the driver")
+            settings = DEFAULTS | {LOG: str(jvm.log)} | config
+            spark: SparkSession = raydp.init_spark(
+                app_name, sizes.executors, sizes.cores, sizes.memory, configs=settings
+            )
+            running.spark = spark
+            jvm.log_to_file()
+            progress.phase("data source")
+            register(spark)
+            _await_executors(spark, sizes, progress, timeout_s)
+        except Exception as error:
+            raise _explained(error, jvm) from None
+    progress.beside("driver JVM", jvm.seconds)
+    vars(spark)["stop"] = stop  # spark.stop() and `with session() as spark:` end the processes as well
+    return spark, sizes
+
+
+def _driver_settings(settings: Mapping[str, str], sizes: Sizes) -> dict[str, str]:
+    """The settings with which RayDP would start the driver's JVM: its classpath and options are fixed at the start."""
+    from raydp.spark import SparkCluster
+
+    cluster: Any = SparkCluster.__new__(SparkCluster)  # its constructor starts the master, and waits for it
+    cluster._configs = dict(settings)
+    cluster._num_executors, cluster._executor_cores = sizes.executors, sizes.cores
+    cluster._executor_memory = sizes.memory
+    cluster._prepare_spark_configs()
+    return {name: str(value) for name, value in cluster._configs.items()}
+
+
+def _await_executors(spark: SparkSession, sizes: Sizes, progress: Progress, timeout_s: float) -> None:
+    """Return once all executors have registered, having run a first query on them meanwhile.
+
+    After the timeout: a warning when some are there, else SparkStartFailed; both say what is missing.
+    """
+    deadline = time.monotonic() + timeout_s
+    warm_up = threading.Thread(target=_warm_up, args=(spark, sizes), name="raylog-spark-warm-up", daemon=True)
+    warm_up.start()
+    context = spark.sparkContext._jsc.sc()
+    progress.phase("executors")
+    while (started := context.getExecutorMemoryStatus().size() - 1) < sizes.executors:
+        if time.monotonic() > deadline:
+            sentence = f"After {timeout_s:g} s, {shortage(_nodes(), sizes, started)}"
+            if started == 0:
+                raise SparkStartFailed(sentence)
+            warnings.warn(sentence, stacklevel=5)
+            break
+        progress.say(f"executors, {started} of {sizes.executors}")
+        time.sleep(POLL_S)
+    progress.phase("first query")
+    warm_up.join(max(0.0, deadline - time.monotonic()))
+
+
+def _warm_up(spark: SparkSession, sizes: Sizes) -> None:
+    from raylog.spark import warm_up
+
+    # It saves time and proves nothing: the user's own query meets the same error, and shows it.
+    with suppress(Exception):
+        warm_up.run(spark, sizes.executors * sizes.cores)
+
+
+def _join_ray() -> bool:
+    """Join Ray, or start it here; returns whether it was started. SparkStartFailed where Spark cannot run on it."""
+    import ray
+    from ray.util import client, list_named_actors
+
+    has_started = False
+    if client.ray.is_connected():
+        raise SparkStartFailed(
+            "Spark on Ray needs a program on a node of the Ray cluster; this one is connected through Ray Client "
+            "(ray://...). Run it on a node, for example with `ray job submit`."
+        )
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
+        has_started = os.environ.get("RAY_ADDRESS") in (None, "", "local")
+    if "RAY_APP_MASTER" in list_named_actors():
+        namespace = ray.get_runtime_context().namespace
+        raise SparkStartFailed(
+            f"Another program runs Spark in the Ray namespace {namespace!r}, and RayDP takes one a namespace: call "
+            "ray.init(namespace=...) with another name first."
+        )
+    return has_started
+
+
+def _nodes() -> list[Node]:
+    """The nodes that are alive, with what no actor or task holds."""
+    import ray
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node()
+    return [
+        Node(
+            name=node["NodeManagerAddress"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
+            free_memory=int(free.get(node["NodeID"], {}).get("memory", 0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _driver_jvm(config: Mapping[str, str], sizes: Sizes, address: str) -> DriverJvm:
+    """The JVM of an earlier session in this process if it suits, else one that starts now.
+
+    PySpark keeps its JVM until the program ends: errors of an ended session could not be printed without it.
+    """
+    global _jvm
+    settings = _driver_settings(config, sizes)
+    if _jvm is None or not _jvm.suits(settings, address):
+        end_jvm()
+        _jvm = DriverJvm(settings, address, _log_file())
+        _jvm.start()
+    return _jvm
+
+
+def _explained(error: Exception, jvm: DriverJvm) -> Exception:
+    """The error to raise instead of one that came from a JVM, which ends now and could not print it any more."""
+    jvm.wait()
+    if isinstance(error, RaylogError):
+        return error
+    if jvm.error is not None:
+        return SparkStartFailed(f"The JVM of Spark's driver failed; {jvm.log} has the reason:\n{jvm.tail()}")
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return SparkStartFailed(f"Spark did not start on Ray: {first} ({jvm.log} and the logs beside it may say more.)")
+
+
+def _log_file() -> Path:
+    """Where a driver's JVM writes its messages: Ray's log folder of this node, else the temporary folder."""
+    import ray
+
+    node = ray._private.worker._global_node
+    folder = Path(node.get_logs_dir_path()) if node is not None else Path(tempfile.gettempdir())
+    if not os.access(folder, os.W_OK):
+        folder = Path(tempfile.gettempdir())
+    return folder / f"raylog-spark-{os.getpid()}-{next(_numbers)}.log"
+
+
+@contextmanager
+def _cleaned_up_after_errors() -> Iterator[None]:
+    """After any error, Ctrl-C among them, executors without an owner would hold the cluster's CPUs."""
+    try:
+        yield
+    except BaseException:
+        try:
+            stop()
+        finally:
+            end_jvm()
+        raise
+
+
+def _await_end(master: str) -> None:
+    """Wait until the actor that started the executors has ended; it is killed when it does not."""
+    import ray
+    from ray.util import list_named_actors
+
+    if not ray.is_initialized():
+        return
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while names := {master, "RAY_APP_MASTER"} & set(list_named_actors()):
+        if time.monotonic() > deadline:
+            for name in names:
+                with suppress(ValueError):  # it has ended in this moment
+                    ray.kill(ray.get_actor(name))
+            return
+        time.sleep(POLL_S)
 
 
 @contextmanager
@@ -116,24 +370,33 @@ def _spell(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _require_extra() -> None:
-    missing = [name for name in ("ray", "pyspark", "raydp", "pyarrow") if find_spec(name) is None]
-    if missing:
-        names = ", ".join(missing)
-        raise ImportError(f"Spark on Ray needs {names}: run `pip install 'raylog[spark]'`.", name=missing[0])
+def _require_no_session() -> None:
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None or _running is not None:
+        raise RuntimeError("This process has a Spark session already: call raylog.spark.stop() before another one.")
 
 
-def _require_java_on_ray() -> None:
-    """Refuse at once where Spark's executors could never start, instead of letting the first job wait without a limit.
+def _request_java() -> Any:
+    """Request from a worker of Ray the `java` that nodes start executors with.
 
-    Ray takes `java` from the PATH a node was started with; a worker inherits that PATH, so checking one worker is
-    enough to detect a cluster that was started without it.
+    Ray takes it from the PATH a node was started with; a worker inherits that PATH, so checking one worker is enough to
+    detect a cluster that was started without it.
     """
     import ray
 
-    find = ray.remote(num_cpus=0)(shutil.which)
-    if ray.get(find.remote("java"), timeout=CHECK_TIMEOUT_S) is None:
-        raise RuntimeError(
+    return ray.remote(num_cpus=0)(shutil.which).remote("java")
+
+
+def _require_java_on_ray(answer: Any) -> None:
+    """Refuse at once where Spark's executors could never start."""
+    import ray
+
+    if ray.get(answer, timeout=CHECK_TIMEOUT_S) is None:
+        raise SparkStartFailed(
             "Ray was started without Java on its PATH, so it cannot run Spark executors: restart it after "
             '`eval "$(python -m raylog.spark.java)"`, or call raylog.spark.java.prepare() before ray.init().'
         )
+
+
+atexit.register(stop)

@@ -57,3 +57,15 @@ class TransactionAborted(RaylogError):
     """The record was not sent, because its transaction was aborted."""
 
     code = 1014
+
+
+class WrongVersions(RaylogError):
+    """An installed package has a version that does not work with the others; the message names the versions needed."""
+
+    code = 1015
+
+
+class SparkStartFailed(RaylogError):
+    """Spark did not start on the Ray cluster; the message says what is missing, or which log has the reason."""
+
+    code = 1016

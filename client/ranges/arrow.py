@@ -5,21 +5,24 @@ The caller gives the schema: the names say what a column holds, the types how. U
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from raylog.client.reading.decode import BatchOpener, FetchedBatch
+from raylog.client.ranges import strings
+from raylog.client.ranges.pieces import Piece, PieceMaker
+from raylog.client.reading.decode import FetchedBatch
+from raylog.core.errors import CorruptMessage
 from raylog.core.ids import TopicPartition
+from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT
+from raylog.storage.batch.records import Grid
 
 ROWS_MAX = 65_536
 """Rows of one record batch."""
 BYTES_MAX = 8 << 20
-"""Fetched bytes after which a record batch is given out, however few rows it has."""
-LOG_APPEND_TIME_BIT = 0x08
-"""Of a batch's attributes: the timestamps are the leader's, not the producer's."""
+"""Bytes of opened batches after which a record batch is given out, however few rows it has."""
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -38,6 +41,12 @@ KAFKA_SCHEMA = pa.schema(
 """Names, order and types of Spark's Kafka source; a reader may be given any part of it."""
 
 
+BODY_COLUMNS = frozenset({"key", "value", "timestamp", "headers"})
+"""Columns that are in the bodies of batches; the others follow from their headers."""
+TYPE_NAMES = ("timestampType", "timestamp_type")
+_MS = pa.timestamp("ms", "UTC")
+
+
 class ArrowBuilder:
     """Collects the records of one offset range and gives them out as record batches."""
 
@@ -46,91 +55,122 @@ class ArrowBuilder:
     ) -> None:
         """Only offsets from `start` up to `end` (exclusive) are taken, wherever the batches begin and end.
 
-        `schema`: the columns to make, any of KAFKA_SCHEMA's in any order.
+        `schema`: the columns to make, any of KAFKA_SCHEMA's in any order. A timestamp may also be an int64 (of
+        milliseconds), headers a map, and timestampType be spelled timestamp_type. ValueError for others.
         """
+        unknown = [name for name in schema.names if name not in {*KAFKA_SCHEMA.names, *TYPE_NAMES}]
+        if unknown:
+            raise ValueError(f"No column is named {unknown[0]!r}; there are {', '.join(KAFKA_SCHEMA.names)}.")
         self.schema = schema
         self._partition = partition
-        self._start = start
-        self._end = end
-        self._include_headers = "headers" in schema.names
-        self._opener = BatchOpener(partition, check_crcs=check_crcs)
+        needs_bodies = not BODY_COLUMNS.isdisjoint(schema.names)
+        self._maker = PieceMaker(partition, start, end, needs_bodies=needs_bodies, check_crcs=check_crcs)
+        self._repeated: dict[str, Any] = {}
         self._clear()
 
     def _clear(self) -> None:
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
-        self._offsets: list[int] = []
-        self._timestamps: list[int] = []
-        self._headers: list[list[tuple[str, bytes | None]] | None] = []
+        self._pieces: list[Piece] = []
         self._types: list[tuple[int, int]] = []  # (timestamp type, rows) for each batch
-        self._bytes = 0
+        self._rows = self._bytes = 0
 
     @property
     def is_full(self) -> bool:
         """Whether it is time to give a record batch out."""
-        return len(self._offsets) >= ROWS_MAX or self._bytes >= BYTES_MAX
+        return self._rows >= ROWS_MAX or self._bytes >= BYTES_MAX
 
     def add(self, batch: FetchedBatch) -> None:
         """Add one batch. Raises CorruptMessage. Markers and aborted batches are skipped."""
-        header = batch.header
         if batch.is_hidden:
-            self._opener.check(batch)
+            self._maker.check(batch)
             return
-        columns = self._opener.columns(batch, self._start)
-        offsets, timestamps, keys, values, headers = columns
-        rows = len(offsets)
-        if header.next_offset > self._end:
-            rows = bisect_left(offsets, self._end)
-            offsets, timestamps = offsets[:rows], timestamps[:rows]
-            keys = None if keys is None else keys[:rows]
-            values = None if values is None else values[:rows]
-            headers = None if headers is None else headers[:rows]
-        nulls = [None] * rows if keys is None or values is None or headers is None else []
-        self._offsets.extend(offsets)
-        self._timestamps.extend(timestamps)
-        self._keys.extend(nulls if keys is None else keys)
-        self._values.extend(nulls if values is None else values)
-        if self._include_headers:
-            # As Kafka's source has it: a record without headers has null, not an empty array.
-            self._headers.extend(nulls if headers is None else [row or None for row in headers])
-        self._types.append((1 if header.attributes & LOG_APPEND_TIME_BIT else 0, rows))
-        self._bytes += header.size
+        piece = self._maker.piece(batch)
+        if piece.rows:
+            self._pieces.append(piece)
+            self._types.append((1 if batch.header.attributes & TIMESTAMP_TYPE_BIT else 0, piece.rows))
+            self._rows += piece.rows
+            self._bytes += piece.body_bytes
 
     def take(self) -> Iterator[Any]:
-        """Return the rows added so far, as record batches of at most ROWS_MAX rows."""
-        rows = len(self._offsets)
+        """Return the rows added so far, as record batches of at most ROWS_MAX rows. Raises CorruptMessage."""
+        rows = self._rows
         if rows:
-            made = pa.RecordBatch.from_arrays(self._columns(rows), schema=self.schema)
+            columns = [
+                self._column(name, kind) for name, kind in zip(self.schema.names, self.schema.types, strict=True)
+            ]
+            made = pa.RecordBatch.from_arrays(columns, schema=self.schema)
             self._clear()
             for first in range(0, rows, ROWS_MAX):
                 yield made.slice(first, ROWS_MAX)
 
-    def _columns(self, rows: int) -> list[Any]:
-        return [self._column(name, kind, rows) for name, kind in zip(self.schema.names, self.schema.types, strict=True)]
-
-    def _column(self, name: str, kind: Any, rows: int) -> Any:
+    def _column(self, name: str, kind: Any) -> Any:
         match name:
-            case "key":
-                return pa.array(self._keys, kind)
-            case "value":
-                return pa.array(self._values, kind)
+            case "key" | "value":
+                return self._strings(f"{name}s")
             case "topic":
-                return pa.repeat(pa.scalar(self._partition.topic, kind), rows)
+                return self._constant(name, self._partition.topic, kind)
             case "partition":
-                return pa.repeat(pa.scalar(self._partition.partition, kind), rows)
+                return self._constant(name, self._partition.partition, kind)
             case "offset":
-                return pa.array(self._offsets, kind)
+                return pa.array(self._numbers(lambda piece, out: piece.set_offsets(out)))
             case "timestamp":
-                return pa.array(self._timestamps, pa.timestamp("ms", "UTC")).cast(kind)
-            case "timestampType":
-                return self._timestamp_types(rows)
+                return self._timestamps(kind)
             case "headers":
-                return pa.array(self._headers, kind)
+                return self._headers(kind)
             case _:
-                raise ValueError(f"No column is named {name!r}; there are {', '.join(KAFKA_SCHEMA.names)}.")
+                return self._timestamp_types(name, kind)
 
-    def _timestamp_types(self, rows: int) -> Any:
-        kinds = {kind for kind, _ in self._types}
+    def _constant(self, name: str, value: object, kind: Any) -> Any:
+        """A value for all rows; a prefix of one array that is made once."""
+        made = self._repeated.get(name)
+        if made is None or len(made) < self._rows:
+            made = self._repeated[name] = pa.repeat(pa.scalar(value, kind), max(self._rows, ROWS_MAX))
+        return made.slice(0, self._rows)
+
+    def _numbers(self, fill: Callable[[Piece, Any], None]) -> Any:
+        found = np.empty(self._rows, dtype=np.int64)
+        row = 0
+        for piece in self._pieces:
+            fill(piece, found[row : row + piece.rows])
+            row += piece.rows
+        return found
+
+    def _timestamps(self, kind: Any) -> Any:
+        found = pa.array(self._numbers(lambda piece, out: piece.set_moments(out)))
+        if pa.types.is_integer(kind):
+            return found
+        try:
+            return found.view(_MS).cast(kind)
+        except pa.ArrowInvalid as error:
+            raise CorruptMessage(f"A timestamp of {self._partition} is too large to be shown: {error}") from error
+
+    def _strings(self, name: str) -> Any:
+        """Keys or values: neighbours of one length are copied together."""
+        made: list[Any] = []
+        grids: list[tuple[Grid, int, int]] = []
+        for piece in self._pieces:
+            grid = piece.grid(name)
+            if grid is not None:
+                grids.append(grid)
+                continue
+            if grids:
+                made.append(strings.of_grids(grids))
+                grids = []
+            found = piece.strings(name)
+            made.append(pa.nulls(piece.rows, pa.binary()) if found is None else found)
+        if grids:
+            made.append(strings.of_grids(grids))
+        return made[0] if len(made) == 1 else pa.concat_arrays(made)
+
+    def _headers(self, kind: Any) -> Any:
+        made = []
+        for piece in self._pieces:
+            found = piece.headers()
+            made.append(pa.nulls(piece.rows, kind) if found is None else strings.of_headers(found, kind))
+        return made[0] if len(made) == 1 else pa.concat_arrays(made)
+
+    def _timestamp_types(self, name: str, kind: Any) -> Any:
+        kinds = {found for found, _ in self._types}
         if len(kinds) == 1:
-            return pa.repeat(pa.scalar(kinds.pop(), pa.int32()), rows)
-        return pa.array([kind for kind, count in self._types for _ in range(count)], pa.int32())
+            found = kinds.pop()
+            return self._constant(f"{name} {found}", found, kind)
+        return pa.array(np.repeat(*np.array(self._types).T)).cast(kind)

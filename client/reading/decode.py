@@ -100,6 +100,23 @@ class OpenPiece:
         except RaylogError as error:
             raise self.corrupt(error) from error
 
+    def encoded(self, name: str) -> memoryview | None:
+        """The encoded elements of a column of the whole batch (also `timestamp_deltas`); None where all are null."""
+        try:
+            return self._opened.part(name)
+        except RaylogError as error:
+            raise self.corrupt(error) from error
+
+    @property
+    def rows_of_batch(self) -> int:
+        """The records of the whole batch."""
+        return self._opened.rows
+
+    @property
+    def bytes_of_batch(self) -> int:
+        """The bytes of the body of the whole batch, decompressed."""
+        return self._opened.size
+
     @property
     def timestamp_base(self) -> tuple[int, bool]:
         """The base of the timestamp deltas, and whether it is already the timestamp of all records."""

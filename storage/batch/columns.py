@@ -234,6 +234,11 @@ class OpenBatch:
         return self._columns is None
 
     @property
+    def size(self) -> int:
+        """The bytes of the body, decompressed. Only if `is_encoded`."""
+        return len(self._body)
+
+    @property
     def layout(self) -> Layout | None:
         """Positions of keys and values, if a grid describes all of them."""
         if not self._is_laid_out:

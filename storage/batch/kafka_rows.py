@@ -15,7 +15,7 @@ from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT, BatchHeader
 from raylog.storage.errors import CorruptBatch
 
 _VARINT_BYTES_MAX = 10
-_RECORD_BYTES_MIN = 7  # length, attributes, two deltas, key, value and number of headers, a byte each
+RECORD_BYTES_MIN = 7  # length, attributes, two deltas, key, value and number of headers, a byte each
 
 
 def _put_varint(out: bytearray, value: int) -> None:
@@ -101,7 +101,9 @@ class _Reader:
         return None if size == -1 else self.take(size)
 
     def headers(self) -> list[Header] | None:
-        count = self.varint()
+        return self.pairs(self.varint())
+
+    def pairs(self, count: int) -> list[Header] | None:
         if not 0 <= count <= len(self.data) - self.position:
             raise CorruptBatch("a header count in its records is impossible")
         self.headers_left -= count
@@ -117,10 +119,20 @@ class _Reader:
         return pairs or None
 
 
+def decode_headers(data: bytes, position: int, count: int, end: int) -> list[Header] | None:
+    """The `count` headers of one record, from byte `position` up to `end`; CorruptBatch when they do not fill it."""
+    reader = _Reader(data)
+    reader.position = position
+    found = reader.pairs(count)
+    if reader.position != end:
+        raise CorruptBatch("a record in it does not end where its length says")
+    return found
+
+
 def decode_records(body: Buffer, header: BatchHeader) -> Columns:
     """The records of a magic 2 body as columns; CorruptBatch when they do not fill the body exactly."""
     reader = _Reader(bytes(body))
-    if header.record_count * _RECORD_BYTES_MIN > len(reader.data):
+    if header.record_count * RECORD_BYTES_MIN > len(reader.data):
         raise CorruptBatch(f"{header.record_count} records cannot be in {len(reader.data)} bytes")
     offsets: list[int] = []
     timestamps: list[int] = []

@@ -1,0 +1,194 @@
+"""Consecutive records of one fetched batch, read a column at a time into numpy and Arrow. Used by arrow.py. Pure.
+
+Nothing of a batch is read for a column that is not wanted; a batch without a wanted column of its body is not even
+decompressed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from raylog.client.ranges import strings
+from raylog.client.ranges.integers import msgpack_integers
+from raylog.client.ranges.kafka_rows import KafkaRows
+from raylog.client.reading.decode import BatchOpener, FetchedBatch, OpenPiece, corrupt
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.storage.batch.columns import HeaderColumn
+from raylog.storage.batch.header import MAGIC_KAFKA, TIMESTAMP_TYPE_BIT, BatchHeader
+from raylog.storage.batch.records import RECORDS_MAX, Grid, body_of
+from raylog.storage.errors import CorruptBatch
+
+
+class Piece(Protocol):
+    """The wanted records of one batch. Every method raises CorruptMessage for a body that cannot be read."""
+
+    rows: int
+    body_bytes: int
+    """Of the whole batch, decompressed."""
+
+    def set_offsets(self, out: Any) -> None:
+        """Fill an int64 array of `rows` elements."""
+
+    def set_moments(self, out: Any) -> None:
+        """Fill it with timestamps, in milliseconds."""
+
+    def grid(self, name: str) -> tuple[Grid, int, int] | None:
+        """`keys` or `values` where all have one length, the first row, and how many."""
+
+    def strings(self, name: str) -> Any:
+        """`keys` or `values` as an array of binary; None where all are null."""
+
+    def headers(self) -> HeaderColumn | None:
+        """The headers of each record; None where none has any."""
+
+
+class PlainPiece:
+    """Of a batch whose body is not opened: all its offsets follow from its header."""
+
+    def __init__(self, header: BatchHeader, start: int, end: int) -> None:
+        self._first = max(start, header.base_offset)
+        self.rows = max(0, min(end, header.next_offset) - self._first)
+        self.body_bytes = 0
+
+    def set_offsets(self, out: Any) -> None:
+        out[:] = np.arange(self._first, self._first + self.rows, dtype=np.int64)
+
+    def set_moments(self, out: Any) -> None:
+        raise AssertionError("timestamps need the body")
+
+    def grid(self, name: str) -> tuple[Grid, int, int] | None:
+        raise AssertionError("strings need the body")
+
+    def strings(self, name: str) -> Any:
+        raise AssertionError("strings need the body")
+
+    def headers(self) -> HeaderColumn | None:
+        raise AssertionError("headers need the body")
+
+
+class ColumnsPiece:
+    """Of a batch of magic 77."""
+
+    def __init__(self, piece: OpenPiece) -> None:
+        self._piece = piece
+        self.rows = len(piece.offsets)
+        self.body_bytes = piece.bytes_of_batch
+
+    def set_offsets(self, out: Any) -> None:
+        offsets = self._piece.offsets
+        out[:] = np.arange(offsets.start, offsets.stop) if isinstance(offsets, range) else offsets
+
+    def set_moments(self, out: Any) -> None:
+        piece = self._piece
+        base_ms, is_final = piece.timestamp_base
+        if is_final:
+            out[:] = base_ms
+            return
+        layout = piece.layout
+        if layout is not None:
+            encoded = layout.timestamp_deltas
+            deltas = None if encoded is None else np.frombuffer(encoded, dtype=np.uint8)
+        else:
+            part = piece.encoded("timestamp_deltas")
+            deltas = None
+            if part is not None:
+                deltas = msgpack_integers(np.frombuffer(part, dtype=np.uint8), piece.rows_of_batch)
+                if deltas is None:
+                    out[:] = piece.column("timestamps")
+                    return
+        if deltas is None:
+            out[:] = base_ms
+        else:
+            np.add(deltas[piece.begin : piece.stop], base_ms, out=out, dtype=np.int64)
+
+    def grid(self, name: str) -> tuple[Grid, int, int] | None:
+        grid = self._piece.grid(name)
+        return None if grid is None else (grid, self._piece.begin, self.rows)
+
+    def strings(self, name: str) -> Any:
+        if self._piece.has_only_nulls(name):
+            return None
+        column = self._piece.column(name)
+        return None if column is None else pa.array(column, pa.binary())
+
+    def headers(self) -> HeaderColumn | None:
+        return None if self._piece.has_only_nulls("headers") else self._piece.column("headers")
+
+
+class KafkaPiece:
+    """Of a batch of magic 2."""
+
+    def __init__(self, partition: TopicPartition, batch: FetchedBatch, start: int, end: int) -> None:
+        """Raises CorruptBatch."""
+        header = batch.header
+        if header.record_count > RECORDS_MAX:
+            raise CorruptBatch(f"{header.record_count} records in one batch are too many")
+        self._partition, self._header = partition, header
+        self._rows = KafkaRows(body_of(batch.buffer, batch.place, header), header)
+        self._begin, self._stop = np.searchsorted(self._rows.offsets, (start, end)).tolist()
+        self.rows = self._stop - self._begin
+        self.body_bytes = len(self._rows.body)
+
+    def set_offsets(self, out: Any) -> None:
+        out[:] = self._rows.offsets[self._begin : self._stop]
+
+    def set_moments(self, out: Any) -> None:
+        if self._header.attributes & TIMESTAMP_TYPE_BIT:
+            out[:] = self._header.max_timestamp
+        else:
+            np.add(self._rows.time_deltas[self._begin : self._stop], self._header.base_timestamp, out=out)
+
+    def grid(self, name: str) -> tuple[Grid, int, int] | None:
+        return None
+
+    def strings(self, name: str) -> Any:
+        sizes = self._rows.sizes[name][self._begin : self._stop]
+        if bool((sizes < 0).all()):
+            return None
+        data = np.frombuffer(self._rows.body, dtype=np.uint8)
+        return strings.of_places(data, self._rows.firsts[name][self._begin : self._stop], sizes)
+
+    def headers(self) -> HeaderColumn | None:
+        if not self._rows.has_headers():
+            return None
+        try:
+            return self._rows.headers(self._begin, self._stop)
+        except CorruptBatch as error:
+            raise corrupt(self._partition, self._header.base_offset, error) from error
+
+
+class PieceMaker:
+    """Opens the batches of one range, from offset `start` up to `end`."""
+
+    def __init__(
+        self, partition: TopicPartition, start: int, end: int, *, needs_bodies: bool, check_crcs: bool = True
+    ) -> None:
+        self._partition = partition
+        self._start, self._end = start, end
+        self._needs_bodies = needs_bodies
+        self._check_crcs = check_crcs
+        self._opener = BatchOpener(partition, check_crcs=check_crcs)
+
+    def piece(self, batch: FetchedBatch) -> Piece:
+        """The wanted records of a batch that is not hidden. Raises CorruptMessage."""
+        header = batch.header
+        if not batch.is_near:  # those of a local file were checked where they were read
+            self._opener.check(batch)
+        if not self._needs_bodies and header.record_count == header.last_offset_delta + 1:
+            return PlainPiece(header, self._start, self._end)
+        if header.magic != MAGIC_KAFKA:
+            return ColumnsPiece(self._opener.piece(batch, self._start, self._end))
+        try:
+            return KafkaPiece(self._partition, batch, self._start, self._end)
+        except RaylogError as error:
+            next_offset = header.next_offset if self._check_crcs else None
+            raise corrupt(self._partition, header.base_offset, error, next_offset) from error
+
+    def check(self, batch: FetchedBatch) -> None:
+        """Verify a batch that is hidden. Raises CorruptMessage."""
+        if not batch.is_near:
+            self._opener.check(batch)

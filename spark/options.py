@@ -1,4 +1,4 @@
-"""The options of `spark.read.format("raylog")`: Kafka's names, checked; an unknown one is an error that helps.
+"""The options of `format("raylog")` for reads: Kafka's names, checked; an unknown one is an error that helps.
 
 Spark hands options over as text; case does not count in their names. Used by source.py. Pure.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raylog.client.config import WHERE, ConsumerConfig, kafka_name, keys_of, load
 from raylog.client.ranges.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
@@ -15,6 +15,7 @@ from raylog.client.ranges.planning import RangesWanted
 from raylog.client.ranges.reading import RangeReading
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.spark.streaming.admission import DEFAULT_MAX_TRIGGER_DELAY, Limits, parse_duration_ms
 
 WHAT = ("subscribe", "assign", "subscribePattern")
 READ = (
@@ -25,11 +26,12 @@ READ = (
     *("raylog.bootstrap", "raylog.secret", "raylog.tokenLifetimeMs"),
     *("kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs"),
 )
+LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+"""Of streams; without effect in a batch query, as in Kafka's source, so that one set of options serves both."""
+ENDINGS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 WITHOUT_EFFECT = (
     # Of Kafka's source: there is no group to prefix, and repetitions are bound by time instead of a count.
     *("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-    # Of streams; Kafka's source takes them in a batch query too, so one set of options serves both.
-    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     # Spark's own, from load(path).
     "path",
 )
@@ -59,6 +61,8 @@ class ReadOptions:
     wanted: RangesWanted
     reading: RangeReading
     columns: tuple[str, ...] = COLUMNS
+    limits: Limits = field(default_factory=Limits)
+    """What each trigger of a stream reads."""
 
 
 class _Texts:
@@ -92,9 +96,14 @@ class _Texts:
         return value
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a batch read. Raises InvalidConfig with a sentence on what to change."""
+def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
+    """Check the options of a batch read or a stream read. Raises InvalidConfig with a sentence on what to change."""
     texts = _Texts(canonical(given))
+    if is_stream and (ending := [name for name in ENDINGS if name in texts]):
+        raise InvalidConfig(
+            f"{ending[0]} has no meaning in a stream, which has no end: leave it out, or use Trigger.AvailableNow, "
+            "which ends at the latest offsets of its start."
+        )
     topics, assigned, pattern = _what(texts)
     strategy = (texts.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
@@ -105,7 +114,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         topics=topics,
         assigned=assigned,
         pattern=pattern,
-        start=_edge(texts, "starting", "earliest", illegal=LATEST),
+        start=_edge(texts, "starting", "latest" if is_stream else "earliest", illegal=None if is_stream else LATEST),
         end=_edge(texts, "ending", "latest", illegal=EARLIEST),
         latest_without_match=strategy == "latest",
         min_partitions=texts.number("minPartitions", 1),
@@ -125,12 +134,17 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         short_circuit_reads=consumer.short_circuit_reads,
     )
     include_headers = texts.truth("includeHeaders", False)
-    return ReadOptions(wanted=wanted, reading=reading, columns=(*COLUMNS, "headers") if include_headers else COLUMNS)
+    return ReadOptions(
+        wanted=wanted,
+        reading=reading,
+        columns=(*COLUMNS, "headers") if include_headers else COLUMNS,
+        limits=_limits(texts),
+    )
 
 
 def canonical(given: Mapping[str, str]) -> dict[str, str]:
     """The options under the spelling used here; InvalidConfig for one that is refused or unknown."""
-    spelling = {name.lower(): name for name in (*READ, *WITHOUT_EFFECT, *CLIENT)}
+    spelling = {name.lower(): name for name in (*READ, *LIMITS, *WITHOUT_EFFECT, *CLIENT)}
     found = {}
     for name, text in given.items():
         if name.lower() in REFUSED:
@@ -176,7 +190,7 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _edge(texts: _Texts, prefix: str, default: str, *, illegal: int) -> OffsetSpec:
+def _edge(texts: _Texts, prefix: str, default: str, *, illegal: int | None) -> OffsetSpec:
     """One end of the read; Kafka's order of precedence: a time for all, times for each, offsets."""
     time_ms = texts.number(f"{prefix}Timestamp", 0)
     if time_ms is not None:
@@ -185,6 +199,17 @@ def _edge(texts: _Texts, prefix: str, default: str, *, illegal: int) -> OffsetSp
     if times is not None:
         return parse_times(f"{prefix}OffsetsByTimestamp", times)
     return parse_offsets(f"{prefix}Offsets", texts.text(f"{prefix}Offsets") or default, illegal=illegal)
+
+
+def _limits(texts: _Texts) -> Limits:
+    most, least = texts.number("maxOffsetsPerTrigger", 1), texts.number("minOffsetsPerTrigger", 1)
+    if most is not None and least is not None and most < least:
+        raise InvalidConfig(
+            f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most}), so a trigger could satisfy only "
+            "one of them; lower the first or raise the second."
+        )
+    delay = texts.text("maxTriggerDelay") or DEFAULT_MAX_TRIGGER_DELAY
+    return Limits(max_offsets=most, min_offsets=least, max_delay_ms=parse_duration_ms("maxTriggerDelay", delay))
 
 
 def _one_bootstrap(texts: _Texts) -> str | None:

@@ -13,6 +13,7 @@ from raylog.core.errors import InvalidConfig
 from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.reader import RaylogReader
+from raylog.spark.streaming.stream_reader import RaylogStreamReader
 
 
 class RaylogDataSource(DataSource):
@@ -24,19 +25,35 @@ class RaylogDataSource(DataSource):
         return "raylog"
 
     def schema(self) -> StructType:
-        """Kafka's columns. Options are checked here already, so that load() fails and not the first action."""
-        return row_schema(self._options().columns)
+        """Kafka's columns. Options are checked here already, so that load() fails and not the first action.
+
+        Spark has not decided between batch and stream, so what is right for one of them passes.
+        """
+        try:
+            return row_schema(parse_options(self.options).columns)
+        except InvalidConfig as error:
+            try:
+                return row_schema(parse_options(self.options, is_stream=True).columns)
+            except InvalidConfig:
+                raise error from None
 
     def reader(self, schema: StructType) -> RaylogReader:
         """Read once, from one offset to another. Raises InvalidConfig for wrong options, and for another schema."""
-        options = self._options()
-        fixed = row_schema(options.columns)
-        if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in fixed]:
-            raise InvalidConfig(
-                f"The columns of format('raylog') are fixed ({fixed.simpleString()}): leave .schema(...) out, and "
-                "select or cast afterwards."
-            )
+        options = parse_options(self.options)
+        _check_schema(schema, options)
         return RaylogReader(options)
 
-    def _options(self) -> ReadOptions:
-        return parse_options(self.options)
+    def streamReader(self, schema: StructType) -> RaylogStreamReader:
+        """Follow what the options name. Raises InvalidConfig for wrong options, and for another schema."""
+        options = parse_options(self.options, is_stream=True)
+        _check_schema(schema, options)
+        return RaylogStreamReader(options)
+
+
+def _check_schema(schema: StructType, options: ReadOptions) -> None:
+    fixed = row_schema(options.columns)
+    if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in fixed]:
+        raise InvalidConfig(
+            f"The columns of format('raylog') are fixed ({fixed.simpleString()}): leave .schema(...) out, and "
+            "select or cast afterwards."
+        )

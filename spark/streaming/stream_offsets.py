@@ -48,6 +48,10 @@ class StreamOffsets:
         """The topics with an offset."""
         return {place.topic for place in self.offsets}
 
+    def offsets_json(self) -> dict[str, Any]:
+        """The offsets alone, in Kafka's form."""
+        return _nested(self.offsets)
+
     def to_json(self) -> dict[str, Any]:
         """The form for Spark, which compares the texts: always in the same order."""
         found: dict[str, Any] = _nested(self.offsets)
@@ -192,6 +196,8 @@ def spans_between(start: StreamOffsets, end: StreamOffsets) -> list[Span]:
     A partition that only `end` has was found later, or belongs to a topic created again: it is read from its earliest
     offset. One that only `start` has was given up.
     """
+    if start == end:
+        return []  # with several sources, a batch may be empty for this one, and the end before it the first
     begins = known_begins(start, end.ids) if end.began is None else end.began
     spans = [Span(place, begins.get(place), offset) for place, offset in sorted(end.offsets.items())]
     return [span for span in spans if span.begin is None or span.begin != span.end]

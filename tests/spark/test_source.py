@@ -100,7 +100,7 @@ def test_mistakes_are_reported_when_the_frame_is_made(spark: SparkSession, topic
     with pytest.raises(Exception, match="did you mean 'startingOffsets'"):
         load(spark, topic, subscribe="orders", startingOfsets="earliest")
     with pytest.raises(Exception, match="startingOffsets cannot be latest"):
-        load(spark, topic, subscribe="orders", startingOffsets="latest")
+        load(spark, topic, subscribe="orders", startingOffsets="latest").count()
     with pytest.raises(Exception, match=r"columns of format.*are fixed"):
         spark.read.format("raylog").schema("value binary").option("subscribe", "orders").load().count()
 

@@ -58,7 +58,7 @@ def test_offsets_survive_their_json_and_have_one_spelling(
     one = StreamOffsets(offsets, {place.topic: f"id-{place.topic}" for place in offsets}, began)
     text = json.dumps(one.to_json())
     assert from_json(json.loads(text)) == one
-    other = StreamOffsets(dict(reversed(offsets.items())), dict(reversed(one.ids.items())), began)
+    other = StreamOffsets(dict(reversed(offsets.items())), dict(reversed(list(one.ids.items()))), began)
     assert json.dumps(other.to_json()) == text
 
 

@@ -1,0 +1,201 @@
+"""The logs that a stream reads, as they are now: which partitions there are, where they end, and their leaders.
+
+One client stays connected as long as the query runs. A trigger costs one request to the leader of each partition, all
+at once, and metadata once a second. Everything here belongs to one event loop. May touch: the network, the clock, and
+Ray through raylog.client.ranges.planning. Used by planning.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline, now_s
+from raylog.client.ranges.offsets import split_ranges
+from raylog.client.ranges.planning import (
+    PLAN_TIMEOUT_S,
+    QUESTIONS_AT_ONCE,
+    RangesWanted,
+    range_of,
+    started_client,
+    starting_offsets,
+)
+from raylog.client.reading.isolation import LEVELS
+from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.core.errors import ConnectionFailed, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets, known_begins
+
+Result = TypeVar("Result")
+
+METADATA_AGE_S = 1.0
+"""Metadata older than this is fetched before a trigger, for partitions and topics that are new."""
+ATTEMPT_TIMEOUT_S = 5.0
+"""A leader without an answer for so long may have been replaced: its partition is looked up again."""
+SETTLE_S = 5.0
+"""How long something may be missing before it counts as lost: a broker that has just started knows no topic."""
+SETTLE_PAUSE_S = 0.1
+
+
+class LiveLogs:
+    """The cluster as one query sees it. `close` at the end; it connects by itself."""
+
+    def __init__(self, wanted: RangesWanted, timeout_s: float) -> None:
+        """`timeout_s` bounds each call, elections and retries included."""
+        self.selection = Selection(wanted.topics, wanted.assigned, wanted.pattern)
+        self._wanted = wanted
+        self._timeout_s = timeout_s
+        self._client: ClusterClient | None = None
+        self._refreshed_s = float("-inf")
+        self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    async def client(self) -> ClusterClient:
+        """The started client."""
+        if self._client is None:
+            self._client = await started_client(self._wanted, PLAN_TIMEOUT_S)
+            self._client.watch(self.selection.named)
+        return self._client
+
+    async def close(self) -> None:
+        """Close the client."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def starts(self) -> StreamOffsets:
+        """Where a new query begins. Raises InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition."""
+        client = await self.client()
+        offsets = await starting_offsets(client, self._wanted, timeout_s=self._timeout_s)
+        return StreamOffsets(offsets, {place.topic: _id(client, place.topic) for place in offsets})
+
+    async def now(self, start: StreamOffsets | None = None, *, is_fresh: bool = False) -> StreamOffsets:
+        """The end of each partition's log, as readers of this isolation level see it; `is_fresh`: with new metadata.
+
+        Where something that `start` knows is missing, or a log ends below it, that has lasted for SETTLE_S: after an
+        election or a restart it comes back. Raises RaylogErrors when leaders do not answer in time.
+        """
+        deadline = Deadline(self._timeout_s)
+        settled_s = now_s() + min(SETTLE_S, self._timeout_s / 2)
+        while True:
+            try:
+                await self._refresh(deadline, is_forced=is_fresh)
+                found = await self._ends(deadline)
+            except ConnectionFailed:
+                if deadline.is_over:
+                    raise
+                await self.close()  # no known broker is left: Ray may have started others at new addresses
+                found = None
+            if found is not None and (start is None or _is_whole(start, found) or now_s() >= settled_s):
+                return found
+            if deadline.is_over:
+                raise RequestTimedOut(f"The ends of the logs were not found within {self._timeout_s:g} seconds.")
+            is_fresh = True
+            await asyncio.sleep(SETTLE_PAUSE_S)
+
+    async def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs of these partitions begin; without those that do not exist any more."""
+        deadline = Deadline(self._timeout_s)
+
+        async def begin(place: TopicPartition) -> tuple[TopicPartition, int] | None:
+            try:
+                return place, await self._offset(place, EARLIEST, deadline)
+            except (UnknownTopicId, UnknownTopicOrPartition):
+                return None
+
+        found = await _all(begin(place) for place in places)
+        return dict(item for item in found if item is not None)
+
+    async def require_topic(self, name: str) -> None:
+        """Raise UnknownTopicOrPartition, with the nearest name, unless the topic exists."""
+        await (await self.client()).topic(name, timeout_s=self._timeout_s)
+
+    async def ids_of(self, end: StreamOffsets) -> dict[str, str]:
+        """The ids of those topics of `end` that exist now.
+
+        Where one is missing or differs from `end`, that has lasted for SETTLE_S. Costs no request otherwise.
+        """
+        client = await self.client()
+        settled_s = now_s() + min(SETTLE_S, self._timeout_s / 2)
+        pause_s = 0.0
+        while True:
+            infos = {topic: client.metadata.topic(topic) for topic in end.topics}
+            found = {topic: info.topic_id for topic, info in infos.items() if info is not None}
+            is_same = all(topic in found and end.ids.get(topic, found[topic]) == found[topic] for topic in end.topics)
+            if is_same or now_s() >= settled_s:
+                return found
+            await asyncio.sleep(pause_s)
+            await client.refresh(end.topics, timeout_s=self._timeout_s)
+            pause_s = SETTLE_PAUSE_S
+
+    async def ranges(self, spans: Sequence[tuple[TopicPartition, int, int]]) -> list[PartitionRange]:
+        """What the tasks get to read (partition, begin, end), cut as the options say."""
+        client, wanted = await self.client(), self._wanted
+        whole = [
+            await range_of(client, wanted, place, begin, end, timeout_s=self._timeout_s) for place, begin, end in spans
+        ]
+        pieces = split_ranges(
+            [(begin, end) for _, begin, end in spans],
+            min_partitions=wanted.min_partitions,
+            max_records=wanted.max_records_per_partition,
+        )
+        return [replace(whole[index], start=begin, end=end) for index, begin, end in pieces]
+
+    # Internals
+
+    async def _refresh(self, deadline: Deadline, *, is_forced: bool) -> None:
+        if not is_forced and now_s() - self._refreshed_s < METADATA_AGE_S:
+            return
+        client = await self.client()
+        await client.refresh(None if self.selection.pattern is not None else (), timeout_s=deadline.left_s)
+        self._refreshed_s = now_s()
+
+    async def _ends(self, deadline: Deadline) -> StreamOffsets | None:
+        """The ends of what the metadata has; None when it turns out to be old."""
+        client = await self.client()
+        topics = [topic for topic in client.metadata.topics.values() if self.selection.has_topic(topic.name)]
+        ids = {topic.name: topic.topic_id for topic in topics if not topic.internal or self.selection.named}
+        places = [TopicPartition(topic.name, row.partition) for topic in topics for row in topic.partitions]
+        wanted = [place for place in places if place.topic in ids and self.selection.has(place)]
+        try:
+            ends = await _all(self._offset(place, LATEST, deadline) for place in wanted)
+        except (UnknownTopicId, UnknownTopicOrPartition):
+            return None  # deleted since the metadata was fetched
+        if any(_id(client, topic) != topic_id for topic, topic_id in ids.items()):
+            return None  # created again meanwhile: the ends may be those of the other
+        return StreamOffsets(dict(zip(wanted, ends, strict=True)), ids)
+
+    async def _offset(self, place: TopicPartition, edge: int, deadline: Deadline) -> int:
+        client, level = await self.client(), LEVELS[self._wanted.consumer.isolation_level]
+        async with self._at_once:
+            while True:
+                limit_s = min(deadline.left_s, ATTEMPT_TIMEOUT_S)
+                try:
+                    return (await client.list_offset(place, edge, timeout_s=limit_s, isolation_level=level)).offset
+                except RequestTimedOut:
+                    if deadline.is_over:
+                        raise
+                await client.look_for_leader(place.topic)
+
+
+def _is_whole(start: StreamOffsets, now: StreamOffsets) -> bool:
+    """Whether all that `start` knows is there, with the same ids and at least as long."""
+    begins = known_begins(start, now.ids)
+    return len(begins) == len(start.offsets) and all(now.offsets.get(place, -1) >= at for place, at in begins.items())
+
+
+def _id(client: ClusterClient, topic: str) -> str:
+    info = client.metadata.topic(topic)
+    return "" if info is None else info.topic_id
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run all at once; the first error ends the others before it is raised."""
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,109 @@
+"""Stream reads as Spark calls them: planning in one process of the driver, reading in the workers.
+
+Spark makes a reader in the planning process of the query, where it stays, and another that is pickled into the tasks;
+neither sees what the other has learned, so a task has all it needs in its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from raylog.spark.columns import arrow_schema
+from raylog.spark.options import ReadOptions
+from raylog.spark.reader import RangePartition
+from raylog.spark.streaming.admission import Limits
+
+if TYPE_CHECKING:
+    from raylog.spark.streaming.planning import StreamPlanner
+
+
+class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows what the options name. Offsets are Kafka's JSON, with the topics' ids beside them."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options: ReadOptions | None = options
+        """None in a task."""
+        self._reading = options.reading
+        self._columns = options.columns
+        self._made: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for the tasks: nothing with a secret. Each task has a token instead, in its partition."""
+        return {"_options": None, "_reading": self._reading, "_columns": self._columns, "_made": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins."""
+        return self._planner.initial()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of the query: what is there now."""
+        self._planner.fix_end()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limit that the options set. Spark has none of two bounds, so with both the minimum stays in here."""
+        limits = self._limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the batch from `start` ends; with ReadAllAvailable whatever the options say, as for Trigger.Once."""
+        limits = self._limits
+        if isinstance(limit, ReadMaxRows):
+            limits = replace(limits, max_offsets=limit.max_rows)
+        elif isinstance(limit, ReadMinRows):
+            limits = replace(limits, min_offsets=limit.min_rows)
+        elif isinstance(limit, ReadAllAvailable):
+            limits = Limits()
+        return self._planner.latest(start, limits)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The ends of the logs, which the query's progress shows beside the end of the batch."""
+        return self._planner.reported()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One task for each range of the batch."""
+        return [RangePartition(item) for item in self._planner.ranges(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The records of one range as Arrow record batches; runs in a worker."""
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        from raylog.client.ranges.reading import read_range
+
+        return read_range(partition.range, self._reading, arrow_schema(self._columns))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything below `end` is processed; seen in the group that `kafka.group.id` names."""
+        self._planner.processed(end)
+
+    def stop(self) -> None:
+        """Close the connections. Spark may end the process first, and the system closes them."""
+        if self._made is not None:
+            self._made.close()
+            self._made = None
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits() if self._options is None else self._options.limits
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._made is None:
+            from raylog.spark.streaming.planning import StreamPlanner
+
+            if self._options is None:
+                raise RuntimeError("Micro-batches are planned on the driver, not in a task.")
+            self._made = StreamPlanner(self._options)
+        return self._made

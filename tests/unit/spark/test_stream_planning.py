@@ -1,0 +1,277 @@
+"""What the planner of a stream answers to Spark, over real sockets, through growth, loss, and topics created again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from raylog.core.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
+from raylog.core.ids import LATEST
+from raylog.spark.options import parse_options
+from raylog.spark.reader import RangePartition
+from raylog.spark.streaming import live_logs
+from raylog.spark.streaming.admission import Limits
+from raylog.spark.streaming.planning import StreamPlanner
+from raylog.spark.streaming.stream_reader import RaylogStreamReader
+from tests.unit.client.toy_server import SECRET, ToyCluster
+from tests.unit.spark.support import drop_before, fill, spans
+
+ALL = Limits()
+Plan = Callable[..., StreamPlanner]
+
+
+def options_of(cluster: ToyCluster, **given: object) -> Any:
+    texts = {name: str(value) for name, value in given.items()}
+    if not texts.keys() & {"assign", "subscribePattern"}:
+        texts = {"subscribe": "orders", **texts}
+    base = {"raylog.bootstrap": cluster.bootstrap, "raylog.secret": SECRET.hex(), "startingOffsets": "earliest"}
+    return parse_options({**base, **texts}, is_stream=True)
+
+
+@pytest.fixture
+def plan(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plan]:
+    """Makes planners; each is a new process to Spark. What is missing counts as lost sooner than in production."""
+    monkeypatch.setattr(live_logs, "SETTLE_S", 0.2)
+    monkeypatch.setattr(live_logs, "METADATA_AGE_S", 0.0)
+    made: list[StreamPlanner] = []
+
+    def make(**given: object) -> StreamPlanner:
+        made.append(StreamPlanner(options_of(cluster, **given)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_stream_starts_at_the_latest_offsets_and_keeps_to_them(cluster: ToyCluster, plan: Plan) -> None:
+    one = plan(startingOffsets="latest")
+    start = one.initial()
+    assert start["orders"] == {"0": 100, "1": 50}
+    fill(cluster, "orders", 1, [5])
+    assert one.initial() == start
+    end = one.latest(start, ALL)
+    assert end["orders"] == {"0": 100, "1": 55}
+    assert spans(one.ranges(start, end)) == [("orders", 1, 50, 55)]
+
+
+def test_a_repeated_first_batch_begins_where_it_began(cluster: ToyCluster, plan: Plan) -> None:
+    one = plan(startingOffsets="latest")
+    fill(cluster, "orders", 1, [5])
+    end = one.latest(one.initial(), ALL)
+    fill(cluster, "orders", 0, [9])
+    later = plan(startingOffsets="latest")
+    assert spans(later.ranges(later.initial(), end)) == spans(one.ranges(one.initial(), end))
+
+
+def test_nothing_new_is_the_same_text(plan: Plan) -> None:
+    one = plan()
+    first = one.latest(one.initial(), ALL)
+    for start in (first, {"orders": {"1": 50, "0": 100}}):  # the second as Spark's Kafka source writes it
+        assert json.dumps(one.latest(start, ALL)) == json.dumps(start)
+        assert one.ranges(start, start) == []
+
+
+def test_offsets_of_the_options_are_kept_to(plan: Plan) -> None:
+    one = plan(startingOffsets='{"orders": {"0": 99, "1": -1}}')
+    assert one.initial()["orders"] == {"0": 99, "1": 50}
+    assert plan(startingTimestamp=1_700_000_000_020).initial()["orders"] == {"0": 20, "1": 20}
+    with pytest.raises(InvalidConfig, match="must name every partition"):
+        plan(startingOffsets='{"orders": {"0": 99}}').initial()
+
+
+def test_ranges_are_cut_as_in_a_batch_read(plan: Plan) -> None:
+    one = plan(maxRecordsPerPartition=40)
+    found = spans(one.ranges(one.initial(), one.latest(one.initial(), ALL)))
+    assert [(partition, end - start) for _, partition, start, end in found] == [
+        (0, 33),
+        (0, 33),
+        (0, 34),
+        (1, 25),
+        (1, 25),
+    ]
+    assert len(plan(minPartitions=7).ranges(one.initial(), one.latest(one.initial(), ALL))) == 7
+
+
+def test_available_now_ends_where_it_began_to_read(cluster: ToyCluster, plan: Plan) -> None:
+    one = plan(minOffsetsPerTrigger=1_000)
+    one.fix_end()
+    fill(cluster, "orders", 0, [30])
+    cluster.create_topic("orders2", 1)
+    limits = Limits(max_offsets=100, min_offsets=1_000, max_delay_ms=10**9)
+    first = one.latest(one.initial(), limits)
+    second = one.latest(first, limits)
+    assert sum(first["orders"].values()) == 99
+    assert second["orders"] == {"0": 100, "1": 50}
+    assert one.latest(second, limits) == second
+
+
+def test_a_minimum_holds_records_back_until_the_delay_is_over(cluster: ToyCluster) -> None:
+    now_s = [1_000.0]
+    one = StreamPlanner(options_of(cluster), clock_s=lambda: now_s[0])
+    try:
+        limits = Limits(min_offsets=20, max_delay_ms=60_000)
+        first = one.latest(one.initial(), limits)
+        fill(cluster, "orders", 0, [19])
+        assert one.latest(first, limits) == first
+        now_s[0] += 59.9
+        assert one.latest(first, limits) == first
+        now_s[0] += 0.2
+        assert one.latest(first, limits)["orders"]["0"] == 119
+        fill(cluster, "orders", 0, [20])
+        assert one.latest(first, limits)["orders"]["0"] == 139
+    finally:
+        one.close()
+
+
+def test_partitions_of_a_new_topic_begin_at_the_earliest(cluster: ToyCluster, plan: Plan) -> None:
+    one = plan(subscribePattern="new.*", startingOffsets="latest")
+    start = one.initial()
+    assert start == {"raylog/ids": {}, "raylog/began": {}}
+    assert one.latest(start, ALL) == start
+    cluster.create_topic("new", 2)
+    fill(cluster, "new", 1, [10])
+    end = one.latest(start, ALL)
+    assert end["new"] == {"0": 0, "1": 10}
+    assert spans(one.ranges(start, end)) == [("new", 1, 0, 10)]
+
+
+def test_a_new_partition_that_lacks_its_beginning_is_a_loss(cluster: ToyCluster, plan: Plan) -> None:
+    start = {"orders": {"0": 100}}
+    drop_before(cluster, "orders", 1, 50)
+    fill(cluster, "orders", 1, [5])
+    one, lenient = plan(), plan(failOnDataLoss=False)
+    with pytest.raises(OffsetOutOfRange, match="begins at offset 50 instead of 0"):
+        one.ranges(start, one.latest(start, ALL))
+    assert spans(lenient.ranges(start, lenient.latest(start, ALL))) == [("orders", 1, 50, 55)]
+
+
+def test_a_log_that_lost_its_end_is_a_loss(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
+    start = {"orders": {"0": 100, "1": 60}}
+    with pytest.raises(OffsetOutOfRange, match="orders-1 ends at offset 50, but the query has read it up to 60"):
+        plan().latest(start, ALL)
+    lenient = plan(failOnDataLoss=False)
+    with caplog.at_level(logging.WARNING):
+        end = lenient.latest(start, ALL)
+        assert end["orders"] == {"0": 100, "1": 50}
+        assert lenient.ranges(start, end) == []
+        assert lenient.latest(end, ALL) == end
+    assert caplog.text.count("failOnDataLoss is false") == 1
+
+
+def test_a_deleted_topic_is_a_loss_or_left_out(cluster: ToyCluster, plan: Plan) -> None:
+    cluster.create_topic("doomed", 1)
+    fill(cluster, "doomed", 0, [3])
+    strict, lenient = plan(subscribe="orders,doomed"), plan(subscribe="orders,doomed", failOnDataLoss=False)
+    end = strict.latest(strict.initial(), ALL)
+    assert lenient.latest(lenient.initial(), ALL) == end
+    cluster.delete_topic("doomed")
+    for step in (lambda: strict.latest(end, ALL), lambda: strict.ranges(strict.initial(), end)):
+        with pytest.raises(UnknownTopicOrPartition, match=r"'doomed' was deleted.*failOnDataLoss"):
+            step()
+    left = lenient.latest(end, ALL)
+    assert spans(lenient.ranges(lenient.initial(), end)) == [("orders", 0, 0, 100), ("orders", 1, 0, 50)]
+    assert left.keys() == {"orders", "raylog/ids"}
+    assert lenient.latest(left, ALL) == left
+
+
+def test_a_topic_created_again_is_refused_or_read_whole(cluster: ToyCluster, plan: Plan) -> None:
+    one = plan()
+    end = one.latest(one.initial(), ALL)
+    cluster.delete_topic("orders")
+    cluster.create_topic("orders", 1)
+    fill(cluster, "orders", 0, [200])
+    for again in (one, plan()):  # in the same run, and from the checkpoint
+        for step in (partial(again.latest, end, ALL), partial(again.ranges, end, end)):
+            with pytest.raises(UnknownTopicId, match=r"created again.*new checkpointLocation.*failOnDataLoss"):
+                step()
+    lenient = plan(failOnDataLoss=False)
+    assert lenient.ranges({"orders": {}}, end) == []
+    new = lenient.latest(end, ALL)
+    assert new["orders"] == {"0": 200}
+    assert spans(lenient.ranges(end, new)) == [("orders", 0, 0, 200)]
+
+
+def test_checkpoints_and_options_that_do_not_fit_are_refused(cluster: ToyCluster, plan: Plan) -> None:
+    with pytest.raises(InvalidConfig, match="checkpoint is of 'payments', but the options of the query name 'orders'"):
+        plan(failOnDataLoss=False).latest({"payments": {"0": 3}}, ALL)
+    with pytest.raises(InvalidConfig, match=r"has payments-0.*do not name any more: they name 'orders'"):
+        plan().latest({"payments": {"0": 3}, "orders": {"0": 3}}, ALL)
+    with pytest.raises(InvalidConfig, match="belongs to another kind of source"):
+        plan().latest({"logOffset": 3}, ALL)
+    with pytest.raises(UnknownTopicOrPartition, match="did you mean 'orders'"):
+        plan(subscribe="orders,ordesr").latest({"orders": {"0": 3}}, ALL)
+    with pytest.raises(UnknownTopicOrPartition, match="orders-7 does not exist; change assign"):
+        plan(assign='{"orders": [0, 7]}').latest({"orders": {"0": 3}}, ALL)
+
+
+def test_a_leader_that_moves_is_found_again(cluster: ToyCluster, plan: Plan) -> None:
+    one = plan()
+    first = one.latest(one.initial(), ALL)
+    cluster.move_leader("orders", 0)
+    cluster.cut_connections()
+    fill(cluster, "orders", 0, [1])
+    end = one.latest(first, ALL)
+    (found,) = one.ranges(first, end)
+    assert (found.start, found.end, found.leader_epoch) == (100, 101, 1)
+
+
+def test_a_reader_goes_to_the_tasks_without_the_secret(cluster: ToyCluster) -> None:
+    reader = RaylogStreamReader(options_of(cluster, includeHeaders=True))
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        carried = cloudpickle.dumps(reader)  # type: ignore[no-untyped-call]
+        tasks = [pickle.dumps(task) for task in reader.partitions(start, end)]
+        assert not any(secret in text for text in (carried, *tasks) for secret in (SECRET.hex().encode(), SECRET))
+        worker = pickle.loads(carried)
+        rows = [batch for task in tasks for batch in worker.read(pickle.loads(task))]
+        assert sum(batch.num_rows for batch in rows) == 150
+        assert isinstance(pickle.loads(tasks[0]), RangePartition)
+        assert reader.reportLatestOffset() == {"orders": {"0": 100, "1": 50}}
+    finally:
+        reader.stop()
+
+
+def test_limits_of_the_engine_win_over_those_of_the_options(cluster: ToyCluster) -> None:
+    both = RaylogStreamReader(options_of(cluster, maxOffsetsPerTrigger=9, minOffsetsPerTrigger=5))
+    least = RaylogStreamReader(options_of(cluster, minOffsetsPerTrigger=5))
+    assert both.getDefaultReadLimit() == ReadMaxRows(9)
+    assert least.getDefaultReadLimit() == ReadMinRows(5)
+    assert RaylogStreamReader(options_of(cluster)).getDefaultReadLimit() == ReadAllAvailable()
+    try:
+        start = both.initialOffset()
+        assert sum(both.latestOffset(start, ReadMaxRows(90))["orders"].values()) == 90
+        assert sum(both.latestOffset(start, ReadAllAvailable())["orders"].values()) == 150
+    finally:
+        both.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets has no meaning in a stream.*AvailableNow"),
+        ({"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger must be at least 1"),
+        ({"maxOffsetsPerTriger": 1}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 8}, r"minOffsetsPerTrigger \(9\) is above"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be a whole number and a unit"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "must be an offset, -2"),
+    ],
+)
+def test_options_of_streams_are_checked(cluster: ToyCluster, given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InvalidConfig, match=sentence):
+        options_of(cluster, **given)
+
+
+def test_kafkas_stream_options_are_taken(cluster: ToyCluster) -> None:
+    found = options_of(cluster, startingOffsets="latest", maxOffsetsPerTrigger=5, maxTriggerDelay="2m")
+    assert found.wanted.start.everywhere == LATEST
+    assert found.limits == Limits(max_offsets=5, max_delay_ms=120_000)

@@ -78,7 +78,9 @@ class AsyncTokens:
         if address is None:
             raise ClientClosed("The client is not started; call start() first.")
         if isinstance(address.secret, Token):
-            raise InvalidConfig("A client with a token cannot make tokens: give it the cluster's secret instead.")
+            raise InvalidConfig(
+                "A client with a token cannot make tokens: give it the cluster's secret, and unset RAYLOG_TOKEN."
+            )
         deadline = Deadline(timeout_s)
         topics = []
         for name in dict.fromkeys((*reads, *writes)):

@@ -19,6 +19,7 @@ from raylog.cli.cluster.lifecycle import start, stop
 from raylog.cli.cluster.metrics import metrics
 from raylog.cli.cluster.secret import secret
 from raylog.cli.cluster.status import status
+from raylog.cli.cluster.token import token
 from raylog.cli.complaints import explain, usage_complaint
 from raylog.cli.configs import config
 from raylog.cli.consume import consume
@@ -120,6 +121,7 @@ COMMANDS = (
     metrics,
     perf,
     secret,
+    token,
 )
 for command in COMMANDS:
     cli.add_command(command)

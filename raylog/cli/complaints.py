@@ -22,7 +22,8 @@ _NEXT_STEP: dict[type[errors.RaylogError], str] = {
     errors.DeliveryTimedOut: "`raylog status` shows what is offline.",
     errors.AuthenticationFailed: "The secret is in the file `client-secret` of the cluster's data directory; "
     "give it with --secret-file.",
-    errors.ClusterAuthorizationFailed: "The cluster's own secret is in the file `secret` of its data directory.",
+    errors.ClusterAuthorizationFailed: "The cluster's own secret is in the file `secret` of its data directory; "
+    "`raylog token show` shows what a token grants.",
     errors.OffsetOutOfRange: "Give an offset inside that range, or `earliest` or `latest`.",
 }
 

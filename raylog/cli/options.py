@@ -18,6 +18,7 @@ from raylog.core.errors import did_you_mean
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
+ENV_TOKEN = "RAYLOG_TOKEN"  # the same
 DEFAULT_DATA_DIR = "raylog-data"
 CONNECT_TIMEOUT_S = 3.0
 
@@ -69,6 +70,7 @@ class Target:
     secret_file: Path | None
     address: str | None
     data_dir: Path
+    token_file: Path | None = None
 
     def client_arguments(self, config: dict[str, Any] | None = None) -> dict[str, Any]:
         """Keyword arguments for a client; joins Ray when no bootstrap is known.
@@ -79,16 +81,29 @@ class Target:
         bootstrap = config.pop("bootstrap.servers", None) or self.bootstrap
         if not bootstrap:
             self.join_ray()
-            return {"config": config}
-        secret = self._secret()
+            return {"config": config, **({} if self.token_file is None else self._proved())}
+        proved = self._proved()
         _require_an_answer(str(bootstrap))
-        return {"bootstrap": bootstrap, "secret": secret, "config": config}
+        return {"bootstrap": bootstrap, **proved, "config": config}
 
     def join_ray(self) -> str:
         """Make this process part of the Ray cluster that is meant, and return its address. Raises NoClusterFound."""
         from raylog.cli.cluster.ray_node import join
 
         return join(self.address, self.data_dir)
+
+    def _proved(self) -> dict[str, str]:
+        """The secret or the token, as an argument of a client; options win over variables."""
+        if self.secret_file is not None and self.token_file is not None:
+            raise click.UsageError("--secret-file and --token-file are both given; leave one out")
+        if self.token_file is not None:
+            return {"token": self.token_file.read_text(encoding="utf-8")}
+        token = os.environ.get(ENV_TOKEN, "")
+        if token and self.secret_file is None:
+            if os.environ.get(ENV_SECRET):
+                raise click.UsageError(f"{ENV_SECRET} and {ENV_TOKEN} are both set; unset one of them")
+            return {"token": token}
+        return {"secret": self._secret()}
 
     def _secret(self) -> str:
         if self.secret_file is not None:
@@ -107,7 +122,7 @@ class Target:
         if not secret:
             raise click.UsageError(
                 f"--bootstrap needs the cluster's secret: give --secret-file, or set {ENV_SECRET}; it is the file "
-                "`client-secret` in the cluster's data directory"
+                f"`client-secret` in the cluster's data directory. Or a token: give --token-file, or set {ENV_TOKEN}"
             )
         return secret
 
@@ -135,21 +150,32 @@ def cluster_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def with_target(
-        *args: Any, bootstrap: str | None, secret_file: Path | None, address: str | None, data_dir: Path, **kwargs: Any
+        *args: Any,
+        bootstrap: str | None,
+        secret_file: Path | None,
+        token_file: Path | None,
+        address: str | None,
+        data_dir: Path,
+        **kwargs: Any,
     ) -> Any:
-        return function(*args, target=Target(bootstrap, secret_file, address, data_dir), **kwargs)
+        return function(*args, target=Target(bootstrap, secret_file, address, data_dir, token_file), **kwargs)
 
     options = [
         click.option(
             *("--bootstrap", "--bootstrap-server", "bootstrap"),
             envvar=ENV_BOOTSTRAP,
             metavar="HOST:PORT[,...]",
-            help=f"Brokers to begin with; needs no Ray, but the secret.  [env: {ENV_BOOTSTRAP}]",
+            help=f"Brokers to begin with; needs no Ray, but the secret or a token.  [env: {ENV_BOOTSTRAP}]",
         ),
         click.option(
             "--secret-file",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help=f"File with the cluster's secret; otherwise the variable {ENV_SECRET}.",
+        ),
+        click.option(
+            "--token-file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=f"File with a token instead; otherwise the variable {ENV_TOKEN}.",
         ),
         address_option,
         data_dir_option,

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from raylog.cli.app import cli
 
-FORGOTTEN = ("RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAY_ADDRESS")
+FORGOTTEN = ("RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAYLOG_TOKEN", "RAY_ADDRESS")
 
 
 @dataclass(frozen=True, slots=True)

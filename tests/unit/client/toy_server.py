@@ -32,6 +32,7 @@ from raylog.protocol.admin import (
     StopBrokerReply,
 )
 from raylog.protocol.broker import (
+    BROKER,
     METADATA,
     FindCoordinatorReply,
     InitProducerIdReply,
@@ -41,12 +42,22 @@ from raylog.protocol.broker import (
     MetadataReply,
     MetadataTopic,
 )
+from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.message import Empty
-from raylog.rpc import Request, RequestConnection, RpcServer
+from raylog.protocol.method import Endpoint
+from raylog.protocol.permissions import permissions
+from raylog.protocol.replica import REPLICA
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR
+from raylog.rpc import Permissions, Request, RequestConnection, RpcServer
 from tests.unit.client.toy_partition import Fault, ToyPartition
 from tests.unit.client.toy_replica import ToyReplica
 
 SECRET = b"toy secret of the tests"
+AT_REPLICAS = permissions(REPLICA)
+AT_BROKERS = permissions(
+    Endpoint.of("broker", (BROKER.methods | GROUP_COORDINATOR.methods | TRANSACTION_COORDINATOR.methods).values())
+)
+"""Tokens are guarded as in a real cluster; the endpoints of brokers serve the coordinators' methods, too."""
 Result = TypeVar("Result")
 
 
@@ -62,8 +73,9 @@ class ToyEndpoint:
 class ToyCluster:
     """The cluster, on a thread and loop of its own. A context manager; tests call its methods from their thread."""
 
-    def __init__(self, brokers: int = 1) -> None:
+    def __init__(self, brokers: int = 1, secret: bytes = SECRET) -> None:
         self.runtime = Runtime()
+        self.secret = secret
         self.broker_ids = list(range(brokers))
         self.brokers: dict[int, ToyEndpoint] = {}
         self.silent_brokers: set[int] = set()
@@ -106,7 +118,7 @@ class ToyCluster:
     @property
     def options(self) -> dict[str, Any]:
         """For a client's constructor."""
-        return {"bootstrap": self.bootstrap, "secret": SECRET}
+        return {"bootstrap": self.bootstrap, "secret": self.secret}
 
     def create_topic(
         self, name: str, partitions: int = 1, replication_factor: int | None = None, config: Any = None
@@ -183,8 +195,8 @@ class ToyCluster:
         endpoints = [*self.brokers.values(), *self.replicas.values()]
         await asyncio.gather(*(endpoint.server.close() for endpoint in endpoints))
 
-    async def _listen(self, handler: Callable[[Request], None]) -> ToyEndpoint:
-        server = RpcServer(handler, secret=SECRET)
+    async def _listen(self, handler: Callable[[Request], None], allowed: Permissions = AT_BROKERS) -> ToyEndpoint:
+        server = RpcServer(handler, secret=self.secret, permissions=allowed)
         host, port = await server.start()
         return ToyEndpoint(server, host, port)
 
@@ -200,7 +212,7 @@ class ToyCluster:
             for broker in brokers:
                 replica = ToyReplica(one, broker, own=self._own, compared=self._compared)
                 self.handlers[name, number, broker] = replica
-                self.replicas[name, number, broker] = await self._listen(replica.handle)
+                self.replicas[name, number, broker] = await self._listen(replica.handle, AT_REPLICAS)
         self.topics[name] = (topic_id, dict(config or {}))
         self.version += 1
         return topic_id

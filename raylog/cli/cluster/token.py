@@ -1,0 +1,117 @@
+"""`raylog token`: make a token for a job or another cluster, and show what one grants."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from raylog.cli.options import ENV_TOKEN, Commands, Target, cluster_options
+from raylog.cli.output import moment, show_json, show_table
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class Duration(click.ParamType):
+    """A time with its unit, such as 90s, 30m, 12h or 7d; seconds as a number."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it; a time of 0 is none."""
+        text = str(value).strip()
+        unit_s = UNITS_S.get(text[-1:])
+        number = text[:-1] if unit_s else ""
+        if unit_s is None or not number.isdecimal() or not int(number):
+            self.fail(f"{text!r} is not a time with its unit, such as 90s, 30m, 12h or 7d", param, ctx)
+        return float(int(number) * unit_s)
+
+
+@click.group(cls=Commands)
+def token() -> None:
+    """Make and show tokens: credentials for some topics and a limited time."""
+
+
+@token.command()
+@click.option("--read", "reads", multiple=True, metavar="TOPIC", help="Read this topic; may be repeated.")
+@click.option("--write", "writes", multiple=True, metavar="TOPIC", help="Write to this topic; may be repeated.")
+@click.option(
+    "--transactional-id-prefix",
+    metavar="PREFIX",
+    help="Run transactions whose ids begin so, and commit offsets of the group with exactly that name.",
+)
+@click.option("--group", metavar="GROUP", help="Take part in this consumer group.")
+@click.option("--lifetime", type=Duration(), default="12h", show_default=True, help="How long it holds.")
+@cluster_options
+def create(
+    target: Target,
+    reads: tuple[str, ...],
+    writes: tuple[str, ...],
+    transactional_id_prefix: str | None,
+    group: str | None,
+    lifetime: float,
+) -> None:
+    """Print a token in one line: for `token=` of a client, RAYLOG_TOKEN, or the option raylog.token of Spark.
+
+    It is computed from the secret and stored nowhere. It cannot be revoked alone: `raylog secret change --client` and
+    `finish` end every token.
+    """
+    from raylog.client.admin.admin import Admin
+
+    with Admin(**target.client_arguments()) as admin:
+        line = admin.create_token(
+            read=reads,
+            write=writes,
+            transactional_id_prefix=transactional_id_prefix,
+            group=group,
+            lifetime_s=lifetime,
+        )
+    click.echo(line)
+
+
+@token.command()
+@click.argument("text", metavar="[TOKEN]", default="")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"File with the token; otherwise the variable {ENV_TOKEN}.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(text: str, token_file: Path | None, as_json: bool) -> None:
+    """Show what a token grants, and until when. Whether its key is right, only its cluster knows."""
+    from raylog.client.admin.tokens import describe_token
+
+    text = text or (token_file.read_text(encoding="utf-8") if token_file else os.environ.get(ENV_TOKEN, ""))
+    if not text:
+        raise click.UsageError(f"give a token, --token-file, or set {ENV_TOKEN}")
+    found = describe_token(text)
+    left_s = found.expires_s - time.time()
+    if as_json:
+        show_json(
+            {
+                "expires_s": found.expires_s,
+                "read": list(found.read),
+                "write": list(found.write),
+                "transactional_id_prefix": found.transactional_id_prefix,
+                "group": found.group,
+            }
+        )
+        return
+    state = f"for {_time(left_s)} more" if left_s > 0 else "it has EXPIRED"
+    click.echo(f"Valid until {moment(found.expires_s * 1000)}, {state}.")
+    rows = [
+        *(["read", topic] for topic in found.read),
+        *(["write", topic] for topic in found.write),
+        *([] if found.transactional_id_prefix is None else [["transactions", f"{found.transactional_id_prefix}*"]]),
+        *([] if found.group is None else [["group", found.group]]),
+    ]
+    show_table("", ["right", "on"], rows)
+
+
+def _time(seconds: float) -> str:
+    for unit in ("d", "h", "m"):
+        if seconds >= 2 * UNITS_S[unit]:
+            return f"{seconds / UNITS_S[unit]:.0f} {unit}"
+    return f"{seconds:.0f} s"

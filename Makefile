@@ -1,6 +1,7 @@
 # Every target first installs what it needs into .venv, once.
 #
 #   make demo        run examples/flights: Ray, Raylog and Spark on this machine, nothing else to install
+#   make pipelines   run examples/pipelines: five pipelines on the flights of a year, with Spark and Ray Data
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
 #   make lint        only the checks, without the tests
 #   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
@@ -29,6 +30,7 @@ MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
 PYTEST_ARGS ?=
+PIPELINES_ARGS ?=
 # Processes that run tests side by side: cluster tests wait more than they compute. 0 runs all in one process.
 WORKERS ?= 2
 QUICK ?=
@@ -40,10 +42,13 @@ CHECKED := raylog actors client core protocol rpc spark storage pyspark_raylog t
 
 PACKAGES := raylog actors client core protocol rpc spark storage
 
-.PHONY: demo test lint compiled native ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
+.PHONY: demo pipelines test lint compiled native ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
+
+pipelines: $(VENV)/.installed-demo compiled
+	$(PY) -m examples.pipelines $(PIPELINES_ARGS)
 
 test: lint compiled
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)

@@ -27,7 +27,7 @@ NO_RETENTION_LIMIT = {"retention.ms": -1}
 def main() -> int:
     """Run every step; returns the process's exit code."""
     arguments = _arguments()
-    root = _fresh_directory(arguments.data_dir)
+    root = fresh_directory(arguments.data_dir)
     log = root / LOG
     try:
         with own_lines_only(log) as console:
@@ -88,7 +88,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _fresh_directory(path: Path) -> Path:
+def fresh_directory(path: Path) -> Path:
     """Return an empty directory; only one made by an earlier demo is removed."""
     path = path.absolute()
     if path.exists():

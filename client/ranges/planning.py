@@ -20,8 +20,8 @@ from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.client.reading.read_tokens import token_for
 from raylog.client.runtime import shared
+from raylog.client.task_tokens import token_for
 from raylog.core.errors import (
     InvalidConfig,
     OffsetOutOfRange,

@@ -1,0 +1,47 @@
+"""Tokens for distributed work: each task reads one partition, or writes to some topics, for a limited time.
+
+Used by the drivers of Spark and Ray Data. May touch: the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from raylog.core.errors import InvalidConfig
+from raylog.core.ids import TopicPartition
+from raylog.rpc import Grant, Token, TopicGrant, mint
+from raylog.rpc.auth.tokens import TokenError, ranges_of
+
+
+def token_for(secret: bytes | Token, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> Token:
+    """Make a token that reads this partition from now on for `lifetime_s`; a holder of a token passes on its own."""
+    if isinstance(secret, Token):
+        return secret
+    topic = TopicGrant(topic_id, partition.topic, reads=ranges_of((partition.partition,)))
+    return mint(secret, Grant(_end_of(lifetime_s), (topic,)))
+
+
+def write_token_for(
+    secret: bytes | Token,
+    topic_ids: Mapping[str, str],
+    *,
+    transactional_id_prefix: str | None = None,
+    lifetime_s: float,
+) -> Token:
+    """Make a token that writes to these topics, given with their ids, for `lifetime_s`; a holder passes on its own.
+
+    With a prefix it also runs transactions whose ids begin so. Raises InvalidConfig for more topics than a token can
+    name, about fifteen.
+    """
+    if isinstance(secret, Token):
+        return secret
+    topics = tuple(TopicGrant(topic_id, name, writes=True) for name, topic_id in sorted(topic_ids.items()))
+    try:
+        return mint(secret, Grant(_end_of(lifetime_s), topics, transactional_id_prefix))
+    except TokenError as error:
+        raise InvalidConfig(f"{error} Write to fewer topics in one query.") from None
+
+
+def _end_of(lifetime_s: float) -> int:
+    return int(time.time() + lifetime_s) + 1

@@ -14,6 +14,10 @@ from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.reader import RaylogReader
 from raylog.spark.streaming.stream_reader import RaylogStreamReader
+from raylog.spark.writing.batch_writer import RaylogBatchWriter
+from raylog.spark.writing.columns import check_columns
+from raylog.spark.writing.options import WriteOptions, parse_write_options
+from raylog.spark.writing.stream_writer import RaylogStreamWriter
 
 
 class RaylogDataSource(DataSource):
@@ -48,6 +52,21 @@ class RaylogDataSource(DataSource):
         options = parse_options(self.options, is_stream=True)
         _check_schema(schema, options)
         return RaylogStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> RaylogBatchWriter:
+        """Write once. Raises InvalidConfig for wrong options or columns, and for a mode other than append."""
+        if overwrite:
+            raise InvalidConfig("A topic cannot be overwritten, only appended to: use .mode('append').")
+        return RaylogBatchWriter(self._write_options(schema, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RaylogStreamWriter:
+        """Write micro-batches; in complete mode each has all rows again, as with Kafka's sink. Raises InvalidConfig."""
+        return RaylogStreamWriter(self._write_options(schema, streaming=True))
+
+    def _write_options(self, schema: StructType, *, streaming: bool) -> WriteOptions:
+        options = parse_write_options(self.options, streaming=streaming)
+        check_columns(schema, options.topic)
+        return options
 
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:

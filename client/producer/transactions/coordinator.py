@@ -13,7 +13,7 @@ from raylog.client.cluster.cluster_client import GROUP, TRANSACTION, ClusterClie
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ProducerConfig
-from raylog.client.producer.transactions.state import Identity
+from raylog.client.producer.transactions.state import UNKNOWN, Identity
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 from raylog.core.errors import (
     ClusterAuthorizationFailed,
@@ -64,12 +64,27 @@ class CoordinatorCalls:
         self._cluster = cluster
         self._id = transactional_id
 
-    async def initialize(self, deadline: Deadline, *, keep_prepared: bool) -> tuple[Identity, PreparedTxnState | None]:
-        """Fence the producers that had the id; this one's identity, and the prepared transaction that was kept."""
+    async def initialize(
+        self,
+        deadline: Deadline,
+        *,
+        keep_prepared: bool,
+        sender: Identity | None = None,
+        timeout_ms: int | None = -1,
+    ) -> tuple[Identity, PreparedTxnState | None]:
+        """Fence the producers that had the id; this one's identity, and the prepared transaction that was kept.
+
+        `sender`: only if the id still has this identity, else ProducerFenced. `timeout_ms` of its transactions: None =
+        they never time out; -1 = as configured.
+        """
+        config = self._config
+        if timeout_ms == -1:
+            timeout_ms = None if config.transaction_two_phase_commit_enable else config.transaction_timeout_ms
         request = InitTransactionsRequest(
             self._id,
-            self._config.transaction_timeout_ms,
-            two_phase_commit=self._config.transaction_two_phase_commit_enable,
+            config.transaction_timeout_ms if timeout_ms is None else timeout_ms,
+            *(UNKNOWN if sender is None else sender),
+            two_phase_commit=timeout_ms is None,
             keep_prepared=keep_prepared,
         )
         reply = await self._call(INIT_TRANSACTIONS, request, deadline)

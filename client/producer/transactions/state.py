@@ -74,7 +74,9 @@ class TransactionState:
 
     def __init__(self, transactional_id: str, *, two_phase_commit: bool = False) -> None:
         self.transactional_id = transactional_id
-        self._two_phase_commit = two_phase_commit
+        self.may_prepare = two_phase_commit
+        """Whether the transaction may wait for its outcome: it does not time out, or is taken over by another process
+        before it would."""
         self.status = Status.UNINITIALIZED
         self.identity = UNKNOWN
         self.partitions: set[tuple[str, int]] = set()
@@ -105,7 +107,7 @@ class TransactionState:
     def refusal(self, call: Call) -> RaylogError | None:
         """The error of a call that is not legal now, with the ones that are; None = it is legal."""
         if call in LEGAL[self.status]:
-            if call is Call.PREPARE and not self._two_phase_commit:
+            if call is Call.PREPARE and not self.may_prepare:
                 return InvalidTxnState(
                     "prepare_transaction() needs transaction_two_phase_commit_enable=True: a transaction that is "
                     "prepared must not time out."

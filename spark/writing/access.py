@@ -1,0 +1,77 @@
+"""How tasks reach the cluster: its brokers, and a token that writes to the topics of this write and to no other.
+
+Runs on the driver, once for each batch. May touch: the network, the clock, and Ray when neither option nor environment
+names the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
+from raylog.client.runtime import shared
+from raylog.core.errors import InvalidConfig
+from raylog.spark.writing.options import WriteOptions
+from raylog.spark.writing.task_writer import TaskPlan
+
+PLAN_TIMEOUT_S = 60.0
+TOPICS_OF_A_TOKEN = 12
+"""So many topics with long names fit into a token."""
+
+
+def task_plan(options: WriteOptions, *, job: str | None = None) -> TaskPlan:
+    """What the tasks of a write get.
+
+    Raises NoClusterFound, ConnectionFailed, AuthenticationFailed, UnknownTopicOrPartition, InvalidConfig: before
+    anything is written.
+    """
+    return shared().run(_task_plan(options, job), PLAN_TIMEOUT_S + 5)
+
+
+async def _task_plan(options: WriteOptions, job: str | None) -> TaskPlan:
+    found = await _address(options)
+    hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in found.endpoints)
+    bootstrap = ",".join(f"{host}:{port}" for host, port in hosts)
+    if isinstance(found.secret, bytes):
+        token = await _token(options, bootstrap, found.secret)
+    else:
+        token = options.token or os.environ.get("RAYLOG_TOKEN", "")
+    return TaskPlan(
+        topic=options.topic,
+        bootstrap=bootstrap,
+        token=token,
+        producer=options.producer,
+        exactly_once=options.exactly_once,
+        prefix=options.prefix,
+        takes_over=options.takes_over,
+        job=job,
+    )
+
+
+async def _address(options: WriteOptions) -> ClusterAddress:
+    """Find the cluster; leave the Ray session if this call joined it, as Spark may use this process again."""
+    was_inside = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    try:
+        return await find_cluster(options.bootstrap, options.secret, token=options.token, timeout_s=PLAN_TIMEOUT_S)
+    finally:
+        if not (was_inside or options.bootstrap or os.environ.get(ENV_BOOTSTRAP)) and "ray" in sys.modules:
+            await asyncio.to_thread(sys.modules["ray"].shutdown)
+
+
+async def _token(options: WriteOptions, bootstrap: str, secret: bytes) -> str:
+    async with AsyncAdmin(bootstrap=bootstrap, secret=secret) as admin:
+        topics: Sequence[str] = (options.topic,) if options.topic is not None else options.topics
+        if not topics:
+            topics = await admin.list_topics()
+            if len(topics) > TOPICS_OF_A_TOKEN:
+                raise InvalidConfig(
+                    f"The column 'topic' may name any of {len(topics)} topics, too many for the token of a task: give "
+                    "the option raylog.topics with the names of those that occur, separated by commas."
+                )
+        return await admin.create_token(
+            write=topics, transactional_id_prefix=options.prefix, lifetime_s=options.token_lifetime_s
+        )

@@ -1,0 +1,46 @@
+"""`df.write.format("raylog")`: a job that writes once. Pickled into its tasks, and back to the driver for its end."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from raylog.spark.writing.access import task_plan
+from raylog.spark.writing.driver import abort_batch, commit_batch
+from raylog.spark.writing.options import WriteOptions
+from raylog.spark.writing.task_writer import TaskPlan, Written, write_task
+
+
+class RaylogBatchWriter(DataSourceArrowWriter):
+    """Writes the rows of one job; with exactly-once they become visible together, when all tasks have written."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._job = uuid.uuid4().hex
+        self._plan: TaskPlan | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for the tasks and for the end of the job: without the secret."""
+        if self._plan is None:
+            self._plan = task_plan(self._options, job=self._job)
+        return {"_options": None, "_job": self._job, "_plan": self._plan}
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write one partition; runs in a worker."""
+        return write_task(self._known_plan(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks have written; runs on the driver."""
+        commit_batch(self._known_plan, [each for each in messages if isinstance(each, Written)], None)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A task has failed for good; runs on the driver."""
+        abort_batch(self._known_plan, [each for each in messages if isinstance(each, Written)])
+
+    def _known_plan(self) -> TaskPlan:
+        if self._plan is None:
+            self._plan = task_plan(self._options, job=self._job)
+        return self._plan

@@ -1,0 +1,288 @@
+"""Exactly-once: which transactions of a batch are committed, as pure conversations with the coordinators.
+
+Each task writes in a transaction of its own and leaves it open ("prepared"). The driver takes all of them over, stores
+the decision that the batch is committed, with their names, and commits them. Functions here are generators: they yield
+the requests that may be sent side by side and receive the answers in their order, an error as a value. A shell sends
+them (`task_writer`, `coordinators`); the tests interleave, repeat and cut off these conversations at every request.
+
+What makes it exact:
+
+1. The decision is the commit point. It is written in a transaction of the driver's own id, so a driver that was
+   replaced since it last read the decision cannot store another one (R-FENCE).
+2. Before a decision is stored each of its transactions is taken over under the identity that the task reported, which
+   fails if it was touched since. From then on it never times out, and its producer cannot write (R-TAKE).
+3. An open transaction is aborted only if it was never taken over, which its epochs show; else the drivers are fenced
+   first and the decision is read after that: what it names is committed (R-SETTLE).
+4. A batch that is decided is not decided again: its tasks write nothing, and its commit finishes what was decided.
+
+Pure. The rules are tested in tests/property/spark/writing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from raylog.core.errors import (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    ProducerFenced,
+    RaylogError,
+    TransactionAborted,
+)
+
+DRIVERS_IN_TURN_MAX = 10
+"""How often a commit that was fenced begins again; more would mean that two queries use one prefix."""
+SWEPT_EVERY = 16
+"""Batches after which leftovers are looked for although none is known: those of speculative attempts."""
+
+
+class Identity(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+class Prepared(NamedTuple):
+    """An open transaction with everything in it stored: its id, and the identity that wrote it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+    @property
+    def identity(self) -> Identity:
+        """Of the task's producer."""
+        return Identity(self.producer_id, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The last batch that is committed: whose it is, its number, and its transactions."""
+
+    owner: str
+    batch: int
+    transactions: tuple[Prepared, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """Become the producer of an id. An open transaction is kept. Answer: `Initialised`."""
+
+    transactional_id: str
+    sender: Identity | None = None
+    """If given, only if this is still the producer's identity."""
+    for_good: bool = False
+    """The transaction never times out from now on."""
+
+
+class Initialised(NamedTuple):
+    """The new identity; and the transaction that is open under an earlier one."""
+
+    identity: Identity
+    kept: Prepared | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Become the driver: no other one can store a decision from now on. Answer: the driver's `Identity`."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Commit or abort the open transaction of an id. Answer: the `Identity` for its next one."""
+
+    transactional_id: str
+    identity: Identity
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the last decision. Answer: a `Decision`, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Store a decision, if this driver was not fenced. Answer: None."""
+
+    driver: Identity
+    decision: Decision
+
+
+Request = Init | Fence | End | Read | Store
+Result = TypeVar("Result")
+Talk = Generator[tuple[Request, ...], list[Any], Result]
+FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState)
+"""Another one has the id, or has ended its transaction."""
+
+
+def task_id(prefix: str, partition: int, attempt: int) -> str:
+    """The transactional id of one attempt of one task: the same in each batch, so there are few of them."""
+    return f"{prefix}-{partition}-{attempt}"
+
+
+def driver_id(prefix: str) -> str:
+    """The transactional id under which decisions are stored."""
+    return f"{prefix}-driver"
+
+
+def is_task_id(prefix: str, name: str) -> bool:
+    """Whether this is the transactional id of a task of this query."""
+    return re.fullmatch(re.escape(prefix) + r"-\d+-\d+", name) is not None
+
+
+def begin_task(owner: str, batch: int | None, name: str, *, takes_over: bool) -> Talk[Identity | None]:
+    """What a task does first. The identity to write with; None: its batch is decided, there is nothing to write.
+
+    `batch` None: of a batch job, which has one. `takes_over`: another query that had the prefix is at its end. Raises
+    InvalidTxnState for another query's prefix.
+    """
+    decision = yield from _one(Read())
+    if _is_decided(decision, owner, batch, takes_over):
+        return None
+    return (yield from settle(name))
+
+
+def settle(name: str) -> Talk[Identity]:
+    """End what is open under a task's id, and become its producer (R-SETTLE)."""
+    found = yield from _one(Init(name))
+    if found.kept is None:
+        identity: Identity = found.identity
+        return identity
+    committed = False
+    if not _was_never_taken(found):
+        yield from _one(Fence())
+        decision = yield from _one(Read())
+        committed = decision is not None and found.kept in decision.transactions
+    ended: Identity = yield from _one(End(name, found.identity, committed))
+    return ended
+
+
+def _was_never_taken(found: Initialised) -> bool:
+    """Whether no driver can have decided on the kept transaction, and none will: it is the first to touch it."""
+    kept = found.kept
+    return kept is not None and found.identity == (kept.producer_id, kept.epoch + 1)
+
+
+def commit(owner: str, batch: int | None, prepared: Sequence[Prepared], *, takes_over: bool) -> Talk[bool]:
+    """What the driver does when all tasks have written. True: the batch was decided now; False: it was before.
+
+    Raises TransactionAborted when a task's transaction is not there any more: nothing of the batch is visible then, and
+    it has to be repeated. Raises InvalidTxnState for another query's prefix.
+    """
+    taken: dict[Prepared, Identity] = {each: each.identity for each in prepared}
+    for _ in range(DRIVERS_IN_TURN_MAX):
+        driver = yield from _one(Fence())
+        decision = yield from _one(Read())
+        if _is_decided(decision, owner, batch, takes_over):
+            yield from _settle_all([each.transactional_id for each in (*decision.transactions, *prepared)])
+            return False
+        if decision is not None and decision.owner != owner and decision.transactions:
+            # Of an earlier job with this prefix, which may have died: its decision must not be forgotten.
+            mine = {each.transactional_id for each in prepared}
+            yield from _settle_all(
+                [n for n in (each.transactional_id for each in decision.transactions) if n not in mine]
+            )
+            driver = yield from _one(Fence())
+            if (yield from _one(Read())) != decision:
+                continue
+        yield from _take_over(taken)
+        number = batch if batch is not None else 0 if decision is None else decision.batch + 1
+        answer = (yield (Store(driver, Decision(owner, number, tuple(taken))),))[0]
+        if isinstance(answer, FENCED):
+            continue
+        _raise_if_error(answer)
+        yield from _commit_taken(taken)
+        return True
+    raise InvalidTxnState(
+        "Other drivers have fenced this one again and again: two queries use the same transactionalIdPrefix. Give each "
+        "its own."
+    )
+
+
+def _take_over(taken: dict[Prepared, Identity]) -> Talk[None]:
+    """Become the producer of all transactions, unless one was touched since its task reported it (R-TAKE)."""
+    names = list(taken)
+    answers = yield tuple(Init(each.transactional_id, taken[each], for_good=True) for each in names)
+    for each, answer in zip(names, answers, strict=True):
+        if isinstance(answer, FENCED) or (isinstance(answer, Initialised) and answer.kept != each):
+            raise TransactionAborted(
+                f"The transaction of the task {each.transactional_id!r} was aborted before the batch was committed: it "
+                "timed out (kafka.transaction.timeout.ms), or another attempt took its place. Nothing of the batch is "
+                "visible; restart the query, which repeats it."
+            )
+        _raise_if_error(answer)
+        taken[each] = answer.identity
+
+
+def _commit_taken(taken: dict[Prepared, Identity]) -> Talk[None]:
+    """Commit the transactions of a decision that is stored; those that a late task has touched since, as it does."""
+    names = list(taken)
+    answers = yield tuple(End(each.transactional_id, taken[each], True) for each in names)
+    for each, answer in zip(names, answers, strict=True):
+        if isinstance(answer, FENCED):
+            yield from settle(each.transactional_id)
+        else:
+            _raise_if_error(answer)
+
+
+def abort(prepared: Sequence[Prepared]) -> Talk[None]:
+    """What the driver does when the batch has failed: also after its commit has, which may have decided already."""
+    yield from _settle_all([each.transactional_id for each in prepared])
+
+
+def sweep(prefix: str, open_ids: Sequence[str]) -> Talk[None]:
+    """End all transactions of this query's tasks that are open; of `open_ids` those that are not its own are left."""
+    yield from _settle_all([name for name in open_ids if is_task_id(prefix, name)])
+
+
+def is_sweep_due(batch: int | None, attempts: Sequence[int], decided_now: bool) -> bool:
+    """Whether to look for leftovers behind a commit: after a repeated attempt or batch, and now and then."""
+    return not decided_now or any(attempts) or (batch is not None and batch % SWEPT_EVERY == 0)
+
+
+def _settle_all(names: Sequence[str]) -> Talk[None]:
+    for name in dict.fromkeys(names):
+        try:
+            yield from settle(name)
+        except FENCED:
+            pass  # another one has taken this id in between, and settles it
+
+
+def _is_decided(decision: Decision | None, owner: str, batch: int | None, takes_over: bool) -> bool:
+    """Whether this batch is decided. Raises InvalidTxnState for a batch that cannot be of this query."""
+    if decision is None:
+        return False
+    if batch is None:
+        return decision.owner == owner
+    if decision.owner != owner:
+        if takes_over:
+            return False
+        raise InvalidTxnState(
+            f"The transactionalIdPrefix of this query belongs to another one ({decision.owner}), or to an earlier one "
+            "whose checkpoint was deleted: choose another prefix. To use this one again, delete the consumer group "
+            "with its name."
+        )
+    if batch < decision.batch:
+        raise InvalidTxnState(
+            f"Batch {batch} is repeated although batch {decision.batch} is committed: the checkpoint was taken back, "
+            "or another run of this query goes on. Its records are in the topic already. Begin with a new checkpoint "
+            "and another transactionalIdPrefix."
+        )
+    return batch == decision.batch
+
+
+def _one(request: Request) -> Talk[Any]:
+    answer = (yield (request,))[0]
+    _raise_if_error(answer)
+    return answer
+
+
+def _raise_if_error(answer: object) -> None:
+    if isinstance(answer, RaylogError):
+        raise answer

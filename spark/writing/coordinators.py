@@ -1,0 +1,183 @@
+"""Sends the requests of `commits` to the coordinators: the driver's shell of exactly-once.
+
+The decision is the committed offsets of the group with the prefix's name, for partitions of `__transaction_state`: the
+offset is the batch, and the metadata of all of them together name its transactions. May touch: the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from raylog.client.admin.transactions import TRANSACTIONS_TOPIC, AsyncTransactionAdmin
+from raylog.client.cluster.cluster_client import GROUP, ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.transactions.coordinator import CoordinatorCalls
+from raylog.client.producer.transactions.state import Identity as ProducerIdentity
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
+from raylog.core.errors import InvalidRecord, RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchRequest
+from raylog.spark.writing.commits import (
+    Decision,
+    End,
+    Fence,
+    Identity,
+    Init,
+    Initialised,
+    Prepared,
+    Read,
+    Request,
+    Store,
+    Talk,
+    driver_id,
+    task_id,
+)
+
+METADATA_CHARACTERS = 3_900
+"""Of one partition's committed offset; a group takes 4,096 bytes (offset.metadata.max.bytes)."""
+OPEN = "Ongoing"
+DRIVER_TIMEOUT_MS = 60_000
+"""Of the transaction that stores a decision."""
+Result = TypeVar("Result")
+Answer = Callable[[Request], Awaitable[Any]]
+
+
+class _Row(msgspec.Struct, array_like=True):
+    """A decision as it is stored; transactions as (task, attempt, producer id, epoch)."""
+
+    owner: str
+    batch: int
+    transactions: list[tuple[int, int, int, int]]
+
+
+def decision_texts(decision: Decision) -> list[str]:
+    """A decision as the metadata of one partition after another: number, count, and a part of the text."""
+    rows = []
+    for prepared in decision.transactions:
+        _, partition, attempt = prepared.transactional_id.rsplit("-", 2)
+        rows.append((int(partition), int(attempt), prepared.producer_id, prepared.epoch))
+    text = msgspec.json.encode(_Row(decision.owner, decision.batch, rows)).decode()
+    parts = [text[at : at + METADATA_CHARACTERS] for at in range(0, len(text), METADATA_CHARACTERS)]
+    return [f"{len(parts)}:{part}" for part in parts]
+
+
+def parsed_decision(prefix: str, committed: dict[int, OffsetAndMetadata]) -> Decision | None:
+    """The decision from the committed offsets by partition; None if there is none."""
+    first = committed.get(0)
+    if first is None:
+        return None
+    try:
+        count = int(first.metadata.split(":", 1)[0])
+        # Partitions behind these have the end of an earlier decision that was longer.
+        text = "".join(committed[number].metadata.split(":", 1)[1] for number in range(count))
+        row = msgspec.json.decode(text, type=_Row)
+    except (ValueError, IndexError, KeyError, msgspec.MsgspecError) as error:
+        raise InvalidRecord(
+            f"The group {prefix!r} has committed offsets that are no decision of a write: choose another "
+            "transactionalIdPrefix, which no consumer group has as its name."
+        ) from error
+    names = tuple(Prepared(task_id(prefix, *held[:2]), *held[2:]) for held in row.transactions)
+    return Decision(row.owner, row.batch, names)
+
+
+class Coordinators:
+    """The coordinators of one prefix, with one deadline for all requests."""
+
+    def __init__(self, cluster: ClusterClient, config: ProducerConfig, prefix: str, *, timeout_s: float) -> None:
+        """`config` has the task's transaction timeout."""
+        self._cluster = cluster
+        self._config = config
+        self._prefix = prefix
+        self._deadline = Deadline(timeout_s)
+
+    async def answer(self, request: Request) -> Any:
+        """Send one request; raises RaylogError."""
+        match request:
+            case Init():
+                calls = self._calls(request.transactional_id)
+                sender = None if request.sender is None else ProducerIdentity(*request.sender)
+                identity, kept = await calls.initialize(
+                    self._deadline,
+                    keep_prepared=True,
+                    sender=sender,
+                    timeout_ms=None if request.for_good else self._config.transaction_timeout_ms,
+                )
+                name = request.transactional_id
+                found = None if kept is None else Prepared(name, kept.producer_id, kept.epoch)
+                return Initialised(Identity(*identity), found)
+            case Fence():
+                calls = self._calls(driver_id(self._prefix))
+                fenced, _ = await calls.initialize(self._deadline, keep_prepared=False, timeout_ms=DRIVER_TIMEOUT_MS)
+                return Identity(*fenced)
+            case End():
+                calls = self._calls(request.transactional_id)
+                ended = await calls.end(
+                    ProducerIdentity(*request.identity), self._deadline, committed=request.committed
+                )
+                return Identity(*ended)
+            case Read():
+                return await self._read()
+            case Store():
+                return await self._store(ProducerIdentity(*request.driver), request.decision)
+
+    def _calls(self, name: str) -> CoordinatorCalls:
+        return CoordinatorCalls(self._config, self._cluster, name)
+
+    async def _read(self) -> Decision | None:
+        request = OffsetFetchRequest(self._prefix, None, require_stable=True)
+        rows = await self._cluster.call_coordinator(
+            self._prefix, OFFSET_FETCH, request, timeout_s=self._deadline.left_s, kind=GROUP
+        )
+        committed = {
+            row.partition: OffsetAndMetadata(row.committed_offset, row.committed_metadata)
+            for row in rows
+            if row.topic == TRANSACTIONS_TOPIC and row.committed_offset >= 0
+        }
+        return parsed_decision(self._prefix, committed)
+
+    async def _store(self, driver: ProducerIdentity, decision: Decision) -> None:
+        texts = decision_texts(decision)
+        topic = await self._cluster.topic(TRANSACTIONS_TOPIC, timeout_s=self._deadline.left_s)
+        if len(texts) > len(topic.partitions):
+            raise InvalidRecord(
+                f"A batch of {len(decision.transactions)} tasks has too many transactions to be decided at once: use "
+                "fewer partitions (coalesce) before the write."
+            )
+        calls = self._calls(driver_id(self._prefix))
+        await calls.add_group(driver, self._prefix, self._deadline)
+        offsets = {
+            TopicPartition(TRANSACTIONS_TOPIC, number): OffsetAndMetadata(decision.batch, text)
+            for number, text in enumerate(texts)
+        }
+        await calls.commit_offsets(driver, ConsumerGroupMetadata(self._prefix), offsets, self._deadline)
+        await calls.end(driver, self._deadline, committed=True)
+
+    async def open_ids(self) -> list[str]:
+        """The transactional ids that begin with the prefix and have an open transaction."""
+        admin = AsyncTransactionAdmin()
+        admin.cluster = self._cluster
+        found = await admin.list_transactions([OPEN], prefix=self._prefix, timeout_s=self._deadline.left_s)
+        return [row.transactional_id for row in found]
+
+
+async def hold(talk: Talk[Result], answer: Answer) -> Result:
+    """Send what a conversation of `commits` yields, side by side where it may be, until it ends."""
+
+    async def answered(request: Request) -> Any:
+        try:
+            return await answer(request)
+        except RaylogError as error:
+            return error
+
+    try:
+        requests: Sequence[Request] = next(talk)
+        while True:
+            requests = talk.send(list(await asyncio.gather(*(answered(each) for each in requests))))
+    except StopIteration as end:
+        result: Result = end.value
+        return result

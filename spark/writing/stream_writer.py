@@ -1,0 +1,42 @@
+"""`df.writeStream.format("raylog")`: micro-batches. Spark makes a writer for each batch, and another for its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from raylog.spark.writing.access import task_plan
+from raylog.spark.writing.driver import abort_batch, commit_batch
+from raylog.spark.writing.options import WriteOptions
+from raylog.spark.writing.task_writer import TaskPlan, Written, write_task
+
+
+class RaylogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches; with exactly-once each becomes visible once, however often Spark repeats it."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._plan: TaskPlan | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for the tasks: without the secret."""
+        return {"_options": None, "_plan": self._known_plan()}
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write one partition of a batch; runs in a worker."""
+        return write_task(self._known_plan(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks of a batch have written; runs on the driver, and again if the batch is repeated."""
+        commit_batch(self._known_plan, [each for each in messages if isinstance(each, Written)], batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """A batch has failed; runs on the driver."""
+        abort_batch(self._known_plan, [each for each in messages if isinstance(each, Written)])
+
+    def _known_plan(self) -> TaskPlan:
+        if self._plan is None:
+            self._plan = task_plan(self._options)
+        return self._plan

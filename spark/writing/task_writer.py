@@ -1,0 +1,209 @@
+"""What a task does: send its Arrow batches, and see them stored before it returns.
+
+At-least-once: through a producer that the Python worker keeps for its next task. Exactly-once: in a transaction of this
+attempt, which stays open for the driver. May touch: the network, the clock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from raylog.client.cluster.discovery import read_token
+from raylog.client.producer.columns import SentBatch
+from raylog.client.producer.producer import Producer
+from raylog.client.runtime import shared
+from raylog.client.types import PreparedTxnState
+from raylog.core.errors import ClientClosed
+from raylog.spark.writing.columns import split
+from raylog.spark.writing.commits import End, Identity, Init, Initialised, Prepared, Request, begin_task, task_id
+from raylog.spark.writing.coordinators import Coordinators, hold
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""What Spark gives the tasks of a stream, as local properties."""
+COORDINATORS_TIMEOUT_S = 60.0
+"""How long a task waits for coordinators at its begin, and at its end."""
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """All that a task needs; pickled into it."""
+
+    topic: str | None
+    bootstrap: str
+    token: str = field(repr=False)
+    """Writes to the topics of this write, and uses its transactional ids."""
+    producer: dict[str, Any]
+    """Keyword arguments of its producer, without address and secret."""
+    exactly_once: bool = False
+    prefix: str | None = None
+    """Begins the transactional ids; None: at-least-once."""
+    takes_over: bool = False
+    """Whether another query that had the prefix is at its end."""
+    job: str | None = None
+    """Of a batch job, which decides once; None: of a stream, which decides batch by batch."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task reports to the driver."""
+
+    records: int
+    prefix: str | None = None
+    owner: str | None = None
+    """Of an exactly-once write: the query, or the job."""
+    attempt: int = 0
+    prepared: Prepared | None = None
+    """The open transaction; None: nothing was written in it."""
+
+
+def write_task(plan: TaskPlan, batches: Iterable[Any]) -> Written:
+    """Write all batches; what is returned is stored. Raises RaylogError's family."""
+    if plan.exactly_once:
+        return _in_transaction(plan, batches)
+    with _kept_producer(plan) as producer:
+        return Written(_send(producer, plan.topic, batches))
+
+
+def _send(producer: Producer, topic: str | None, batches: Iterable[Any]) -> int:
+    """Send everything, and wait until it is stored; how many records. Raises the first error of a record."""
+    records = 0
+    under_way: deque[SentBatch] = deque()
+    for batch in batches:
+        for rows in split(batch, topic, int(time.time() * 1000)):
+            sent = producer.send_arrow(rows.topic, rows.columns, rows.partitions)
+            records += len(sent)
+            under_way.append(sent)
+        while under_way and under_way[0].done():
+            under_way.popleft().result(0)
+    for sent in under_way:  # each has a deadline of its own: delivery_timeout_ms
+        sent.result()
+    return records
+
+
+# At least once
+
+_kept: dict[str, tuple[int, Producer]] = {}
+"""Producers of this worker by address, grant and settings, each with the end of its token in seconds since 1970."""
+
+
+@contextmanager
+def _kept_producer(plan: TaskPlan) -> Iterator[Producer]:
+    """The worker's producer for this plan; one whose task has failed, or whose token ends sooner, is closed."""
+    grant = read_token(plan.token).grant
+    name = repr((plan.bootstrap, grant.topics, sorted(plan.producer.items())))
+    expires_s, producer = _kept.pop(name, (0, None))
+    if producer is not None and 2 * (expires_s - time.time()) < grant.expires_s - time.time():
+        producer.close(CLOSE_TIMEOUT_S)
+        producer = None
+    if producer is None:
+        expires_s = grant.expires_s
+        producer = Producer(**plan.producer, bootstrap=plan.bootstrap, token=plan.token)
+    try:
+        yield producer
+    except BaseException:  # whatever ended the task: records of it may still be under way
+        producer.close(0.0)
+        raise
+    _kept[name] = (expires_s, producer)
+
+
+def close_kept() -> None:
+    """Close the producers that this worker keeps."""
+    while _kept:
+        _, (_, producer) = _kept.popitem()
+        try:
+            producer.close(CLOSE_TIMEOUT_S)
+        except (ClientClosed, RuntimeError):
+            pass  # of the parent of a forked worker, or its thread has ended with the process
+
+
+atexit.register(close_kept)
+
+
+# Exactly once
+
+
+def _in_transaction(plan: TaskPlan, batches: Iterable[Any]) -> Written:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("Spark runs this without a task, so the transaction would have no name.")
+    owner, batch = plan.job, None
+    if owner is None:
+        query, number = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query is None or number is None:
+            raise RuntimeError("Spark does not give its tasks the query and the batch, which exactly-once needs.")
+        owner, batch = query, int(number)
+    prefix = plan.prefix or ""
+    attempt = context.attemptNumber()
+    name = task_id(prefix, context.partitionId(), attempt)
+    producer = Producer(**plan.producer, bootstrap=plan.bootstrap, token=plan.token, transactional_id=name)
+    try:
+        own = OwnTransaction(producer, prefix)
+        if not own.begin(owner, batch, takes_over=plan.takes_over):
+            _drain(batches)
+            return Written(0, prefix, owner, attempt)
+        records = _send(producer, plan.topic, batches)
+        return Written(records, prefix, owner, attempt, own.leave_open())
+    finally:
+        producer.close(CLOSE_TIMEOUT_S)  # aborts what was not left open
+
+
+def _drain(batches: Iterable[Any]) -> None:
+    """Spark expects its rows to be read."""
+    for _ in batches:
+        pass
+
+
+class OwnTransaction:
+    """The transaction of this attempt: its id is in the hands of a producer, other requests go to coordinators."""
+
+    def __init__(self, producer: Producer, prefix: str) -> None:
+        self._producer = producer
+        self._manager = producer._engine.transactions
+        self._prefix = prefix
+        self._kept: PreparedTxnState | None = None
+
+    def begin(self, owner: str, batch: int | None, *, takes_over: bool) -> bool:
+        """End what an earlier attempt left, and begin; False if the batch is decided. Raises InvalidTxnState."""
+        name = self._manager.state.transactional_id
+        runtime = shared()
+        if runtime.run(hold(begin_task(owner, batch, name, takes_over=takes_over), self._answer)) is None:
+            return False
+        self._producer.begin_transaction()
+        return True
+
+    def leave_open(self) -> Prepared | None:
+        """Have everything stored, and leave the outcome to the driver."""
+        state = self._manager.state
+        state.may_prepare = True  # the driver takes it over, or it times out and the batch is repeated
+        prepared = self._producer.prepare_transaction(COORDINATORS_TIMEOUT_S)
+        if prepared.producer_id < 0:
+            return None
+        return Prepared(state.transactional_id, prepared.producer_id, prepared.epoch)
+
+    async def _answer(self, request: Request) -> Any:
+        manager = self._manager
+        match request:
+            case Init():
+                self._kept = await manager.initialize(keep_prepared=True, timeout_s=COORDINATORS_TIMEOUT_S)
+                name = manager.state.transactional_id
+                kept = None if self._kept is None else Prepared(name, self._kept.producer_id, self._kept.epoch)
+                return Initialised(Identity(*manager.identity), kept)
+            case End():
+                known = self._kept if request.committed else None
+                await manager.complete(known or PreparedTxnState(), COORDINATORS_TIMEOUT_S)
+                return Identity(*manager.identity)
+            case _:
+                cluster, config = self._producer._engine.cluster, self._producer.config
+                return await Coordinators(cluster, config, self._prefix, timeout_s=COORDINATORS_TIMEOUT_S).answer(
+                    request
+                )

@@ -1,0 +1,82 @@
+"""`df.write` and `df.writeStream` with `format("raylog")`: a local Spark, its own workers, a whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.whole_cluster import WholeCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
+    """One broker; each test has topics of its own."""
+    with WholeCluster(tmp_path_factory.mktemp("whole")) as running:
+        yield running
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, tasks).selectExpr("cast(id as string) as value")
+
+
+def expected(count: int) -> list[bytes]:
+    return sorted(str(number).encode() for number in range(count))
+
+
+def test_a_batch_is_appended(spark: SparkSession, whole: WholeCluster) -> None:
+    whole.create_topic("appended", 3)
+    frame = spark.range(0, 5000, 1, 2).selectExpr(
+        "cast(id as string) as value",
+        "cast(id % 7 as string) as key",
+        "array(struct('h' as key, cast('v' as binary) as value)) as headers",
+        "timestamp_millis(1000 + id) as timestamp",
+    )
+    frame.write.format("raylog").options(**whole.spark_options, topic="appended").mode("append").save()
+    assert whole.values("appended", 3) == expected(5000)
+    rows = (
+        spark.read.format("raylog").options(**whole.spark_options, subscribe="appended", includeHeaders="true").load()
+    )
+    found = rows.selectExpr(
+        "count(*)",
+        "count(distinct key, partition)",
+        "min(unix_millis(timestamp))",
+        "max(unix_millis(timestamp))",
+        "max(headers[0].key)",
+    )
+    assert tuple(found.collect()[0]) == (5000, 7, 1000, 5999, "h")
+
+
+def test_exactly_once_batch(spark: SparkSession, whole: WholeCluster) -> None:
+    whole.create_topic("batch-once", 2)
+    given: dict[str, Any] = {**whole.spark_options, "topic": "batch-once", "deliveryGuarantee": "exactly-once"}
+    numbers(spark, 3000).write.format("raylog").options(**given).mode("append").save()
+    assert whole.values("batch-once", 2) == expected(3000)
+
+
+def test_exactly_once_stream(spark: SparkSession, whole: WholeCluster, tmp_path: Path) -> None:
+    whole.create_topic("stream-in", 1)
+    whole.create_topic("stream-once", 2)
+    source = str(tmp_path / "source")
+    numbers(spark, 1000).write.text(source)
+    query = (
+        spark.readStream.schema("value string")
+        .text(source)
+        .writeStream.format("raylog")
+        .options(**whole.spark_options, topic="stream-once", deliveryGuarantee="exactly-once")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert whole.values("stream-once", 2) == expected(1000)

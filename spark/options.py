@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from raylog.client.cluster.discovery import parse_secret, read_token
 from raylog.client.config import WHERE, ConsumerConfig, kafka_name, keys_of, load
 from raylog.client.ranges.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
 from raylog.client.ranges.planning import RangesWanted
 from raylog.client.ranges.reading import RangeReading
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.rpc import Token
 from raylog.spark.streaming.admission import DEFAULT_MAX_TRIGGER_DELAY, Limits, parse_duration_ms
 
 WHAT = ("subscribe", "assign", "subscribePattern")
@@ -22,8 +24,8 @@ READ = (
     *WHAT,
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders"),
-    *("raylog.bootstrap", "raylog.secret", "raylog.tokenLifetimeMs"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns"),
+    *("raylog.bootstrap", "raylog.secret", "raylog.token", "raylog.tokenLifetimeMs"),
     *("kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs"),
 )
 LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -50,6 +52,7 @@ FETCH_BYTES = "kafka.max.partition.fetch.bytes"
 PATTERN_HINT = "subscribePattern is a regular expression in Python's spelling that must match whole names"
 
 
+HEADERS = "headers"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """Kafka's columns, in its order; `headers` follows when they are included."""
 
@@ -110,6 +113,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         raise InvalidConfig(did_you_mean("value of startingOffsetsByTimestampStrategy", strategy, ("error", "latest")))
     consumer = _consumer(texts)
     fail_on_data_loss = texts.truth("failOnDataLoss", True)
+    min_partitions, max_records = texts.number("minPartitions", 1), texts.number("maxRecordsPerPartition", 1)
     wanted = RangesWanted(
         topics=topics,
         assigned=assigned,
@@ -117,11 +121,13 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         start=_edge(texts, "starting", "latest" if is_stream else "earliest", illegal=None if is_stream else LATEST),
         end=_edge(texts, "ending", "latest", illegal=EARLIEST),
         latest_without_match=strategy == "latest",
-        min_partitions=texts.number("minPartitions", 1),
-        max_records_per_partition=texts.number("maxRecordsPerPartition", 1),
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records,
+        # Either option cuts as in Kafka's source; minPartitions=1 is one task for each partition.
+        cuts_by_size=min_partitions is None and max_records is None,
         fail_on_data_loss=fail_on_data_loss,
         bootstrap=_one_bootstrap(texts),
-        secret=texts.text("raylog.secret"),
+        secret=_credentials(texts),
         token_lifetime_s=(texts.number("raylog.tokenLifetimeMs", 1_000) or 43_200_000) / 1000,
         consumer=consumer,
     )
@@ -133,13 +139,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         check_crcs=consumer.check_crcs,
         short_circuit_reads=consumer.short_circuit_reads,
     )
-    include_headers = texts.truth("includeHeaders", False)
-    return ReadOptions(
-        wanted=wanted,
-        reading=reading,
-        columns=(*COLUMNS, "headers") if include_headers else COLUMNS,
-        limits=_limits(texts),
-    )
+    return ReadOptions(wanted=wanted, reading=reading, columns=_columns(texts), limits=_limits(texts))
 
 
 def canonical(given: Mapping[str, str]) -> dict[str, str]:
@@ -210,6 +210,40 @@ def _limits(texts: _Texts) -> Limits:
         )
     delay = texts.text("maxTriggerDelay") or DEFAULT_MAX_TRIGGER_DELAY
     return Limits(max_offsets=most, min_offsets=least, max_delay_ms=parse_duration_ms("maxTriggerDelay", delay))
+
+
+def _columns(texts: _Texts) -> tuple[str, ...]:
+    """The columns to make, in Kafka's order whatever the order of their names."""
+    include_headers = texts.truth("includeHeaders", False)
+    text = texts.text("columns")
+    if text is None:
+        return (*COLUMNS, HEADERS) if include_headers else COLUMNS
+    spelling = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    names = _unique(part.strip().lower() for part in text.split(","))
+    for name in names:
+        if name not in spelling:
+            raise InvalidConfig(did_you_mean("column in the option columns", name, (*COLUMNS, HEADERS)))
+    if not names:
+        raise InvalidConfig(f"columns must name at least one of {', '.join((*COLUMNS, HEADERS))}.")
+    if "includeHeaders" in texts and include_headers != (HEADERS in names):
+        raise InvalidConfig(
+            f"includeHeaders={str(include_headers).lower()} contradicts columns={text}: leave includeHeaders out, "
+            "columns alone says whether headers are read."
+        )
+    return tuple(name for small, name in spelling.items() if small in names)
+
+
+def _credentials(texts: _Texts) -> str | Token | None:
+    secret, token = texts.text("raylog.secret"), texts.text("raylog.token")
+    if secret is not None and token is not None:
+        raise InvalidConfig(
+            "raylog.secret and raylog.token are both given: leave one out; a token is enough where it reads the topics."
+        )
+    if token is not None:
+        return read_token(token)
+    if secret is not None:
+        parse_secret(secret)
+    return secret
 
 
 def _one_bootstrap(texts: _Texts) -> str | None:

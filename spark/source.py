@@ -73,6 +73,6 @@ def _check_schema(schema: StructType, options: ReadOptions) -> None:
     fixed = row_schema(options.columns)
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in fixed]:
         raise InvalidConfig(
-            f"The columns of format('raylog') are fixed ({fixed.simpleString()}): leave .schema(...) out, and "
-            "select or cast afterwards."
+            f"The columns of format('raylog') are fixed ({fixed.simpleString()}): leave .schema(...) out, "
+            "choose with the option columns, and cast afterwards."
         )

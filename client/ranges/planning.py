@@ -16,6 +16,7 @@ from typing import TypeVar
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.config import ConsumerConfig
+from raylog.client.ranges.cutting import cut, sample
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.reading.isolation import LEVELS
@@ -58,6 +59,8 @@ class RangesWanted:
     """Cut the largest ranges further until there are so many; None: do not."""
     max_records_per_partition: int | None = None
     """Offsets of one range at most; None: no bound."""
+    cuts_by_size: bool = False
+    """Cut ranges of more than 128 MB or a million records (see cutting.py); the two numbers above do not count then."""
     fail_on_data_loss: bool = True
     """Offsets that do not exist are an error; without, the read begins or ends at the nearest that exists."""
     bootstrap: str | None = None
@@ -97,13 +100,14 @@ async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClien
             await find_cluster(wanted.bootstrap, wanted.secret, timeout_s=timeout_s), wanted, timeout_s
         )
     global _remembered
+    token = wanted.secret if isinstance(wanted.secret, Token) else None
     if _remembered is not None:
         try:
-            return await _connected(_remembered, wanted, 5.0)
+            return await _connected(replace(_remembered, secret=token or _remembered.secret), wanted, 5.0)
         except RaylogError:
             _remembered = None  # the cluster of an earlier query has moved or stopped: look it up again
     _remembered = await _address_from_ray(timeout_s)
-    return await _connected(_remembered, wanted, timeout_s)
+    return await _connected(replace(_remembered, secret=token or _remembered.secret), wanted, timeout_s)
 
 
 async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: float) -> ClusterClient:
@@ -183,6 +187,8 @@ class _Planner:
         self._wanted.end.check_names(partitions)
         kept = [partition for partition in partitions if self._narrowing.keeps(partition.topic, partition.partition)]
         whole = [found for found in await _gathered(self._range(item) for item in kept) if found.start < found.end]
+        if self._wanted.cuts_by_size:
+            return cut(whole, await sample(whole))
         pieces = split_ranges(
             [(item.start, item.end) for item in whole],
             min_partitions=self._wanted.min_partitions,

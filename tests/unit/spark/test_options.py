@@ -6,6 +6,9 @@ import pytest
 
 from raylog.core.errors import InvalidConfig
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.rpc import Grant, TopicGrant, mint
+from raylog.rpc.auth.token_text import token_text
+from raylog.rpc.auth.tokens import ranges_of
 from raylog.spark.options import COLUMNS, ReadOptions, parse_options
 
 
@@ -138,6 +141,39 @@ def test_a_pattern_must_be_a_regular_expression() -> None:
 
 
 def test_options_travel_to_the_workers_and_never_show_the_secret() -> None:
-    found = parsed(**{"raylog.secret": "c0ffee", "raylog.bootstrap": "h:1"})
+    found = parsed(**{"raylog.secret": "c0ffee" * 6, "raylog.bootstrap": "h:1"})
     assert pickle.loads(pickle.dumps(found)) == found
     assert "c0ffee" not in repr(found)
+
+
+def test_columns_are_chosen_by_name_and_come_in_kafkas_order() -> None:
+    assert parsed(columns=" offset, VALUE,offset").columns == ("value", "offset")
+    assert parsed(columns="timestamptype,headers").columns == ("timestampType", "headers")
+    assert parsed(columns="headers", includeHeaders="true").columns == ("headers",)
+
+
+def test_columns_that_do_not_exist_or_contradict_are_refused() -> None:
+    assert "did you mean 'value'" in refusal({"subscribe": "a", "columns": "valeu"})
+    assert "at least one of key, value" in refusal({"subscribe": "a", "columns": " ,"})
+    given = {"subscribe": "a", "columns": "value", "includeHeaders": "true"}
+    assert "includeHeaders=true contradicts columns=value" in refusal(given)
+    assert "leave includeHeaders out" in refusal({**given, "columns": "headers", "includeHeaders": "false"})
+
+
+def test_a_token_stands_beside_a_secret_but_not_with_it() -> None:
+    token = mint(bytes(32), Grant(2**31, (TopicGrant("id", "orders", reads=ranges_of((0,))),)))
+    found = parsed(**{"raylog.token": token_text(token)})
+    assert found.wanted.secret == token
+    assert token_text(token) not in repr(found)
+    both = {"subscribe": "a", "raylog.token": token_text(token), "raylog.secret": "00" * 16}
+    assert "raylog.secret and raylog.token are both given" in refusal(both)
+    assert "give it as token" in refusal({"subscribe": "a", "raylog.secret": token_text(token)})
+    for wrong in ("", "xyz", token_text(token)[:-4]):
+        assert "token" in refusal({"subscribe": "a", "raylog.token": wrong})
+    assert "hexadecimal" in refusal({"subscribe": "a", "raylog.secret": "my secret"})
+
+
+def test_large_partitions_are_cut_by_size_unless_an_option_cuts_them() -> None:
+    assert parsed().wanted.cuts_by_size
+    assert not parsed(minPartitions="1").wanted.cuts_by_size
+    assert not parsed(maxRecordsPerPartition="10").wanted.cuts_by_size

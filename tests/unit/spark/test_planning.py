@@ -6,6 +6,7 @@ import time
 import pytest
 from pyspark import cloudpickle
 
+from raylog.client.ranges import cutting
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.core.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.rpc import Token, TopicGrant
@@ -146,3 +147,23 @@ def test_what_the_query_cannot_match_is_not_planned(cluster: ToyCluster) -> None
 def test_a_wrong_secret_fails_at_once(cluster: ToyCluster) -> None:
     with pytest.raises(AuthenticationFailed):
         plan(options(cluster, subscribe="orders", **{"raylog.secret": "00" * 16}))
+
+
+def test_a_large_partition_is_several_tasks_without_an_option(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "TASK_BYTES", 600)
+    monkeypatch.setattr(cutting, "_SMALL", 10)
+    found = plan(options(cluster, subscribe="orders"))
+    assert len(found) > 4
+    assert max(item.end - item.start for item in found) - min(item.end - item.start for item in found) <= 10
+    offsets = [(item.partition, offset) for item in found for offset in range(item.start, item.end)]
+    assert offsets == [(0, offset) for offset in range(100)] + [(1, offset) for offset in range(50)]
+    assert len(plan(options(cluster, subscribe="orders", minPartitions=1))) == 2
+
+
+def test_records_of_a_task_follow_from_their_size() -> None:
+    assert cutting.records_of_a_task(100.0) == cutting.TASK_RECORDS_MAX
+    assert cutting.records_of_a_task(1024.0) == 131_072
+    assert cutting.records_of_a_task(1 << 30) == 1
+    assert cutting.records_of_a_task(None) == cutting.TASK_RECORDS_MAX

@@ -1,0 +1,71 @@
+"""How large partitions are cut into tasks unless a reader says it: by bytes, as Spark cuts files.
+
+The size of a record is taken from the first batch of the largest ranges. Used by planning.py. May touch: the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from raylog.client.ranges.offsets import split_ranges
+from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
+from raylog.core.errors import RaylogError
+
+logger = logging.getLogger(__name__)
+
+TASK_BYTES = 128 << 20
+"""Stored bytes of one task, as spark.sql.files.maxPartitionBytes has it."""
+TASK_RECORDS_MAX = 1_000_000
+"""Records of one task at most: a core of Spark takes about two seconds for so many."""
+_SAMPLED = 4
+"""Ranges of a topic whose first batch is looked at."""
+_SAMPLE_TIMEOUT_S = 5.0
+_SMALL = 128
+"""Ranges of fewer records are not cut by size."""
+
+
+def records_of_a_task(bytes_per_record: float | None) -> int:
+    """How many records of this size one task reads; None: the size is not known."""
+    if not bytes_per_record:
+        return TASK_RECORDS_MAX
+    return max(1, min(TASK_RECORDS_MAX, int(TASK_BYTES / bytes_per_record)))
+
+
+def cut(whole: Sequence[PartitionRange], bytes_per_record: dict[str, float]) -> list[PartitionRange]:
+    """The ranges in pieces of at most TASK_BYTES and TASK_RECORDS_MAX; `bytes_per_record` is that of each topic."""
+    return [
+        replace(item, start=start, end=end)
+        for item in whole
+        for _, start, end in split_ranges(
+            [(item.start, item.end)], max_records=records_of_a_task(bytes_per_record.get(item.topic))
+        )
+    ]
+
+
+async def sample(whole: Sequence[PartitionRange]) -> dict[str, float]:
+    """Stored bytes of a record of each topic, from the first batches of its largest ranges."""
+    chosen: list[PartitionRange] = []
+    for topic in dict.fromkeys(item.topic for item in whole):
+        own = [item for item in whole if item.topic == topic and item.end - item.start > _SMALL]
+        chosen += sorted(own, key=lambda item: item.start - item.end)[:_SAMPLED]
+    sizes: dict[str, tuple[int, int]] = {}
+    for item, (size, records) in zip(chosen, await asyncio.gather(*map(_first_batch, chosen)), strict=True):
+        before = sizes.get(item.topic, (0, 0))
+        sizes[item.topic] = before[0] + size, before[1] + records
+    return {topic: size / records for topic, (size, records) in sizes.items() if records}
+
+
+async def _first_batch(item: PartitionRange) -> tuple[int, int]:
+    """Bytes and offsets of the first batch of a range; zeros where it cannot be read: the task will say why."""
+    fetcher = RangeFetcher(item, max_bytes=1, stall_timeout_s=_SAMPLE_TIMEOUT_S)
+    try:
+        batches = await fetcher.next() or []
+    except RaylogError as error:
+        logger.info("The size of the records of %s is not known: %s", item.topic_partition, error)
+        return 0, 0
+    finally:
+        await fetcher.close()
+    return sum(each.header.size for each in batches), sum(each.header.last_offset_delta + 1 for each in batches)

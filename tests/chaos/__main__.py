@@ -1,7 +1,7 @@
 """The command behind ``make chaos``: injure clusters under load, and judge what their clients saw.
 
-Four parts, each in a process of its own: the processes of one Ray node, whole Ray nodes, the network between nodes,
-and copies in transactions on one Ray node.
+Five parts, each in a process of its own: the processes of one Ray node, whole Ray nodes, the network between nodes,
+copies in transactions on one Ray node, and copies by a streaming query of Spark.
 Exits with 0 only when every part that could run PASSED. A part that did not pass is kept, with its history, the
 processes' logs and the data.
 """
@@ -22,7 +22,7 @@ from tests.chaos.arena import PARTS, LeftOut
 from tests.chaos.evidence.checker import Verdict
 from tests.chaos.evidence.report import as_plain, summary, table
 
-SHARES: Final = {"processes": 0.4, "nodes": 0.2, "network": 0.2, "copies": 0.2}
+SHARES: Final = {"processes": 0.3, "nodes": 0.15, "network": 0.15, "copies": 0.2, "spark": 0.2}
 """Relative to the minutes. A node takes longer to return, so its part has fewer faults in its time."""
 END_S: Final = 60.0
 
@@ -84,10 +84,12 @@ def _wait(command: list[str]) -> int:
 def _one_part(options: argparse.Namespace, given: list[str]) -> int:
     from tests.chaos.copies.run import CopiesRun
     from tests.chaos.run import Options, Run, run  # Ray reads its environment when it is imported
+    from tests.chaos.spark.run import SparkRun
 
+    kinds = {"copies": CopiesRun, "spark": SparkRun}
     try:
         result = run(
-            CopiesRun if options.only == "copies" else Run,
+            kinds.get(options.only, Run),
             Options(
                 part=options.only,
                 minutes=options.minutes,
@@ -100,6 +102,7 @@ def _one_part(options: argparse.Namespace, given: list[str]) -> int:
                 each_once=options.each_once,
                 storm=options.storm,
                 table=options.table,
+                at_least_once=options.at_least_once,
                 out=options.out,
                 keep=options.keep,
             ),
@@ -141,6 +144,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--each-once", action="store_true", help="each kind once in the order given, and no longer")
     parser.add_argument("--storm", action="store_true", help="do not wait until all is whole between two faults")
     parser.add_argument("--table", action="store_true", help="also write to a compacted topic, and judge it")
+    parser.add_argument("--at-least-once", action="store_true", help="a control of the part spark: repeats are found")
     parser.add_argument("--json", type=Path, help="also write the report there")
     parser.add_argument("--out", type=Path, help="folder for what a failed run leaves (default: a temporary one)")
     parser.add_argument("--keep", action="store_true", help="keep it also when the run passed")
@@ -168,6 +172,10 @@ def known_faults(part: str | None) -> tuple[str, ...]:
         from tests.chaos.copies.strikes import COPIES_FAULTS
 
         return COPIES_FAULTS
+    if part == "spark":
+        from tests.chaos.spark.strikes import SPARK_FAULTS
+
+        return SPARK_FAULTS
     if part == "network":
         from tests.chaos.injuries.network import NETWORK_FAULTS
 

@@ -58,6 +58,12 @@ class RayActors:
             raise NoTarget("the cluster does not run")
         return self._cluster.secret()
 
+    def bootstrap(self) -> str:
+        """Return the addresses of the brokers that are online."""
+        if self._cluster is None:
+            raise NoTarget("the cluster does not run")
+        return self._cluster.bootstrap()
+
     def release(self) -> None:
         """Continue every paused process."""
         for pid in list(self._paused):

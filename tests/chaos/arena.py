@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
 CLUSTER_CONFIG: Final = {"default.replication.factor": 3, "group.initial.rebalance.delay.ms": 100}
-PARTS: Final = ("processes", "nodes", "network", "copies")
+PARTS: Final = ("processes", "nodes", "network", "copies", "spark")
 
 
 class NoTarget(Exception):

@@ -62,6 +62,8 @@ class Options:
     """Also write to a compacted topic, whose replicas clean it all the time, and judge what is left of it."""
     storm: bool = False
     """Do not wait for the cluster to be whole between two faults."""
+    at_least_once: bool = False
+    """Let the streaming query write at-least-once: a control, which has to find repeated records."""
     out: Path | None = None
     """Where a failed run is stored; default: a new temporary folder."""
     keep: bool = False

@@ -32,11 +32,12 @@ class CopiesRun(Run):
         """Make the folder; nothing is started yet. Raises :class:`LeftOut` where this part cannot run."""
         super().__init__(options)
         self._workers: list[Any] = []
+        self._workload: CopiesWorkload
 
     def _load_and_injure(self) -> Result:
         options = self._options
         self._arena.start()
-        self._arena.faults = faults_of(self._arena)  # type: ignore[arg-type]  # this part's arena is one in Ray
+        self._prepare_faults()
         with raylog.Admin(**self._arena.clients()) as admin:
             for topic in (SOURCE, RESULTS):
                 admin.create_topic(
@@ -46,7 +47,7 @@ class CopiesRun(Run):
                     config={"segment.bytes": 262_144},
                     timeout_s=START_S,
                 )
-        workload = CopiesWorkload(
+        workload = self._workload = CopiesWorkload(
             self._history,
             seed=options.seed,
             partitions=options.partitions,
@@ -55,8 +56,8 @@ class CopiesRun(Run):
         )
         nemesis = Nemesis(self._history, self._arena)
         workload.start()
-        self._start_workers()
         try:
+            self._start_workers()
             self._injure(nemesis)
         finally:
             nemesis.close()
@@ -78,6 +79,9 @@ class CopiesRun(Run):
         return self._verdict(workload, inputs, results)
 
     # Workers
+
+    def _prepare_faults(self) -> None:
+        self._arena.faults = faults_of(self._arena)  # type: ignore[arg-type]  # this part's arena is one in Ray
 
     def _start_workers(self) -> None:
         import ray
@@ -149,12 +153,18 @@ class CopiesRun(Run):
                     return f"the copiers are at {found} of {wanted} of partition {place.partition}"
         return ""
 
+    def _anomalies(self, inputs: Records, results: Records) -> list[Anomaly]:
+        """What else is wrong with the results; nothing in this part."""
+        return []
+
     def _verdict(self, workload: CopiesWorkload, inputs: Records, results: Records) -> Result:
         self._phase = "judging"
         analysis = Analysis()
         violations = [*workload.violations, *find_anomalies(workload.ledger, inputs, results)]
         for violation in violations:
             analysis.add(Anomaly(violation.rule, violation.claim))
+        for anomaly in self._anomalies(inputs, results):
+            analysis.add(anomaly)
         if not self._hangs and workload.read != results:
             analysis.add(Anomaly("other results", "the reader got other results than those that are there at the end"))
         for error in workload.errors:

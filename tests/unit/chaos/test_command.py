@@ -38,12 +38,12 @@ def test_the_parts_share_the_time_and_one_that_cannot_run_does_not_count(
     monkeypatch.setattr(command, "_wait", run)
     report = tmp_path / "report.json"
     assert command.main(["--minutes", "10", "--seed", "7", "--json", str(report)]) == 0
-    assert minutes == {"processes": 4.0, "nodes": 2.0, "network": 2.0, "copies": 2.0}
+    assert minutes == {"processes": 3.0, "nodes": 1.5, "network": 1.5, "copies": 2.0, "spark": 2.0}
     output = capsys.readouterr().out
-    for words in ("processes 4.0 min", "left out: no root", "3 records acknowledged", "3 faults of 3 kinds", "PASSED"):
+    for words in ("processes 3.0 min", "left out: no root", "4 records acknowledged", "4 faults of 4 kinds", "PASSED"):
         assert words in output
     found = json.loads(report.read_text())
-    assert (found["verdict"], found["seed"], len(found["parts"])) == ("PASSED", 7, 4)
+    assert (found["verdict"], found["seed"], len(found["parts"])) == ("PASSED", 7, 5)
 
 
 def test_a_part_that_ends_without_a_report_is_not_a_success(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,13 +46,16 @@ def _together(ranges: tuple[range, ...]) -> Container[int]:
     return ranges[0] if len(ranges) == 1 else _Ranges(ranges)
 
 
-class _Ranges(tuple[range, ...]):
+class _Ranges:
     """Partitions in several ranges."""
 
-    __slots__ = ()
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: tuple[range, ...]) -> None:
+        self._ranges = ranges
 
     def __contains__(self, partition: object) -> bool:
-        return any(partition in each for each in self)
+        return any(partition in each for each in self._ranges)
 
 
 def _missing(endpoint: Endpoint) -> Missing:

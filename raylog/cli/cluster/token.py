@@ -14,19 +14,13 @@ from raylog.cli.output import moment, show_json, show_table
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-class Duration(click.ParamType):
-    """A time with its unit, such as 90s, 30m, 12h or 7d; seconds as a number."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read it; a time of 0 is none."""
-        text = str(value).strip()
-        unit_s = UNITS_S.get(text[-1:])
-        number = text[:-1] if unit_s else ""
-        if unit_s is None or not number.isdecimal() or not int(number):
-            self.fail(f"{text!r} is not a time with its unit, such as 90s, 30m, 12h or 7d", param, ctx)
-        return float(int(number) * unit_s)
+def _duration(context: click.Context, option: click.Parameter, text: str) -> float:
+    """Read a time with its unit; raises BadParameter."""
+    unit_s = UNITS_S.get(text.strip()[-1:])
+    number = text.strip()[:-1]
+    if unit_s is None or not number.isdecimal() or not int(number):
+        raise click.BadParameter(f"{text!r} is not a time with its unit, such as 90s, 30m, 12h or 7d", context, option)
+    return float(int(number) * unit_s)
 
 
 @click.group(cls=Commands)
@@ -43,7 +37,9 @@ def token() -> None:
     help="Run transactions whose ids begin so, and commit offsets of the group with exactly that name.",
 )
 @click.option("--group", metavar="GROUP", help="Take part in this consumer group.")
-@click.option("--lifetime", type=Duration(), default="12h", show_default=True, help="How long it holds.")
+@click.option(
+    "--lifetime", callback=_duration, default="12h", show_default=True, help="How long it holds: 90s, 12h, 7d."
+)
 @cluster_options
 def create(
     target: Target,

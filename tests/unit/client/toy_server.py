@@ -55,7 +55,10 @@ from tests.unit.client.toy_replica import ToyReplica
 SECRET = b"toy secret of the tests"
 AT_REPLICAS = permissions(REPLICA)
 AT_BROKERS = permissions(
-    Endpoint.of("broker", (BROKER.methods | GROUP_COORDINATOR.methods | TRANSACTION_COORDINATOR.methods).values())
+    Endpoint.of(
+        "broker",
+        [method for page in (BROKER, GROUP_COORDINATOR, TRANSACTION_COORDINATOR) for method in page.methods.values()],
+    )
 )
 """Tokens are guarded as in a real cluster; the endpoints of brokers serve the coordinators' methods, too."""
 Result = TypeVar("Result")

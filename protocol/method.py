@@ -31,6 +31,8 @@ class TokenScope(Enum):
     """Any right on every topic in the request's field ``topics``."""
     READ = "reads the partition"
     """Reading the partition in the request's first two fields, ``topic_id`` and ``partition``."""
+    OFFSETS = "reads the partition, or has a prefix of transactional ids if it is of `__transaction_state`"
+    """The same; or any prefix, for the topic of the transaction coordinators."""
     WRITE = "writes to the topic"
     """Writing to the topic of the partition in these two fields."""
     PRODUCER = "writes to a topic"

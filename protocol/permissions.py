@@ -11,27 +11,32 @@ from raylog.rpc import Grant, Permissions
 from raylog.rpc.auth.permissions import Missing, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 
+_READING = (TokenScope.READ, TokenScope.OFFSETS)
 TRANSACTIONS_TOPIC = "__transaction_state"
 """The internal topic that has a partition for each transaction coordinator."""
 COORDINATOR_OF_TRANSACTIONS = "transaction"
 """The key type of a request for the coordinator of a transactional id."""
 
 
-def permissions(endpoint: Endpoint, *, is_internal: bool = False) -> Permissions:
+def permissions(
+    endpoint: Endpoint, *, is_internal: bool = False, topic: str = "", transactions_id: Callable[[], str] = str
+) -> Permissions:
     """Return the lowest role for each method, and what a token covers.
 
     ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
+    ``topic``: of that partition. Of an endpoint for many, ``transactions_id`` returns the id of `__transaction_state`
+    as known now, or nothing.
     """
     roles = {
         method.name: method.internal_role if is_internal and method.internal_role is not None else method.role
         for method in endpoint.methods.values()
     }
     name = f"{endpoint.name} of an internal topic" if is_internal else endpoint.name
-    return Permissions(name, roles, _missing(endpoint), _places(endpoint))
+    return Permissions(name, roles, _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id), _places(endpoint))
 
 
 def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
-    reading = [method.name for method in endpoint.methods.values() if method.token is TokenScope.READ]
+    reading = [method.name for method in endpoint.methods.values() if method.token in _READING]
     writing = [method.name for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
 
     def places(grant: Grant) -> Mapping[str, Places]:
@@ -58,13 +63,19 @@ class _Ranges:
         return any(partition in each for each in self._ranges)
 
 
-def _missing(endpoint: Endpoint) -> Missing:
+def _missing(endpoint: Endpoint, is_of_transactions: bool, transactions_id: Callable[[], str]) -> Missing:
     def missing(name: str, args: Any, grant: Grant) -> str:
         method = endpoint.methods[name]
         try:
             request = method.read_request(args)
         except InvalidRequest:
             return "a request that can be read"
+        if (
+            method.token is TokenScope.OFFSETS
+            and grant.transactional_id_prefix
+            and (is_of_transactions or request.topic_id == transactions_id() != "")
+        ):
+            return ""  # a list of transactions begins here, so that it wakes only coordinators that have any
         return _LACKS[method.token](request, grant)
 
     return missing
@@ -151,6 +162,7 @@ _LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
     TokenScope.NOTHING: _lacks_secret,
     TokenScope.TOPICS: _lacks_topics,
     TokenScope.READ: _lacks_reading,
+    TokenScope.OFFSETS: _lacks_reading,
     TokenScope.WRITE: _lacks_writing,
     TokenScope.PRODUCER: _lacks_producer_id,
     TokenScope.COORDINATOR: _lacks_coordinator,

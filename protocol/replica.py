@@ -299,7 +299,7 @@ PRODUCE: Final = Method(
 )
 FETCH: Final = Method("fetch", FetchRequest, FetchReply, TOKEN, TokenScope.READ, waits=True)
 FETCH_NEAR: Final = Method("fetch_near", FetchNearRequest, FetchNearReply, TOKEN, TokenScope.READ, waits=True)
-LIST_OFFSETS: Final = Method("list_offsets", ListOffsetsRequest, ListOffsetsReply, TOKEN, TokenScope.READ)
+LIST_OFFSETS: Final = Method("list_offsets", ListOffsetsRequest, ListOffsetsReply, TOKEN, TokenScope.OFFSETS)
 OFFSET_FOR_LEADER_EPOCH: Final = Method(
     "offset_for_leader_epoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochReply, TOKEN, TokenScope.READ
 )

@@ -24,6 +24,7 @@ from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
+from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import client_secret, listen
 from raylog.core.config import ClusterConfig
@@ -104,7 +105,7 @@ class BrokerServer:
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = listen(self._on_request, spec, permissions(BROKER))
+        self._server = listen(self._on_request, spec, permissions(BROKER, transactions_id=self._transactions_id))
         self.endpoint: tuple[str, int] = ("", 0)
         self._factory = factory
         self._supervisor: ReplicaSupervisor | None = None
@@ -310,6 +311,10 @@ class BrokerServer:
         return self.image
 
     # ------------------------------------------------------------ clients
+
+    def _transactions_id(self) -> str:
+        topic = self.image.topics.get(TRANSACTIONS_TOPIC)
+        return "" if topic is None else topic.topic_id
 
     def _on_request(self, request: Request) -> None:
         match args := BROKER.read_request(request.method, request.args):

@@ -115,7 +115,7 @@ class ReplicaServer:
         self._beating = Beating(spec.topic_id, spec.partition, self._pace)
         self._ticks = TickTimer(self._tick, self._pace.beat_ms)
         self._server = listen(
-            self._on_request, spec, permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS)
+            self._on_request, spec, permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS, topic=spec.topic)
         )
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(

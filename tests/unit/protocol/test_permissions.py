@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.core.errors import ClusterAuthorizationFailed
 from raylog.protocol.broker import BROKER
 from raylog.protocol.groups import GROUP_COORDINATOR
@@ -129,6 +130,22 @@ def test_a_list_of_transactions_stays_within_the_prefix() -> None:
     for prefix, covered in (("sink-", True), ("sink-1", True), ("sink", False), ("", False)):
         assert (lacks(TRANSACTION_COORDINATOR, "list_transactions", [[], -1, prefix], WRITING) == "") is covered
     assert lacks(TRANSACTION_COORDINATOR, "list_transactions", [], WRITING), "all of them"
+
+
+def test_a_list_of_transactions_may_see_which_coordinators_have_any() -> None:
+    args = ["a topic", 0, -1, -1]
+    of_transactions = permissions(REPLICA, is_internal=True, topic=TRANSACTIONS_TOPIC)
+    at_broker = permissions(BROKER, transactions_id=lambda: "a topic")
+    for found in (of_transactions, at_broker):
+        assert found.missing("list_offsets", args, WRITING) == ""
+        assert found.missing("list_offsets", args, READING)
+        assert found.missing("fetch", fetch("a topic", 0), WRITING)
+    unknown = permissions(BROKER)
+    assert unknown.missing("list_offsets", args, WRITING)
+    assert unknown.missing("list_offsets", ["", 0, -1, -1], WRITING)
+    assert permissions(REPLICA, is_internal=True, topic="__consumer_offsets").missing("list_offsets", args, WRITING)
+    assert lacks(BROKER, "metadata", [[TRANSACTIONS_TOPIC]], WRITING) == ""
+    assert lacks(BROKER, "metadata", [[TRANSACTIONS_TOPIC]], READING)
 
 
 def test_an_expired_token_covers_nothing() -> None:

@@ -17,6 +17,7 @@ NEEDED = {
     TokenScope.NOTHING: set[str](),
     TokenScope.TOPICS: {"topics"},
     TokenScope.READ: {"topic_id", "partition"},
+    TokenScope.OFFSETS: {"topic_id", "partition"},
     TokenScope.WRITE: {"topic_id", "partition"},
     TokenScope.PRODUCER: set(),
     TokenScope.COORDINATOR: {"key_type", "key"},
@@ -74,7 +75,7 @@ def test_a_token_covers_what_its_holder_may_call_and_nothing_else() -> None:
     for _, method in methods():
         fields = [field.name for field in msgspec.structs.fields(method.request)]
         assert NEEDED[method.token] <= set(fields)
-        if method.token in (TokenScope.READ, TokenScope.WRITE):
+        if method.token in (TokenScope.READ, TokenScope.OFFSETS, TokenScope.WRITE):
             assert fields[:2] == ["topic_id", "partition"], "they are looked up without reading the request"
 
 

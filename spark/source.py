@@ -23,6 +23,13 @@ from raylog.spark.writing.stream_writer import RaylogStreamWriter
 class RaylogDataSource(DataSource):
     """Topics of a Raylog cluster as rows. Registered by raylog.spark.session, or found through `pyspark_raylog`."""
 
+    _has_reader = False
+    """Whether this process has made a reader, and may send this object to tasks together with it."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for other processes; for tasks, which get this object from Spark as well, nothing with a secret."""
+        return {} if self._has_reader else self.__dict__
+
     @classmethod
     def name(cls) -> str:
         """The name for `format(...)`."""
@@ -45,12 +52,14 @@ class RaylogDataSource(DataSource):
         """Read once, from one offset to another. Raises InvalidConfig for wrong options, and for another schema."""
         options = parse_options(self.options)
         _check_schema(schema, options)
+        self._has_reader = True
         return RaylogReader(options)
 
     def streamReader(self, schema: StructType) -> RaylogStreamReader:
         """Follow what the options name. Raises InvalidConfig for wrong options, and for another schema."""
         options = parse_options(self.options, is_stream=True)
         _check_schema(schema, options)
+        self._has_reader = True
         return RaylogStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> RaylogBatchWriter:

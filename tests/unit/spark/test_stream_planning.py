@@ -17,10 +17,14 @@ from raylog.core.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicId, 
 from raylog.core.ids import LATEST
 from raylog.spark.options import parse_options
 from raylog.spark.reader import RangePartition
+from raylog.spark.source import RaylogDataSource
 from raylog.spark.streaming import live_logs
 from raylog.spark.streaming.admission import Limits
 from raylog.spark.streaming.planning import StreamPlanner
 from raylog.spark.streaming.stream_reader import RaylogStreamReader
+from raylog.storage.batch.header import TRANSACTIONAL_BIT
+from raylog.storage.batch.records import BatchMeta
+from tests.unit.client import consumer_support
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import drop_before, fill, spans
 
@@ -213,6 +217,17 @@ def test_checkpoints_and_options_that_do_not_fit_are_refused(cluster: ToyCluster
         plan(assign='{"orders": [0, 7]}').latest({"orders": {"0": 3}}, ALL)
 
 
+def test_a_stream_of_committed_records_ends_at_the_last_stable_offset(cluster: ToyCluster, plan: Plan) -> None:
+    one, everything = plan(**{"kafka.isolation.level": "read_committed"}), plan()
+    log = cluster.partitions["orders", 0]
+    meta = BatchMeta(1, 0, 0, attributes=TRANSACTIONAL_BIT)
+    consumer_support.fill(cluster, "orders", 0, [b"open"], meta=meta)
+    assert one.latest(one.initial(), ALL)["orders"] == {"0": 100, "1": 50}
+    assert everything.latest(everything.initial(), ALL)["orders"] == {"0": 101, "1": 50}
+    cluster.do(lambda: log.end_transaction(1, 1, committed=True))
+    assert one.latest(one.initial(), ALL)["orders"] == {"0": 102, "1": 50}
+
+
 def test_a_leader_that_moves_is_found_again(cluster: ToyCluster, plan: Plan) -> None:
     one = plan()
     first = one.latest(one.initial(), ALL)
@@ -225,6 +240,12 @@ def test_a_leader_that_moves_is_found_again(cluster: ToyCluster, plan: Plan) -> 
 
 
 def test_a_reader_goes_to_the_tasks_without_the_secret(cluster: ToyCluster) -> None:
+    source = RaylogDataSource(
+        {"subscribe": "orders", "raylog.bootstrap": cluster.bootstrap, "raylog.secret": SECRET.hex()}
+    )
+    assert SECRET.hex().encode() in cloudpickle.dumps(source)  # type: ignore[no-untyped-call] # to be planned elsewhere
+    source.streamReader(source.schema())
+    assert SECRET.hex().encode() not in cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
     reader = RaylogStreamReader(options_of(cluster, includeHeaders=True))
     try:
         start = reader.initialOffset()

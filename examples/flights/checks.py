@@ -47,6 +47,11 @@ class Checks:
         return self._kept[name]
 
     @property
+    def claims(self) -> tuple[Claim, ...]:
+        """All checks so far, in their order."""
+        return tuple(self._claims)
+
+    @property
     def all_hold(self) -> bool:
         """Whether at least one check was made and none failed."""
         return bool(self._claims) and all(claim.holds for claim in self._claims)

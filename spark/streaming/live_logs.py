@@ -25,7 +25,7 @@ from raylog.client.ranges.planning import (
 )
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.core.errors import ConnectionFailed, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
+from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets, known_begins
 
@@ -174,8 +174,9 @@ class LiveLogs:
                 limit_s = min(deadline.left_s, ATTEMPT_TIMEOUT_S)
                 try:
                     return (await client.list_offset(place, edge, timeout_s=limit_s, isolation_level=level)).offset
-                except RequestTimedOut:
-                    if deadline.is_over:
+                except RaylogError as error:
+                    # No answer, or no leader yet: both may end. A topic that no broker knows is for the caller.
+                    if not error.retriable or "topic" in error.details or deadline.is_over:
                         raise
                 await client.look_for_leader(place.topic)
 

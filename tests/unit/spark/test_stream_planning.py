@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -103,6 +104,23 @@ def test_ranges_are_cut_as_in_a_batch_read(plan: Plan) -> None:
         (1, 25),
     ]
     assert len(plan(minPartitions=7).ranges(one.initial(), one.latest(one.initial(), ALL))) == 7
+
+
+def test_a_partition_without_a_leader_is_waited_for(
+    cluster: ToyCluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_logs, "ATTEMPT_TIMEOUT_S", 0.1)
+    one = plan()
+    start = one.initial()
+    leader = cluster.partitions["orders", 0].leader
+    cluster.move_leader("orders", 0, to=-1)
+    back = threading.Timer(0.5, lambda: cluster.move_leader("orders", 0, to=leader, silently=True))
+    back.start()
+    try:
+        one.fix_end()
+        assert one.latest(start, ALL)["orders"] == {"0": 100, "1": 50}
+    finally:
+        back.join()
 
 
 def test_available_now_ends_where_it_began_to_read(cluster: ToyCluster, plan: Plan) -> None:

@@ -63,9 +63,9 @@ class DriverJvm:
         self._thread.join(START_TIMEOUT_S)
 
     def _start(self) -> None:
-        from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
+        from pyspark import SparkConf, SparkContext, java_gateway
 
+        launch: Any = java_gateway.launch_gateway  # has no types
         began = time.monotonic()
         with SparkContext._lock:
             self._is_locked.set()
@@ -73,7 +73,7 @@ class DriverJvm:
             conf.setAll(list(self._settings.items()))
             try:
                 with self.log.open("ab") as file:
-                    gateway = launch_gateway(conf, {"stderr": file})
+                    gateway = launch(conf, {"stderr": file})
             except Exception as error:  # passed on to the caller of session(), on another thread
                 self.error = error
                 return

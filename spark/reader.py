@@ -18,6 +18,7 @@ from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.spark.columns import arrow_schema
 from raylog.spark.filters import narrowing_of
 from raylog.spark.options import ReadOptions
+from raylog.spark.plainly import plainly
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class PushDown:
         return filters
 
 
+@plainly("partitions", "read")
 class RaylogReader(DataSourceReader):
     """Reads what the options name, from and to offsets that are fixed when the query is planned."""
 

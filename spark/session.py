@@ -39,6 +39,8 @@ CHECK_TIMEOUT_S = 60.0
 POLL_S = 0.05
 END_TIMEOUT_S = 15.0
 """How long `stop` waits until Ray has the CPUs of the executors back."""
+INTERRUPTED_TIMEOUT_S = 2.0
+"""The same after an error in the start: a master that was being made may not receive the request to end."""
 
 LOG = "spark.raylog.log"
 """The setting that names the file with the messages of the driver's JVM."""
@@ -51,6 +53,8 @@ DEFAULTS: dict[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # RayDP's master is two JVMs that hand out executors and do nothing else: they should start soon and stay small.
     "spark.ray.raydp_app_master.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # By default it would hold a CPU of Ray, and wait for one without a limit on a busy cluster.
+    "spark.ray.raydp_spark_master.actor.resource.CPU": "0",
 }
 """Settings of a session unless `config` overrides them."""
 
@@ -127,6 +131,11 @@ def stop() -> None:
     Returns when Ray has the processes of the master and the executors back, after END_TIMEOUT_S at most. The JVM of the
     driver stays for a next session, and ends with the program.
     """
+    _end(END_TIMEOUT_S)
+
+
+def _end(patience_s: float) -> None:
+    """Stop the session; after `patience_s` its master, which then ends its executors, is killed."""
     global _running
     raydp = sys.modules.get("raydp")
     if raydp is None:
@@ -138,7 +147,7 @@ def stop() -> None:
         raydp.stop_spark()
     finally:
         if running is not None:
-            _await_end(running.master)
+            _await_end(running.master, patience_s)
 
 
 def phases() -> list[tuple[str, float]]:
@@ -247,7 +256,8 @@ def _join_ray() -> bool:
     from ray.util import client, list_named_actors
 
     has_started = False
-    if client.ray.is_connected():
+    api: Any = client.ray
+    if api.is_connected():
         raise SparkStartFailed(
             "Spark on Ray needs a program on a node of the Ray cluster; this one is connected through Ray Client "
             "(ray://...). Run it on a node, for example with `ray job submit`."
@@ -266,10 +276,10 @@ def _join_ray() -> bool:
 
 def _nodes() -> list[Node]:
     """The nodes that are alive, with what no actor or task holds."""
-    import ray
-    from ray._private.state import available_resources_per_node
+    from ray._private.state import state
 
-    free = available_resources_per_node()
+    cluster: Any = state  # what `ray.nodes()` and `ray.available_resources()` use
+    free = cluster.available_resources_per_node()
     return [
         Node(
             name=node["NodeManagerAddress"],
@@ -277,7 +287,7 @@ def _nodes() -> list[Node]:
             free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
             free_memory=int(free.get(node["NodeID"], {}).get("memory", 0)),
         )
-        for node in ray.nodes()
+        for node in cluster.node_table()
         if node["Alive"]
     ]
 
@@ -325,20 +335,20 @@ def _cleaned_up_after_errors() -> Iterator[None]:
         yield
     except BaseException:
         try:
-            stop()
+            _end(INTERRUPTED_TIMEOUT_S)
         finally:
             end_jvm()
         raise
 
 
-def _await_end(master: str) -> None:
+def _await_end(master: str, patience_s: float) -> None:
     """Wait until the actor that started the executors has ended; it is killed when it does not."""
     import ray
     from ray.util import list_named_actors
 
     if not ray.is_initialized():
         return
-    deadline = time.monotonic() + END_TIMEOUT_S
+    deadline = time.monotonic() + patience_s
     while names := {master, "RAY_APP_MASTER"} & set(list_named_actors()):
         if time.monotonic() > deadline:
             for name in names:

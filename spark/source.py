@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from raylog.core.errors import InvalidConfig
 from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
+from raylog.spark.plainly import plainly
 from raylog.spark.reader import RaylogReader
 from raylog.spark.streaming.stream_reader import RaylogStreamReader
 from raylog.spark.writing.batch_writer import RaylogBatchWriter
@@ -20,6 +21,7 @@ from raylog.spark.writing.options import WriteOptions, parse_write_options
 from raylog.spark.writing.stream_writer import RaylogStreamWriter
 
 
+@plainly("schema", "reader", "streamReader")
 class RaylogDataSource(DataSource):
     """Topics of a Raylog cluster as rows. Registered by raylog.spark.session, or found through `pyspark_raylog`."""
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from raylog.spark.columns import arrow_schema
 from raylog.spark.options import ReadOptions
+from raylog.spark.plainly import plainly
 from raylog.spark.reader import RangePartition
 from raylog.spark.streaming.admission import Limits
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from raylog.spark.streaming.planning import StreamPlanner
 
 
+@plainly("initialOffset", "latestOffset", "reportLatestOffset", "partitions", "read", "commit")
 class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows what the options name. Offsets are Kafka's JSON, with the topics' ids beside them."""
 

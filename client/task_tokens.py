@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from raylog.core.errors import InvalidConfig
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Grant, Token, TopicGrant, mint
-from raylog.rpc.auth.tokens import TokenError, ranges_of
+from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError, ranges_of
 
 
 def token_for(secret: bytes | Token, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> Token:
@@ -20,6 +20,20 @@ def token_for(secret: bytes | Token, topic_id: str, partition: TopicPartition, *
         return secret
     topic = TopicGrant(topic_id, partition.topic, reads=ranges_of((partition.partition,)))
     return mint(secret, Grant(_end_of(lifetime_s), (topic,)))
+
+
+def read_token_for_topics(secret: bytes | Token, topic_ids: Mapping[str, str], *, lifetime_s: float) -> Token:
+    """Make a token that reads these topics, given with their ids, and partitions added later; else as `token_for`.
+
+    Raises InvalidConfig for more topics than a token can name, about fifteen.
+    """
+    if isinstance(secret, Token):
+        return secret
+    topics = tuple(TopicGrant(topic_id, name, reads=ALL_PARTITIONS) for name, topic_id in sorted(topic_ids.items()))
+    try:
+        return mint(secret, Grant(_end_of(lifetime_s), topics))
+    except TokenError as error:
+        raise InvalidConfig(f"{error} Follow fewer topics in one read.") from None
 
 
 def write_token_for(

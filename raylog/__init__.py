@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raylog import spark
+    from raylog import data, spark
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.producer.producer import AsyncProducer, Producer
@@ -224,6 +224,7 @@ __all__ = [
     "WrongVersions",
     "__version__",
     "connect",
+    "data",
     "spark",
     "start",
 ]
@@ -232,8 +233,8 @@ __all__ = [
 def _load(name: str) -> object:
     """Import a public name and keep it, so that the next use is an ordinary attribute."""
     value: object
-    if name == "spark":
-        value = import_module("raylog.spark")
+    if name in ("data", "spark"):
+        value = import_module(f"raylog.{name}")
     elif name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
     elif name in __all__:

@@ -23,8 +23,8 @@ EDGE_NAMES = {number: name for name, number in EDGES.items()}
 class OffsetSpec:
     """One end of the read: the same for all partitions (`everywhere`), or given for each (`each`).
 
-    The numbers are offsets (or EARLIEST, LATEST), or with `is_time` milliseconds since 1970. `option` is the name that
-    error messages use.
+    With both, `everywhere` is for partitions that `each` does not name. The numbers are offsets (or EARLIEST, LATEST),
+    or with `is_time` milliseconds since 1970. `option` is the name that error messages use.
     """
 
     option: str
@@ -34,18 +34,18 @@ class OffsetSpec:
 
     def of(self, partition: TopicPartition) -> int:
         """The number for this partition; `check_names` has made sure that there is one."""
-        if self.each is not None:
+        if self.each is not None and (partition in self.each or self.everywhere is None):
             return self.each[partition]
         if self.everywhere is None:
             raise ValueError(f"{self.option} says nothing at all.")
         return self.everywhere
 
     def check_names(self, partitions: Sequence[TopicPartition]) -> None:
-        """InvalidConfig unless the option names exactly these partitions (or none in particular)."""
+        """InvalidConfig unless the option names these partitions and no others (or none in particular)."""
         if self.each is None:
             return
         missing = [str(partition) for partition in partitions if partition not in self.each]
-        if missing:
+        if missing and self.everywhere is None:
             raise InvalidConfig(
                 f"{self.option} must name every partition that is read; these are missing: {', '.join(missing[:10])}."
             )

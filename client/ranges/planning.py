@@ -6,6 +6,7 @@ Runs once a query. May touch: the network, the clock, and Ray when neither argum
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import sys
@@ -17,12 +18,12 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.config import ConsumerConfig
 from raylog.client.ranges.cutting import cut, sample
-from raylog.client.ranges.narrowing import Narrowing
+from raylog.client.ranges.narrowing import OFFSET_MAX, Narrowing
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
-from raylog.client.task_tokens import token_for
+from raylog.client.task_tokens import read_token_for_topics, token_for
 from raylog.core.errors import (
     InvalidConfig,
     OffsetOutOfRange,
@@ -33,6 +34,7 @@ from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.rpc import Token
 
 Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
 
 PLAN_TIMEOUT_S = 60.0
 """How long finding the cluster, leaders and offsets may take altogether."""
@@ -63,6 +65,12 @@ class RangesWanted:
     """Cut ranges of more than 128 MB or a million records (see cutting.py); the two numbers above do not count then."""
     fail_on_data_loss: bool = True
     """Offsets that do not exist are an error; without, the read begins or ends at the nearest that exists."""
+    refuses_start_behind_end: bool = False
+    """An offset to start at behind the end is an error also without `fail_on_data_loss`."""
+    follows: bool = False
+    """The records to come are wanted too: `latest` as the end is no end, and an offset there need not exist yet.
+
+    All ranges have one token then, for the topics as they are now and will be."""
     bootstrap: str | None = None
     """The brokers, `host:port[,host:port...]`; None: from the environment, else through Ray."""
     secret: str | bytes | Token | None = field(default=None, repr=False)
@@ -155,7 +163,8 @@ async def range_of(
     leader = info.partitions[place.partition]
     address = client.address
     assert address is not None  # every started client has one
-    brokers = tuple((broker.host, broker.port) for broker in client.metadata.brokers.values())
+    known = client.metadata.brokers
+    brokers = tuple((broker.host, broker.port) for broker in known.values())
     return PartitionRange(
         topic=place.topic,
         topic_id=info.topic_id,
@@ -166,6 +175,7 @@ async def range_of(
         end=end,
         brokers=brokers or address.endpoints,
         secret=token_for(address.secret, info.topic_id, place, lifetime_s=wanted.token_lifetime_s),
+        node_id=known[leader.leader].node_id if leader.leader in known else "",
     )
 
 
@@ -189,6 +199,8 @@ class _Planner:
         whole = [found for found in await _gathered(self._range(item) for item in kept) if found.start < found.end]
         if self._wanted.cuts_by_size:
             return cut(whole, await sample(whole))
+        if self._wanted.follows:
+            whole = self._with_one_token(whole)
         pieces = split_ranges(
             [(item.start, item.end) for item in whole],
             min_partitions=self._wanted.min_partitions,
@@ -239,12 +251,22 @@ class _Planner:
             end = await self._end(place, low, high)
             if not (self._wanted.start.is_time or self._wanted.end.is_time):
                 _check_order(place, start, end)
+            if self._wanted.refuses_start_behind_end and not self._wanted.start.is_time:
+                _check_order(place, _edge_or(self._wanted.start.of(place), low, high), end)
             narrowing = self._narrowing
             start, end = max(start, narrowing.offset_low), min(end, narrowing.offset_end)
             if narrowing.time_low_ms is not None and start < end:
                 found = await self._offset_at(place, narrowing.time_low_ms)
                 start = max(start, found) if found >= 0 else end
         return await range_of(self._client, self._wanted, place, start, end, timeout_s=self._left_s())
+
+    def _with_one_token(self, ranges: list[PartitionRange]) -> list[PartitionRange]:
+        """The ranges with a token for whole topics: a consumer reads several partitions, and some may be added."""
+        address = self._client.address
+        assert address is not None  # every started client has one
+        topic_ids = {item.topic: item.topic_id for item in ranges}
+        token = read_token_for_topics(address.secret, topic_ids, lifetime_s=self._wanted.token_lifetime_s)
+        return [replace(item, secret=token) for item in ranges]
 
     async def _start(self, place: TopicPartition, low: int, high: int) -> int:
         spec = self._wanted.start
@@ -262,6 +284,8 @@ class _Planner:
     async def _end(self, place: TopicPartition, low: int, high: int) -> int:
         spec = self._wanted.end
         number = spec.of(place)
+        if self._wanted.follows and not spec.is_time:
+            return OFFSET_MAX if number == LATEST else number
         if not spec.is_time:
             return self._inside(spec, place, _edge_or(number, low, high), low, high)
         found = await self._offset_at(place, number)
@@ -277,6 +301,14 @@ class _Planner:
                 "failOnDataLoss to false to read what there is.",
                 start=low,
                 end=high,
+            )
+        if offset < low:
+            logger.warning(
+                "%s names offset %d of %s, whose log begins at %d: it is read from there.",
+                spec.option,
+                offset,
+                place,
+                low,
             )
         return min(max(offset, low), high)
 

@@ -103,6 +103,11 @@ class ColumnBatch:
         """The partitions of the records."""
         return list(dict.fromkeys(piece.partition for piece in self._pieces))
 
+    @property
+    def pieces(self) -> Sequence[ColumnPiece]:
+        """The batches of the log that the records are from, unopened, each with the offsets that belong to this one."""
+        return self._pieces
+
     def by_partition(self) -> dict[TopicPartition, ColumnBatch]:
         """The same records, split by partition."""
         return {

@@ -67,6 +67,8 @@ class PartitionRange:
     brokers: tuple[Endpoint, ...]
     secret: bytes | Token = field(repr=False)
     """Credentials for the leader and the brokers; for distributed work, a token that can read this partition."""
+    node_id: str = ""
+    """Ray's id of the node with the leader when the range was made: there its files can be read. Empty: not known."""
 
     @property
     def topic_partition(self) -> TopicPartition:

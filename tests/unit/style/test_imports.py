@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "protocol": {"protocol", "core", "rpc"},
     "client": {"client", "protocol", "rpc", "core", "storage"},
     "actors": {"actors", "protocol", "core", "storage", "rpc", "client"},
+    "data": {"data", "client", "protocol", "core"},
     "spark": {"spark", "client", "protocol", "core"},
 }
 """A folder's own packages and those below it, or one package of those; raylog/, the public face, may import all."""

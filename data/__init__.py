@@ -1,0 +1,5 @@
+"""Ray Data: topics as datasets, and datasets into topics; see raylog.data.read and raylog.data.write."""
+
+from raylog.data.read import read
+
+__all__ = ["read"]

@@ -1,0 +1,89 @@
+"""Checks of the arguments that `raylog.data.read` and `write` share. Pure but for the environment's Ray session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from raylog.client.cluster.discovery import read_token
+from raylog.client.config import ClientConfig, ConsumerConfig, load
+from raylog.core.errors import InvalidConfig
+
+Config = TypeVar("Config", bound=ClientConfig)
+
+REFUSED_OF_CONSUMER = {
+    "group_id": "a dataset belongs to no group; keep the offsets of the records you have",
+    "group_instance_id": "a dataset belongs to no group",
+    "enable_auto_commit": "a dataset commits nothing; keep the offsets of the records you have",
+    "auto_offset_reset": "give start_offset, which says where a read begins",
+    "partition_assignment_strategy": "tasks share the partitions out by themselves",
+    "key_deserializer": "keys come as bytes; convert the column with map_batches",
+    "value_deserializer": "values come as bytes; convert the column with map_batches",
+    "secret": "give secret or token",
+    "bootstrap": "give bootstrap_servers",
+}
+REFUSED_OF_PRODUCER = {
+    "transactional_id": 'give delivery="exactly-once", which chooses the ids of its transactions',
+    "transaction_two_phase_commit_enable": 'give delivery="exactly-once"',
+    "key_serializer": "give key_serializer beside producer_config",
+    "value_serializer": "give value_serializer beside producer_config",
+    "partitioner": "give partition_field for partitions of your own",
+    "secret": "give secret or token",
+    "bootstrap": "give bootstrap_servers",
+}
+
+
+def checked_topics(topics: Any) -> tuple[str, ...]:
+    """One name or several, each once. Raises InvalidConfig."""
+    names = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise InvalidConfig(f"topics must be the name of a topic, or a list of at least one name, not {topics!r:.200}.")
+    return tuple(dict.fromkeys(names))
+
+
+def address_of(bootstrap_servers: Any, secret: Any, token: Any) -> tuple[str | None, Any]:
+    """The brokers as one text, and the credentials. Raises InvalidConfig."""
+    if bootstrap_servers is not None and not isinstance(bootstrap_servers, str):
+        if not isinstance(bootstrap_servers, Sequence) or not all(isinstance(each, str) for each in bootstrap_servers):
+            raise InvalidConfig(
+                f"bootstrap_servers must be 'host:port' or a list of those, not {bootstrap_servers!r:.200}."
+            )
+        bootstrap_servers = ",".join(bootstrap_servers)
+    if secret is not None and token is not None:
+        raise InvalidConfig("secret and token are two ways to the same right; give one of them.")
+    return bootstrap_servers or None, read_token(token) if token is not None else secret
+
+
+def config_of(kind: type[Config], argument: str, given: Any, refused: Mapping[str, str]) -> Config:
+    """The checked configuration of tasks' clients from `consumer_config` or `producer_config`."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidConfig(f"{argument} must be a mapping as {{'client.id': 'training'}}, not {given!r:.100}.")
+    for name in given or {}:
+        plain = "bootstrap" if str(name) == "bootstrap.servers" else str(name).replace(".", "_").replace("-", "_")
+        if plain in refused:
+            raise InvalidConfig(f"{argument} may not have {name!r}: {refused[plain]}.")
+    try:
+        return load(kind, given, {})
+    except InvalidConfig as error:
+        raise InvalidConfig(f"In {argument}: {error.message}") from None
+
+
+def consumer_of(given: Any, isolation_level: str | None) -> ConsumerConfig:
+    """The configuration for reading; `isolation_level` beside it wins, and is `read_committed` without either."""
+    keys = dict(given) if isinstance(given, Mapping) else given
+    if isinstance(keys, dict) or keys is None:
+        keys = keys or {}
+        if isolation_level is not None:
+            keys = {name: value for name, value in keys.items() if str(name).replace(".", "_") != "isolation_level"}
+            keys["isolation_level"] = isolation_level
+        elif not {"isolation.level", "isolation_level"} & keys.keys():
+            keys["isolation_level"] = "read_committed"
+    return config_of(ConsumerConfig, "consumer_config", keys, REFUSED_OF_CONSUMER)
+
+
+def positive(name: str, value: Any) -> int | None:
+    """A whole number from 1 on, or None. Raises InvalidConfig."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise InvalidConfig(f"{name} must be a whole number from 1 on, not {value!r:.100}.")
+    found: int | None = value
+    return found

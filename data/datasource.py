@@ -1,0 +1,112 @@
+"""A bounded read as Ray Data's `Datasource`: read tasks of some ranges each. Used by read.py.
+
+Offsets are fixed before this is made, so a dataset has the same records each time it is executed. A task holds a token
+and the brokers' addresses, never a secret, and finds a partition's new leader by itself. Blocks end where batches of
+the log fill them: a repeated task makes the same ones, as Ray requires of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.data import Datasource, ReadTask
+from ray.data.block import BlockMetadata
+
+from raylog.client.ranges.reading import RangeReading, read_range
+from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.data.columns import built_schema, schema_of, table_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RangesTask:
+    """The function of one read task; pickled to where it runs."""
+
+    ranges: tuple[PartitionRange, ...]
+    reading: RangeReading
+    names: tuple[str, ...]
+    timeout_s: float | None
+
+    def __call__(self) -> Iterator[Any]:
+        """The blocks of the ranges, one after the other; those read by then when `timeout_s` is over."""
+        deadline_s = None if self.timeout_s is None else time.monotonic() + self.timeout_s
+        schema = built_schema(self.names)
+        has_any = False
+        for item in self.ranges:
+            for batch in read_range(item, self.reading, schema):
+                has_any = True
+                yield block_of(batch, self.names)
+                if deadline_s is not None and time.monotonic() >= deadline_s:
+                    logger.warning("%s was read for timeout_ms, and not up to its end.", item.topic_partition)
+                    return
+        if not has_any:
+            yield schema_of(self.names).empty_table()
+
+
+class RaylogDatasource(Datasource):  # type: ignore[misc]  # Ray's classes have no types
+    """Ranges of topics; made by `raylog.data.read`."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Sequence[PartitionRange]],
+        names: tuple[str, ...],
+        reading: RangeReading,
+        timeout_s: float | None,
+    ) -> None:
+        """`tasks`: the ranges of each read task, at least one task."""
+        super().__init__()
+        self._tasks = tasks
+        self._names = names
+        self._reading = reading
+        self._timeout_s = timeout_s
+        self._projection_map: dict[str, str] | None = None
+
+    def get_name(self) -> str:
+        """The name in plans and progress bars: `ReadRaylog`."""
+        return "Raylog"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Not known: ranges are of records, and not of bytes."""
+        return None
+
+    def supports_projection_pushdown(self) -> bool:
+        """True: columns that `select_columns` leaves out are never made."""
+        return True
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """One for each group of ranges, whatever `parallelism` says: `override_num_blocks` has decided already."""
+        names = self._names
+        if self._projection_map is not None:
+            names = tuple(name for name in names if name in self._projection_map)
+        return [
+            ReadTask(
+                RangesTask(tuple(ranges), self._reading, names, self._timeout_s),
+                # How many rows is not known: markers of transactions and compaction leave offsets without a record.
+                BlockMetadata(num_rows=None, size_bytes=None, input_files=list(files_of(ranges)), exec_stats=None),
+                schema=schema_of(names),
+                per_task_row_limit=per_task_row_limit,
+            )
+            for ranges in self._tasks
+        ]
+
+
+def files_of(ranges: Sequence[PartitionRange]) -> Iterator[str]:
+    """What `Dataset.input_files()` shows: the partitions."""
+    return (f"raylog://{item.topic}/{item.partition}" for item in ranges)
+
+
+def block_of(batch: Any, names: Sequence[str]) -> Any:
+    """The block of a record batch; one of rows without columns has Ray's column that keeps their number."""
+    if names:
+        return table_of(batch, names)
+    import pyarrow as pa
+    from ray.data._internal.arrow_block import _BATCH_SIZE_PRESERVING_STUB_COL_NAME as ROWS_ONLY
+
+    return pa.table({ROWS_ONLY: pa.nulls(batch.num_rows)})

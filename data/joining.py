@@ -1,0 +1,21 @@
+"""The Ray session in which a dataset is read or written. Used by read.py and write.py. May touch: Ray."""
+
+from __future__ import annotations
+
+import ray
+
+from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
+from raylog.core.errors import NoClusterFound
+
+
+def join_ray(bootstrap: str | None) -> None:
+    """Join the Ray that runs here; without one, a private Ray reads a cluster that is named."""
+    if ray.is_initialized():
+        return
+    address = running_ray_address()
+    if address is not None:
+        ray.init(address=address, log_to_driver=False)
+    elif bootstrap is not None:
+        ray.init(**own_ray_options())
+    else:
+        raise NoClusterFound()

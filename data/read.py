@@ -1,0 +1,215 @@
+"""`raylog.data.read`: topics as a Ray `Dataset`, bounded or following. May touch: the network, and the Ray session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+import ray
+import ray.data
+from ray.data import DataContext
+
+from raylog.client.config import ConsumerConfig
+from raylog.client.ranges.offsets import OffsetSpec, split_ranges
+from raylog.client.ranges.planning import RangesWanted, plan_read
+from raylog.client.ranges.reading import RangeReading
+from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.data.arguments import address_of, checked_topics, consumer_of, positive
+from raylog.data.columns import chosen
+from raylog.data.datasource import RaylogDatasource
+from raylog.data.following import BLOCK_BYTES_MAX, AtOnce, FollowingDatasource, FollowingTask
+from raylog.data.joining import join_ray
+from raylog.data.offsets import check_order, end_of, start_of
+from raylog.data.placement import by_node, in_groups, shared_out
+
+TRIGGERS = ("once", "continuous")
+RECORDS_OF_TASK_MIN = 100_000
+"""Below this a task's records are not shared out: it takes Ray longer to start one than to read them."""
+RECORDS_OF_TASK_MAX = 2_000_000
+"""A task that is lost is repeated from its beginning."""
+TASKS_PER_CPU = 4
+"""So that the last tasks of a read end at about the same time."""
+FOLLOWING_CPUS = 0.25
+"""Of each task of a continuous read, by default: it waits most of the time, and the operators behind it need CPUs."""
+FOLLOWING_BUFFER_BYTES = 16 << 20
+"""Bytes that such a task fetches ahead at most, unless `consumer_config` says otherwise."""
+CONTINUOUS_TOKEN_S = 30 * 86_400.0
+ONCE_TOKEN_S = 43_200.0
+"""How long tasks may read: those of a dataset that is executed later are refused."""
+
+PartitionOffsets = Mapping[str, Mapping[int, "int | str"]]
+
+
+def read(
+    topics: str | Sequence[str],
+    *,
+    bootstrap_servers: str | Sequence[str] | None = None,
+    trigger: Literal["once", "continuous"] = "once",
+    start_offset: int | datetime | Literal["earliest"] | PartitionOffsets = "earliest",
+    end_offset: int | datetime | Literal["latest"] | PartitionOffsets = "latest",
+    columns: Sequence[str] | None = None,
+    include_headers: bool = True,
+    isolation_level: Literal["read_committed", "read_uncommitted"] | None = None,
+    fail_on_data_loss: bool = True,
+    consumer_config: Mapping[str, Any] | None = None,
+    secret: str | bytes | None = None,
+    token: str | None = None,
+    token_lifetime_s: float | None = None,
+    override_num_blocks: int | None = None,
+    timeout_ms: int | None = None,
+    concurrency: int | None = None,
+    num_cpus: float | None = None,
+    **remote_args: Any,
+) -> ray.data.Dataset:
+    """Read topics as a dataset with the columns of `ray.data.read_kafka` (`raylog.data.columns.SCHEMA`).
+
+    `trigger="once"` reads the records between two offsets, which are fixed now: each execution has the same ones.
+    `"continuous"` follows the topics until the iteration is left, `end_offset` is reached or `timeout_ms` over; iterate
+    with `batch_size=None, prefetch_batches=0`, otherwise a batch waits for the records that come behind it.
+
+    `bootstrap_servers` with `secret` or `token` is the cluster; found through Ray by default. Tasks get a token for
+    `token_lifetime_s` (12 hours; continuous: 30 days). `start_offset`, `end_offset` (exclusive): offsets that are no
+    longer, or not yet, in the log mean its edge; datetimes are UTC unless they have a zone; partitions that a mapping
+    does not name are read from or to the edge. `isolation_level`: read_committed, unless `consumer_config` has another.
+    `fail_on_data_loss=False` skips records that are removed while they are read. `override_num_blocks`: the number of
+    tasks. `timeout_ms`: a task ends with what it has by then. `remote_args`: the further arguments of `read_kafka`.
+
+    Raises InvalidConfig, UnknownTopicOrPartition, NoClusterFound, ConnectionFailed, AuthenticationFailed.
+    """
+    if trigger not in TRIGGERS:
+        raise InvalidConfig(did_you_mean("value of trigger", str(trigger), TRIGGERS))
+    follows = trigger == "continuous"
+    consumer = consumer_of(consumer_config, isolation_level)
+    plan = _Plan(chosen(columns, include_headers), consumer, fail_on_data_loss, _seconds(timeout_ms))
+    tasks = positive("override_num_blocks", override_num_blocks)
+    bootstrap, credentials = address_of(bootstrap_servers, secret, token)
+    wanted = replace(
+        _wanted(checked_topics(topics), start_of(start_offset), end_of(end_offset), follows),
+        bootstrap=bootstrap,
+        secret=credentials,
+        token_lifetime_s=token_lifetime_s or (CONTINUOUS_TOKEN_S if follows else ONCE_TOKEN_S),
+        consumer=consumer,
+    )
+    join_ray(bootstrap)
+    options = {"concurrency": concurrency, "num_cpus": num_cpus, **remote_args}
+    return (plan.followed if follows else plan.bounded)(plan_read(wanted), tasks, options)
+
+
+def _wanted(topics: tuple[str, ...], start: OffsetSpec, end: OffsetSpec, follows: bool) -> RangesWanted:
+    """What is planned, without the way to the cluster. Edges are as `read_kafka` has them."""
+    check_order(start, end)
+    if follows and end.is_time:
+        raise InvalidConfig(
+            "end_offset of a continuous read cannot be a time: timestamps need not ascend, so no record shows that the "
+            "time has come. Give offsets, or timeout_ms."
+        )
+    return RangesWanted(
+        topics=topics,
+        start=start,
+        end=end,
+        latest_without_match=True,
+        fail_on_data_loss=False,
+        refuses_start_behind_end=True,
+        follows=follows,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """From ranges to a dataset."""
+
+    names: tuple[str, ...]
+    consumer: ConsumerConfig
+    fail_on_data_loss: bool
+    timeout_s: float | None
+
+    def bounded(
+        self, ranges: Sequence[PartitionRange], tasks: int | None, options: Mapping[str, Any]
+    ) -> ray.data.Dataset:
+        """One read operator for each node with leaders, because Ray places the tasks of an operator alike."""
+        cut = _cut(ranges, tasks, _cpus())
+        reading = RangeReading(
+            fail_on_data_loss=self.fail_on_data_loss,
+            isolation_level=self.consumer.isolation_level,
+            check_crcs=self.consumer.check_crcs,
+            short_circuit_reads=self.consumer.short_circuit_reads,
+        )
+        datasets = []
+        for node, found in (by_node(cut, _nodes() if _may_place(options) else ()) or {"": []}).items():
+            share = len(found) if tasks is None else max(1, round(tasks * len(found) / max(1, len(cut))))
+            groups = in_groups(found, share) or [[]]
+            source = RaylogDatasource(groups, self.names, reading, self.timeout_s)
+            # As many blocks as tasks: Ray would cut the blocks of a task into smaller ones to have more.
+            placed = {**options, **_placement(node)}
+            datasets.append(ray.data.read_datasource(source, override_num_blocks=len(groups), **placed))
+        return datasets[0].union(*datasets[1:]) if len(datasets) > 1 else datasets[0]
+
+    def followed(
+        self, ranges: Sequence[PartitionRange], tasks: int | None, options: Mapping[str, Any]
+    ) -> ray.data.Dataset:
+        """One read operator, all of whose tasks run from the beginning."""
+        cpus = _cpus()
+        share = FOLLOWING_CPUS if options["num_cpus"] is None else options["num_cpus"]
+        count = min(tasks or max(1, int(cpus)), len(ranges))
+        if count * share > cpus:
+            raise InvalidConfig(
+                f"A continuous read in {count} tasks of {share:g} CPUs needs {count * share:g}, and this Ray has "
+                f"{cpus:g}: partitions of tasks that cannot run would never be read. Lower override_num_blocks or "
+                "num_cpus."
+            )
+        settings = replace(
+            self.consumer,
+            auto_offset_reset="none" if self.fail_on_data_loss else "earliest",
+            enable_auto_commit=False,
+            fetch_max_bytes=min(self.consumer.fetch_max_bytes, FOLLOWING_BUFFER_BYTES),
+        )
+        groups = [
+            FollowingTask(tuple(found), settings, self.names, self.timeout_s) for found in shared_out(ranges, count)
+        ]
+        context = DataContext.get_current().copy()
+        context.target_max_block_size = AtOnce(BLOCK_BYTES_MAX)
+        with DataContext.current(context):
+            return ray.data.read_datasource(
+                FollowingDatasource(groups), override_num_blocks=max(1, len(groups)), **{**options, "num_cpus": share}
+            )
+
+
+def _cut(ranges: Sequence[PartitionRange], blocks: int | None, cpus: float) -> list[PartitionRange]:
+    """The ranges, cut for as many tasks as are wanted, or as have enough to do."""
+    records = sum(item.end - item.start for item in ranges)
+    wanted = blocks or min(int(cpus * TASKS_PER_CPU), records // RECORDS_OF_TASK_MIN)
+    pieces = split_ranges(
+        [(item.start, item.end) for item in ranges],
+        min_partitions=wanted,
+        max_records=None if blocks else RECORDS_OF_TASK_MAX,
+    )
+    return [replace(ranges[index], start=start, end=end) for index, start, end in pieces]
+
+
+def _seconds(timeout_ms: Any) -> float | None:
+    checked = positive("timeout_ms", timeout_ms)
+    return None if checked is None else checked / 1000
+
+
+def _cpus() -> float:
+    return float(ray.cluster_resources().get("CPU", 1.0))
+
+
+def _nodes() -> set[str]:
+    """Ray's ids of its live nodes with CPUs."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0}
+
+
+def _may_place(options: Mapping[str, Any]) -> bool:
+    """Whether the caller has left the choice of nodes to this module."""
+    return not any(options.get(name) is not None for name in ("label_selector", "fallback_strategy", "ray_remote_args"))
+
+
+def _placement(node: str) -> dict[str, Any]:
+    """What has tasks run on this node if it has room, and anywhere otherwise."""
+    if not node:
+        return {}
+    return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}

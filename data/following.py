@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
+import ray
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
@@ -162,8 +163,8 @@ def _refuse_repetition() -> None:
     Ray drops as many blocks of it as arrived from the first attempt. These blocks depend on when records came: others
     would be dropped than those that arrived.
     """
-    import ray
-
+    if not ray.is_initialized():
+        return
     attempt = ray._private.worker.global_worker.core_worker.get_current_task_attempt_number()
     if attempt > 0:
         raise RaylogError(

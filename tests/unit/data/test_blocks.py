@@ -1,0 +1,134 @@
+"""What read tasks give out, without a Ray session: blocks of the right columns and types, once each."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from raylog.client.config import ConsumerConfig
+from raylog.client.ranges.planning import RangesWanted, plan_read
+from raylog.client.ranges.reading import RangeReading
+from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.data.columns import SCHEMA, schema_of
+from raylog.data.datasource import RangesTask, RaylogDatasource
+from raylog.data.following import FollowingTask
+from raylog.data.offsets import end_of, start_of
+from tests.unit.client.toy_server import SECRET, ToyCluster
+from tests.unit.spark.support import START_MS, fill, value_of
+
+ALL = tuple(SCHEMA.names)
+
+
+@pytest.fixture
+def cluster() -> Iterator[ToyCluster]:
+    """A cluster in memory with 300 records in each of the two partitions of `orders`."""
+    with ToyCluster(brokers=2) as running:
+        running.create_topic("orders", 2)
+        for partition in (0, 1):
+            fill(running, "orders", partition, [70, 80, 150])
+        yield running
+
+
+def ranges(cluster: ToyCluster, start: Any = "earliest", end: Any = "latest", **given: Any) -> list[PartitionRange]:
+    """What `raylog.data.read` plans."""
+    wanted = {"fail_on_data_loss": False, "refuses_start_behind_end": True, "latest_without_match": True, **given}
+    options = {"bootstrap": cluster.bootstrap, "secret": SECRET.hex()}
+    return plan_read(RangesWanted(topics=("orders",), start=start_of(start), end=end_of(end), **options, **wanted))
+
+
+def blocks(found: list[PartitionRange], names: tuple[str, ...] = ALL) -> list[Any]:
+    """What a task with these ranges gives out, pickled in between as on its way to a worker."""
+    task = pickle.loads(pickle.dumps(RangesTask(tuple(found), RangeReading(), names, None)))
+    return list(task())
+
+
+def test_blocks_have_the_columns_of_rays_kafka_source(cluster: ToyCluster) -> None:
+    table = pa.concat_tables(blocks(ranges(cluster)))
+    assert table.schema.equals(SCHEMA)
+    rows = table.to_pylist()
+    assert {(row["partition"], row["offset"]) for row in rows} == {(p, o) for p in (0, 1) for o in range(300)}
+    assert all(row["value"] == value_of("orders", row["partition"], row["offset"]) for row in rows)
+    assert all((row["key"] is None) == (row["offset"] % 3 == 0) for row in rows)
+    assert {(row["topic"], row["timestamp_type"]) for row in rows} == {("orders", 1)}
+    assert all(row["timestamp"] == START_MS + row["offset"] for row in rows)
+    assert [row["headers"] for row in rows[:2]] == [[("h", b"0")], []]
+
+
+def test_columns_are_made_as_chosen_and_in_that_order(cluster: ToyCluster) -> None:
+    (first, *_) = blocks(ranges(cluster), ("value", "offset"))
+    assert first.schema.equals(schema_of(("value", "offset")))
+
+
+def test_ranges_begin_and_end_inside_batches(cluster: ToyCluster) -> None:
+    found = ranges(cluster, {"orders": {0: 65, 1: 299}}, {"orders": {0: 71}})
+    table = pa.concat_tables(blocks(found))
+    assert list(zip(*table.select(["partition", "offset"]).to_pydict().values(), strict=True)) == [
+        *((0, offset) for offset in range(65, 71)),
+        (1, 299),
+    ]
+
+
+def test_a_topic_without_records_is_an_empty_block_with_columns() -> None:
+    (block,) = blocks([])
+    assert (block.num_rows, block.schema) == (0, SCHEMA)
+
+
+def test_a_task_says_which_partitions_it_reads_and_holds_no_secret(cluster: ToyCluster) -> None:
+    found = ranges(cluster)
+    source = RaylogDatasource([found], ALL, RangeReading(), None)
+    (task,) = source.get_read_tasks(200)
+    assert list(task.metadata.input_files) == ["raylog://orders/0", "raylog://orders/1"]
+    assert task.schema.equals(SCHEMA)
+    assert SECRET not in pickle.dumps(source) and SECRET.hex().encode() not in pickle.dumps(source)
+
+
+def test_columns_that_a_dataset_drops_are_not_made(cluster: ToyCluster) -> None:
+    source = RaylogDatasource([ranges(cluster)], ALL, RangeReading(), None).apply_projection({"offset": "offset"})
+    (task,) = source.get_read_tasks(1)
+    assert pa.concat_tables(list(task())).schema.names == ["offset"]
+
+
+def test_counting_makes_no_column_and_keeps_the_rows(cluster: ToyCluster) -> None:
+    source = RaylogDatasource([ranges(cluster)], ALL, RangeReading(), None).apply_projection({})
+    (task,) = source.get_read_tasks(1)
+    assert sum(block.num_rows for block in task()) == 600
+
+
+def followed(cluster: ToyCluster, *, timeout_s: float | None = None, **given: Any) -> FollowingTask:
+    found = ranges(cluster, follows=True, **given)
+    return FollowingTask(tuple(found), ConsumerConfig(auto_offset_reset="none"), ("partition", "offset"), timeout_s)
+
+
+def test_a_following_task_ends_where_it_shall(cluster: ToyCluster) -> None:
+    task = pickle.loads(pickle.dumps(followed(cluster, start={"orders": {1: 290}}, end={"orders": {0: 5, 1: 310}})))
+    timer = threading.Timer(0.3, fill, (cluster, "orders", 1, [50]))
+    timer.start()
+    try:
+        table = pa.concat_tables(list(task()))
+    finally:
+        timer.join()
+    assert sorted(zip(*table.to_pydict().values(), strict=True)) == [
+        *((0, offset) for offset in range(5)),
+        *((1, offset) for offset in range(290, 310)),
+    ]
+
+
+def test_a_following_task_rides_out_a_new_leader(cluster: ToyCluster) -> None:
+    task = followed(cluster, end={"orders": {0: 300, 1: 350}})
+    found, moved = 0, False
+    for block in task():
+        found += block.num_rows
+        if not moved:
+            moved = True
+            cluster.move_leader("orders", 1)
+            fill(cluster, "orders", 1, [50])
+    assert found == 650
+
+
+def test_a_following_task_ends_after_its_time(cluster: ToyCluster) -> None:
+    assert sum(block.num_rows for block in followed(cluster, timeout_s=0.5)()) == 600

@@ -9,14 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raylog.client.cluster.discovery import parse_secret, read_token
 from raylog.client.config import WHERE, ConsumerConfig, kafka_name, keys_of, load
 from raylog.client.ranges.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
-from raylog.client.ranges.planning import RangesWanted
+from raylog.client.ranges.planning import RangesWanted, read_credentials
 from raylog.client.ranges.reading import RangeReading
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
-from raylog.rpc import Token
 from raylog.spark.streaming.admission import DEFAULT_MAX_TRIGGER_DELAY, Limits, parse_duration_ms
 
 WHAT = ("subscribe", "assign", "subscribePattern")
@@ -127,7 +125,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         cuts_by_size=min_partitions is None and max_records is None,
         fail_on_data_loss=fail_on_data_loss,
         bootstrap=_one_bootstrap(texts),
-        secret=_credentials(texts),
+        secret=read_credentials(texts.text("raylog.secret"), texts.text("raylog.token")),
         token_lifetime_s=(texts.number("raylog.tokenLifetimeMs", 1_000) or 43_200_000) / 1000,
         consumer=consumer,
     )
@@ -231,19 +229,6 @@ def _columns(texts: _Texts) -> tuple[str, ...]:
             "columns alone says whether headers are read."
         )
     return tuple(name for small, name in spelling.items() if small in names)
-
-
-def _credentials(texts: _Texts) -> str | Token | None:
-    secret, token = texts.text("raylog.secret"), texts.text("raylog.token")
-    if secret is not None and token is not None:
-        raise InvalidConfig(
-            "raylog.secret and raylog.token are both given: leave one out; a token is enough where it reads the topics."
-        )
-    if token is not None:
-        return read_token(token)
-    if secret is not None:
-        parse_secret(secret)
-    return secret
 
 
 def _one_bootstrap(texts: _Texts) -> str | None:

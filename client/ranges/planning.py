@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
+from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster, parse_secret, read_token
 from raylog.client.config import ConsumerConfig
 from raylog.client.ranges.cutting import cut, sample
 from raylog.client.ranges.narrowing import OFFSET_MAX, Narrowing
@@ -79,6 +79,19 @@ class RangesWanted:
     """How long the tokens hold with which tasks read; a task that begins or goes on later fails."""
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig, repr=False)
     """Timeouts, isolation level and the rest; its `bootstrap` and `secret` do not count."""
+
+
+def read_credentials(secret: str | None, token: str | None) -> str | Token | None:
+    """What the options `raylog.secret` and `raylog.token` give: one of them, or none. Raises InvalidConfig."""
+    if secret is not None and token is not None:
+        raise InvalidConfig(
+            "raylog.secret and raylog.token are both given: leave one out; a token is enough where it reads the topics."
+        )
+    if token is not None:
+        return read_token(token)
+    if secret is not None:
+        parse_secret(secret)  # now, and not when a query begins
+    return secret
 
 
 def plan_read(wanted: RangesWanted, narrowing: Narrowing | None = None) -> list[PartitionRange]:

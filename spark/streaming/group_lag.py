@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import now_s
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import RaylogError
@@ -19,6 +20,8 @@ from raylog.core.ids import TopicPartition
 logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_S = 10.0
+RETRY_S = 5.0
+"""Between a commit that failed and the next."""
 
 
 class GroupLag:
@@ -29,11 +32,14 @@ class GroupLag:
         self._wanted: Mapping[TopicPartition, int] = {}
         self._done: Mapping[TopicPartition, int] = {}
         self._work: asyncio.Task[None] | None = None
-        self._is_failing = False
+        self._failed_s: float | None = None
+        """When the last commit failed; None after one that succeeded."""
 
     def report(self, client: ClusterClient, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets soon, unless they are what was committed last."""
         self._wanted = offsets
+        if self._failed_s is not None and now_s() - self._failed_s < RETRY_S:
+            return
         if offsets != self._done and (self._work is None or self._work.done()):
             self._work = asyncio.ensure_future(self._commit(client))
 
@@ -55,14 +61,15 @@ class GroupLag:
             try:
                 rows = {place: OffsetAndMetadata(offset) for place, offset in offsets.items()}
                 await committed.commit(rows, timeout_s=COMMIT_TIMEOUT_S)
-                self._is_failing = False
             except RaylogError as error:
-                if not self._is_failing:  # once, not for each micro-batch
+                if self._failed_s is None:  # once, not for each attempt
                     logger.warning(
                         "The offsets of this stream were not committed to group %r, which only shows its lag; the "
                         "query goes on: %s",
                         self._group,
                         error,
                     )
-                self._is_failing = True
+                self._failed_s = now_s()
+                return
+            self._failed_s = None
             self._done = offsets

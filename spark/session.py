@@ -264,7 +264,7 @@ def _join_ray() -> bool:
         )
     if not ray.is_initialized():
         ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
-        has_started = os.environ.get("RAY_ADDRESS") in (None, "", "local")
+        has_started = ray._private.worker._global_node.is_head()
     if "RAY_APP_MASTER" in list_named_actors():
         namespace = ray.get_runtime_context().namespace
         raise SparkStartFailed(

@@ -46,19 +46,51 @@ spark.stop()
 """
 
 ON_RAY = """
+import os, signal, threading, time
+from raylog.spark import java
+java.prepare()
 import ray
+ray.init(address="local", num_cpus=2, log_to_driver=False)
 import raylog
+from ray.util import list_named_actors
 config = {"spark.ui.enabled": False}
-spark = raylog.spark.session("session-test", num_executors=1, executor_memory="512m", config=config)
-print("SUM", spark.range(1000).selectExpr("sum(id)").first()[0])
-print("PUSHDOWN", spark.conf.get("spark.sql.python.filterPushdown.enabled"))
+with raylog.spark.session("session-test", executor_memory="512m", config=config) as spark:
+    print("SUM", spark.range(1000).selectExpr("sum(id)").first()[0])
+    print("PUSHDOWN", spark.conf.get("spark.sql.python.filterPushdown.enabled"))
+    print("FREE", ray.available_resources()["CPU"])
+    log = spark.conf.get("spark.raylog.log")
+    try:
+        raylog.spark.session("second")
+    except RuntimeError as error:
+        print("SECOND", error)
+print("LOG", os.path.getsize(log) > 0)
+print("RAY GOES ON", ray.get(ray.remote(lambda: 7).remote(), timeout=60), list_named_actors())
+raylog.spark.stop()
+
+@ray.remote(num_cpus=2)
+class Greedy:
+    def ready(self):
+        return True
+
+greedy = Greedy.remote()
+ray.get(greedy.ready.remote(), timeout=60)
 try:
-    raylog.spark.session("second")
-except RuntimeError as error:
-    print("SECOND", error)
-raylog.spark.stop()
-print("RAY GOES ON", ray.get(ray.remote(lambda: 7).remote(), timeout=60))
-raylog.spark.stop()
+    raylog.spark.session("starving", executor_memory="512m", config=config, start_timeout_s=1)
+except raylog.SparkStartFailed as error:
+    print("STARVING", error)
+ray.kill(greedy)
+interrupt = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+interrupt.start()
+try:
+    raylog.spark.session("interrupted", executor_memory="512m", config=config)
+except KeyboardInterrupt:
+    print("INTERRUPTED", list_named_actors())
+deadline = time.monotonic() + 30
+while ray.available_resources().get("CPU") != 2.0 and time.monotonic() < deadline:
+    time.sleep(0.1)
+print("CPUS", ray.available_resources()["CPU"])
+import psutil
+print("CHILDREN", [child.name() for child in psutil.Process().children() if "java" in child.name()])
 ray.shutdown()
 """
 
@@ -104,4 +136,11 @@ def test_a_session_on_ray_starts_works_and_ends(no_java: dict[str, str], tmp_pat
     assert "SUM 499500" in printed
     assert "PUSHDOWN true" in printed
     assert "SECOND This process has a Spark session already" in printed
-    assert "RAY GOES ON 7" in printed
+    assert "FREE 1.0" in printed, "half of the CPUs, and none for RayDP's master"
+    assert "LOG True" in printed
+    assert "RAY GOES ON 7 []" in printed
+    starving = "STARVING After 1 s, 1 of 1 executors did not start: each needs 1 CPU on one node, and free are 0 of 2"
+    assert starving in printed
+    assert "INTERRUPTED []" in printed
+    assert "CPUS 2.0" in printed
+    assert "CHILDREN []" in printed

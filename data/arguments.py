@@ -19,7 +19,8 @@ REFUSED_OF_CONSUMER = {
     "partition_assignment_strategy": "tasks share the partitions out by themselves",
     "key_deserializer": "keys come as bytes; convert the column with map_batches",
     "value_deserializer": "values come as bytes; convert the column with map_batches",
-    "secret": "give secret or token",
+    "secret": "give secret beside it",
+    "token": "give token beside it",
     "bootstrap": "give bootstrap_servers",
 }
 REFUSED_OF_PRODUCER = {
@@ -28,7 +29,8 @@ REFUSED_OF_PRODUCER = {
     "key_serializer": "give key_serializer beside producer_config",
     "value_serializer": "give value_serializer beside producer_config",
     "partitioner": "give partition_field for partitions of your own",
-    "secret": "give secret or token",
+    "secret": "give secret beside it",
+    "token": "give token beside it",
     "bootstrap": "give bootstrap_servers",
 }
 

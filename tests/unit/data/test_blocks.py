@@ -15,9 +15,11 @@ from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.data.columns import SCHEMA, schema_of
+from raylog.data.datasink import WriteTask
 from raylog.data.datasource import RangesTask, RaylogDatasource
 from raylog.data.following import FollowingTask
 from raylog.data.offsets import end_of, start_of
+from raylog.data.serializing import Fields
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, fill, value_of
 
@@ -84,7 +86,8 @@ def test_a_task_says_which_partitions_it_reads_and_holds_no_secret(cluster: ToyC
     (task,) = source.get_read_tasks(200)
     assert list(task.metadata.input_files) == ["raylog://orders/0", "raylog://orders/1"]
     assert task.schema.equals(SCHEMA)
-    assert SECRET not in pickle.dumps(source) and SECRET.hex().encode() not in pickle.dumps(source)
+    assert SECRET not in pickle.dumps(source)
+    assert SECRET.hex().encode() not in pickle.dumps(source)
 
 
 def test_columns_that_a_dataset_drops_are_not_made(cluster: ToyCluster) -> None:
@@ -132,3 +135,17 @@ def test_a_following_task_rides_out_a_new_leader(cluster: ToyCluster) -> None:
 
 def test_a_following_task_ends_after_its_time(cluster: ToyCluster) -> None:
     assert sum(block.num_rows for block in followed(cluster, timeout_s=0.5)()) == 600
+
+
+def test_a_written_table_is_read_back_the_same(cluster: ToyCluster) -> None:
+    cluster.create_topic("copies", 2)
+    table = pa.concat_tables(blocks(ranges(cluster)))
+    fields = Fields(value="value", key="key", headers="headers", timestamp="timestamp", partition="partition")
+    task = WriteTask("copies", fields, cluster.bootstrap, None, {"secret": SECRET})
+    assert task([table.slice(0, 250), table.slice(250)]) == 600
+    wanted = RangesWanted(
+        topics=("copies",), start=start_of(None), end=end_of(None), bootstrap=cluster.bootstrap, secret=SECRET
+    )
+    copied = pa.concat_tables(blocks(plan_read(wanted)))
+    same = [name for name in ALL if name != "topic"]
+    assert copied.select(same).combine_chunks().equals(table.select(same).combine_chunks())

@@ -1,0 +1,82 @@
+"""A write as Ray Data's `Datasink`: what each write task does with its blocks. Used by write.py.
+
+A task returns when every record is stored by all replicas in sync, each once whatever was repeated on the way (an
+idempotent producer with acks=all). May touch: the network, the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.data import Datasink
+from ray.data.block import BlockAccessor
+
+from raylog.client.producer.columns import SentBatch
+from raylog.client.producer.producer import Producer
+from raylog.data.serializing import Fields, check_columns, records_of
+
+ROWS_MAX = 65_536
+"""Rows that are handed to the producer at once."""
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """All that a write task needs; pickled to it."""
+
+    topic: str
+    fields: Fields
+    bootstrap: str
+    token: Any = field(repr=False)
+    """Writes to this topic."""
+    producer: Mapping[str, Any]
+    """Keyword arguments of its producer, without address and credentials."""
+
+    def __call__(self, blocks: Iterable[Any]) -> int:
+        """Write all blocks; how many records. Raises the first error of a record."""
+        producer = Producer(**self.producer, bootstrap=self.bootstrap, token=self.token)
+        try:
+            return self.send(producer, blocks)
+        finally:
+            producer.close(CLOSE_TIMEOUT_S)
+
+    def send(self, producer: Producer, blocks: Iterable[Any]) -> int:
+        """Send all blocks, and wait until they are stored."""
+        records = 0
+        under_way: deque[SentBatch] = deque()
+        for block in blocks:
+            table = BlockAccessor.for_block(block).to_arrow()
+            for first in range(0, table.num_rows, ROWS_MAX):
+                found = records_of(table.slice(first, ROWS_MAX), self.fields, int(time.time() * 1000))
+                sent = producer.send_arrow(self.topic, found.columns, found.partitions)
+                records += len(sent)
+                under_way.append(sent)
+            while under_way and under_way[0].done():
+                under_way.popleft().result(0)
+        for sent in under_way:  # each has a deadline of its own: delivery_timeout_ms
+            sent.result()
+        return records
+
+
+class RaylogDatasink(Datasink):  # type: ignore[misc]  # Ray's classes have no types
+    """Writes blocks to a topic; made by `raylog.data.write`."""
+
+    def __init__(self, task: WriteTask) -> None:
+        self._task = task
+
+    def get_name(self) -> str:
+        """The name in plans and progress bars: `Raylog`."""
+        return "Raylog"
+
+    def on_write_start(self, schema: Any = None) -> None:
+        """Check the columns before the first task. Raises InvalidConfig."""
+        if schema is not None and getattr(schema, "names", None):
+            check_columns(self._task.fields, list(schema.names))
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> int:
+        """Write the blocks of one task; runs in a worker."""
+        return self._task(blocks)

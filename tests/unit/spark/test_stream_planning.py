@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from raylog.core.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import LATEST
+from raylog.rpc import Connection
 from raylog.spark.options import parse_options
 from raylog.spark.reader import RangePartition
 from raylog.spark.source import RaylogDataSource
@@ -244,6 +245,24 @@ def test_a_stream_of_committed_records_ends_at_the_last_stable_offset(cluster: T
     assert everything.latest(everything.initial(), ALL)["orders"] == {"0": 101, "1": 50}
     cluster.do(lambda: log.end_transaction(1, 1, committed=True))
     assert one.latest(one.initial(), ALL)["orders"] == {"0": 102, "1": 50}
+
+
+def test_a_trigger_costs_one_request_to_each_leader(
+    cluster: ToyCluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    call = Connection.call
+
+    def counted(connection: Connection, method: str, *args: Any, **more: Any) -> Any:
+        sent.append(method)
+        return call(connection, method, *args, **more)
+
+    monkeypatch.setattr(live_logs, "METADATA_AGE_S", 60.0)
+    one = plan()
+    end = one.latest(one.initial(), Limits(max_offsets=30))
+    monkeypatch.setattr(Connection, "call", counted)
+    one.ranges(end, one.latest(end, Limits(max_offsets=30)))
+    assert sent == ["list_offsets", "list_offsets"]
 
 
 def test_a_leader_that_moves_is_found_again(cluster: ToyCluster, plan: Plan) -> None:

@@ -19,8 +19,9 @@ _KINDS = {0xCC: ">u1", 0xCD: ">u2", 0xCE: ">u4", 0xD0: ">i1", 0xD1: ">i2", 0xD2:
 """msgpack's integers of more than a byte: the first, and how numpy reads the others."""
 
 
-def msgpack_integers(data: Any, rows: int) -> Any | None:
-    """The first `rows` elements of a msgpack array as int64; None where the decoder of lists must read them.
+def msgpack_integers(data: Any, rows: int) -> tuple[Any, int] | None:
+    """The first `rows` elements of a msgpack array as int64, and the bytes they take; None where the decoder of lists
+    must read them.
 
     `data`: the encoded elements, a numpy array of uint8.
     """
@@ -28,7 +29,7 @@ def msgpack_integers(data: Any, rows: int) -> Any | None:
     at = row = 0
     for _ in range(_RUNS_MAX):
         if row == rows:
-            return found
+            break
         if at >= len(data):
             return None
         kind = int(data[at])
@@ -50,7 +51,7 @@ def msgpack_integers(data: Any, rows: int) -> Any | None:
         else:
             return None
         row += count
-    return found if row == rows else None
+    return (found, at) if row == rows else None
 
 
 def varints_at(data: Any, places: Any) -> tuple[Any, Any]:

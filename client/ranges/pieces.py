@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from raylog.client.ranges import strings
-from raylog.client.ranges.integers import msgpack_integers
 from raylog.client.ranges.kafka_rows import KafkaRows
+from raylog.client.ranges.layouts import regular
 from raylog.client.reading.decode import BatchOpener, FetchedBatch, OpenPiece, corrupt
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
@@ -75,8 +75,9 @@ class ColumnsPiece:
 
     def __init__(self, piece: OpenPiece) -> None:
         self._piece = piece
+        self._regular = regular(piece.source, piece.rows_of_batch)
         self.rows = len(piece.offsets)
-        self.body_bytes = piece.bytes_of_batch
+        self.body_bytes = piece.source[2] - piece.source[1]
 
     def set_offsets(self, out: Any) -> None:
         offsets = self._piece.offsets
@@ -87,31 +88,20 @@ class ColumnsPiece:
         base_ms, is_final = piece.timestamp_base
         if is_final:
             out[:] = base_ms
-            return
-        layout = piece.layout
-        if layout is not None:
-            encoded = layout.timestamp_deltas
-            deltas = None if encoded is None else np.frombuffer(encoded, dtype=np.uint8)
-        else:
-            part = piece.encoded("timestamp_deltas")
-            deltas = None
-            if part is not None:
-                deltas = msgpack_integers(np.frombuffer(part, dtype=np.uint8), piece.rows_of_batch)
-                if deltas is None:
-                    out[:] = piece.column("timestamps")
-                    return
-        if deltas is None:
+        elif self._regular is None:
+            out[:] = piece.column("timestamps")
+        elif self._regular.deltas is None:
             out[:] = base_ms
         else:
-            np.add(deltas[piece.begin : piece.stop], base_ms, out=out, dtype=np.int64)
+            np.add(self._regular.deltas[piece.begin : piece.stop], base_ms, out=out)
 
     def grid(self, name: str) -> tuple[Grid, int, int] | None:
-        grid = self._piece.grid(name)
+        grid = None if self._regular is None else self._regular.strings.get(name)
         return None if grid is None else (grid, self._piece.begin, self.rows)
 
     def strings(self, name: str) -> Any:
-        if self._piece.has_only_nulls(name):
-            return None
+        if self._regular is not None and name in self._regular.strings:
+            return None  # a regular column is a grid, unless all are null
         column = self._piece.column(name)
         return None if column is None else pa.array(column, pa.binary())
 

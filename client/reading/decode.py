@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
+from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.header import BatchHeader, check_crc
 from raylog.storage.batch.records import Columns, Grid, Layout, OpenBatch, decode_batch, open_batch
 from raylog.storage.errors import CorruptBatch
@@ -100,22 +101,15 @@ class OpenPiece:
         except RaylogError as error:
             raise self.corrupt(error) from error
 
-    def encoded(self, name: str) -> memoryview | None:
-        """The encoded elements of a column of the whole batch (also `timestamp_deltas`); None where all are null."""
-        try:
-            return self._opened.part(name)
-        except RaylogError as error:
-            raise self.corrupt(error) from error
+    @property
+    def source(self) -> tuple[Buffer, int, int]:
+        """A buffer, and where the body of the whole batch, decompressed, begins and ends there."""
+        return self._opened.source
 
     @property
     def rows_of_batch(self) -> int:
         """The records of the whole batch."""
         return self._opened.rows
-
-    @property
-    def bytes_of_batch(self) -> int:
-        """The bytes of the body of the whole batch, decompressed."""
-        return self._opened.size
 
     @property
     def timestamp_base(self) -> tuple[int, bool]:

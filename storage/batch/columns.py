@@ -234,9 +234,9 @@ class OpenBatch:
         return self._columns is None
 
     @property
-    def size(self) -> int:
-        """The bytes of the body, decompressed. Only if `is_encoded`."""
-        return len(self._body)
+    def source(self) -> tuple[Buffer, int, int]:
+        """A buffer, and where the body, decompressed, begins and ends there. Only if `is_encoded`."""
+        return self._source
 
     @property
     def layout(self) -> Layout | None:

@@ -1,0 +1,77 @@
+"""What numpy can read of a magic 77 body without decoding it: integers, and strings of one length. Pure.
+
+The columns lie one behind the other, so those behind the first that is not regular are not found. Used by pieces.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from raylog.client.ranges.integers import msgpack_integers
+from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, Grid, array_at
+
+_SIZE_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+"""First bytes of msgpack's byte strings, and how many bytes their lengths take."""
+
+
+class Regular(NamedTuple):
+    """The columns that were found."""
+
+    deltas: Any | None
+    """Of timestamps, int64; None where all have the base."""
+    strings: dict[str, Grid | None]
+    """Of keys, and of values, as far as they are regular; None where all are null."""
+
+
+def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
+    """The regular columns of the body, at least its timestamps; None where those are not."""
+    data, at, end = source
+    if end - at < FOUR_COLUMNS & 0x0F or data[at] != FOUR_COLUMNS or not rows:
+        return None
+    view = np.frombuffer(data, dtype=np.uint8)[:end]
+    at += 1
+    deltas = None
+    strings: dict[str, Grid | None] = {}
+    try:
+        if data[at] == NIL:
+            at += 1
+        else:
+            found = array_at(data, at)
+            integers = None if found is None or found[0] != rows else msgpack_integers(view[found[1] :], rows)
+            if found is None or integers is None:
+                return None
+            deltas, at = integers[0], found[1] + integers[1]
+        for name in ("keys", "values"):
+            if data[at] == NIL:
+                strings[name] = None
+                at += 1
+                continue
+            found = array_at(data, at)
+            grid = None if found is None or found[0] != rows else _grid(data, view, found[1], rows)
+            if found is None or grid is None:
+                break
+            strings[name] = grid
+            at = found[1] + grid.stride * rows
+    except IndexError:  # cut off: the decoder raises the error
+        pass
+    return Regular(deltas, strings)
+
+
+def _grid(data: Buffer, view: Any, at: int, rows: int) -> Grid | None:
+    """The strings from byte `at` on, if all are as long as the first; each then begins where that says."""
+    size_bytes = _SIZE_BYTES.get(data[at])
+    if size_bytes is None or at + 1 + size_bytes > len(view):
+        return None
+    head = 1 + size_bytes
+    width = int.from_bytes(data[at + 1 : at + head], "big")
+    stride = head + width
+    if at + stride * rows > len(view):
+        return None
+    cells = view[at : at + stride * rows].reshape(rows, stride)[:, :head]
+    for column in range(head):  # a column at a time: rows of two bytes are compared slowly
+        if not bool((cells[:, column] == cells[0, column]).all()):
+            return None
+    return Grid(data, at + head, stride, width)

@@ -58,9 +58,12 @@ def _narrowed(found: Narrowing, one: Filter, attribute: tuple[str, ...], value: 
             low, end = min(offsets, default=OFFSET_MAX), max(offsets, default=-1) + 1
         return replace(found, offset_low=max(found.offset_low, low), offset_end=min(found.offset_end, end))
     elif column == "timestamp":
-        low_ms = _time_low_ms(one, value)
+        low_ms, end_ms = _time_low_ms(one, value), _time_end_ms(one, value)
         if low_ms is not None and low_ms > 0:
-            return replace(found, time_low_ms=max(found.time_low_ms or 0, low_ms))
+            found = replace(found, time_low_ms=max(found.time_low_ms or 0, low_ms))
+        if end_ms is not None:
+            known = found.time_end_ms
+            found = replace(found, time_end_ms=end_ms if known is None else min(known, end_ms))
     return found
 
 
@@ -99,4 +102,20 @@ def _time_low_ms(one: Filter, value: Any) -> int | None:
         return since // MILLISECOND + 1
     if isinstance(one, EqualTo | EqualNullSafe | GreaterThanOrEqual):
         return -(-since // MILLISECOND)
+    return None
+
+
+def _time_end_ms(one: Filter, value: Any) -> int | None:
+    """The timestamp in whole milliseconds from which on none could match; None when the comparison gives none."""
+    if isinstance(one, In):
+        ends = [_time_end_ms(EqualTo(one.attribute, each), each) for each in value if each is not None]
+        known = [each for each in ends if each is not None]
+        return max(known) if known and len(known) == len(ends) else None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    since = value - EPOCH
+    if isinstance(one, LessThan):
+        return -(-since // MILLISECOND)
+    if isinstance(one, EqualTo | EqualNullSafe | LessThanOrEqual):
+        return since // MILLISECOND + 1
     return None

@@ -17,13 +17,14 @@ from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.spark.streaming.admission import DEFAULT_MAX_TRIGGER_DELAY, Limits, parse_duration_ms
 
+LATENESS = "raylog.timestampLatenessMs"
 WHAT = ("subscribe", "assign", "subscribePattern")
 READ = (
     *WHAT,
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns"),
-    *("raylog.bootstrap", "raylog.secret", "raylog.token", "raylog.tokenLifetimeMs"),
+    *("raylog.bootstrap", "raylog.secret", "raylog.token", "raylog.tokenLifetimeMs", LATENESS),
     *("kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs"),
 )
 LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -122,6 +123,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
         # Either option cuts as in Kafka's source; minPartitions=1 is one task for each partition.
+        lateness_ms=texts.number(LATENESS, 0),
         cuts_by_size=min_partitions is None and max_records is None,
         fail_on_data_loss=fail_on_data_loss,
         bootstrap=_one_bootstrap(texts),

@@ -18,8 +18,10 @@ class Narrowing:
     offset_low: int = 0
     offset_end: int = OFFSET_MAX
     time_low_ms: int | None = None
-    """Records before the first one with this timestamp are older. There is no upper end: timestamps need not ascend,
-    so a younger record may lie before an older one, and only the first of an age can be found."""
+    """Records before the first one with this timestamp are older."""
+    time_end_ms: int | None = None
+    """Timestamps need not ascend: behind the first younger record there may be older ones, so this bounds a read only
+    where it is known how late a record can be (`RangesWanted.lateness_ms`)."""
 
     def keeps(self, topic: str, partition: int) -> bool:
         """Whether a record of this partition could match."""

@@ -61,6 +61,8 @@ class RangesWanted:
     """Cut the largest ranges further until there are so many; None: do not."""
     max_records_per_partition: int | None = None
     """Offsets of one range at most; None: no bound."""
+    lateness_ms: int | None = None
+    """No record is older than any record before it by more than this: then a narrowing's end of time ends the read."""
     cuts_by_size: bool = False
     """Cut ranges of more than 128 MB or a million records (see cutting.py); the two numbers above do not count then."""
     fail_on_data_loss: bool = True
@@ -210,10 +212,10 @@ class _Planner:
         self._wanted.end.check_names(partitions)
         kept = [partition for partition in partitions if self._narrowing.keeps(partition.topic, partition.partition)]
         whole = [found for found in await _gathered(self._range(item) for item in kept) if found.start < found.end]
-        if self._wanted.cuts_by_size:
-            return cut(whole, await sample(whole))
         if self._wanted.follows:
             whole = self._with_one_token(whole)
+        if self._wanted.cuts_by_size:
+            return cut(whole, await sample(whole))
         pieces = split_ranges(
             [(item.start, item.end) for item in whole],
             min_partitions=self._wanted.min_partitions,
@@ -271,6 +273,11 @@ class _Planner:
             if narrowing.time_low_ms is not None and start < end:
                 found = await self._offset_at(place, narrowing.time_low_ms)
                 start = max(start, found) if found >= 0 else end
+            lateness_ms = self._wanted.lateness_ms
+            if narrowing.time_end_ms is not None and lateness_ms is not None and start < end:
+                # Whatever lies behind a record this young is younger than the bound.
+                found = await self._offset_at(place, max(0, narrowing.time_end_ms + lateness_ms))
+                end = min(end, found) if found >= 0 else end
         return await range_of(self._client, self._wanted, place, start, end, timeout_s=self._left_s())
 
     def _with_one_token(self, ranges: list[PartitionRange]) -> list[PartitionRange]:

@@ -45,6 +45,9 @@ FETCH_MAX_WAIT_MS = 500
 """How long a leader may park a fetch; all records of a range exist from the beginning."""
 NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once where batches are small."""
+GUESSED_BYTES = 100
+"""Of a record, before the first fetch shows it."""
+FETCH_MIN_BYTES = 16 << 10
 CALL_TIMEOUT_S = 10.0
 """A leader without an answer within this counts as unavailable."""
 TOPIC_GRACE_S = 5.0
@@ -108,6 +111,10 @@ class RangeFetcher:
         """Whether to request file places from a leader on this machine; not after a failure."""
         self._places: deque[Place] = deque()
         self._isolation = LEVELS[isolation_level]
+        self.bytes_read = 0
+        """Fetched, and read from files."""
+        self._bytes_an_offset = float(GUESSED_BYTES)
+        """Of what was fetched last."""
 
     async def next(self) -> list[FetchedBatch] | None:
         """The next whole batches, at least one; None at the end of the range. Markers and aborted ones are hidden.
@@ -194,7 +201,7 @@ class RangeFetcher:
             wanted.partition,
             self._leader_epoch,
             self.next_offset,
-            self._max_bytes,
+            self._bytes_wanted(),
             1,
             wait_ms,
             self._isolation,
@@ -205,6 +212,8 @@ class RangeFetcher:
         if isinstance(reply, FetchNearReply) and reply.slices:
             self._places.extend(open_places(reply.slices, None, wanted.topic_partition, aborted))
             return await asyncio.to_thread(self._read_near)  # files may be cold
+        self.bytes_read += len(payload)
+        before = self.next_offset
         found: list[FetchedBatch] = []
         try:
             for place, header in iter_headers(payload):
@@ -218,7 +227,14 @@ class RangeFetcher:
         except RaylogError as error:
             if not found:  # good batches come first; the next fetch meets the damage again
                 raise corrupt(wanted.topic_partition, self.next_offset, error) from error
+        if self.next_offset > before:
+            self._bytes_an_offset = len(payload) / (self.next_offset - before)
         return found
+
+    def _bytes_wanted(self) -> int:
+        """The bytes of the next fetch: a leader does not know the end of the range, and would send what lies behind."""
+        left = self.wanted.end - self.next_offset
+        return min(self._max_bytes, int(left * self._bytes_an_offset * 1.1) + FETCH_MIN_BYTES)
 
     def _read_near(self) -> list[FetchedBatch]:
         """The next located batches; fewer, and no more places, when a file is not as expected."""
@@ -227,6 +243,7 @@ class RangeFetcher:
         try:
             while self._places and size < self._max_bytes and self.next_offset < self.wanted.end:
                 batches, rest = self._places.popleft().read(NEAR_CHUNK_BYTES)
+                self.bytes_read += sum(batch.header.size for batch in batches)
                 if rest is not None:
                     self._places.appendleft(rest)
                 for batch in batches:

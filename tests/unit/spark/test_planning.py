@@ -167,3 +167,12 @@ def test_records_of_a_task_follow_from_their_size() -> None:
     assert cutting.records_of_a_task(1024.0) == 131_072
     assert cutting.records_of_a_task(1 << 30) == 1
     assert cutting.records_of_a_task(None) == cutting.TASK_RECORDS_MAX
+
+
+def test_an_end_of_time_ends_the_read_where_lateness_is_known(cluster: ToyCluster) -> None:
+    bounds = Narrowing(time_low_ms=START_MS + 20, time_end_ms=START_MS + 30)
+    assert spans(plan(options(cluster, subscribe="orders"), bounds)) == [("orders", 0, 20, 100), ("orders", 1, 20, 50)]
+    chosen = options(cluster, subscribe="orders", **{"raylog.timestampLatenessMs": 0})
+    assert spans(plan(chosen, bounds)) == [("orders", 0, 20, 30), ("orders", 1, 20, 30)]
+    chosen = options(cluster, subscribe="orders", **{"raylog.timestampLatenessMs": 25})
+    assert spans(plan(chosen, bounds)) == [("orders", 0, 20, 55), ("orders", 1, 20, 50)]

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.client.ranges.narrowing import Narrowing
+from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
+from raylog.client.runtime import shared
 from raylog.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
 from raylog.spark.options import ReadOptions
 from raylog.spark.reader import RaylogReader
@@ -121,6 +123,25 @@ def test_a_recreated_topic_is_not_taken_for_the_old_one(cluster: ToyCluster) -> 
     with pytest.raises(UnknownTopicId, match="created again"):
         offsets_of(wanted, chosen)
     assert offsets_of(wanted, replace(chosen, reading=replace(chosen.reading, fail_on_data_loss=False))) == []
+
+
+def test_a_narrow_time_filter_fetches_a_hundredth_of_the_bytes(cluster: ToyCluster) -> None:
+    cluster.create_topic("trips")
+    fill(cluster, "trips", 0, [500] * 400)
+    stored = cluster.do(lambda: sum(len(batch) for _, batch in cluster.partitions["trips", 0].batches))
+    chosen = options(cluster, subscribe="trips", **{"raylog.timestampLatenessMs": 0})
+    bounds = Narrowing(time_low_ms=START_MS + 70_100, time_end_ms=START_MS + 70_200)
+    (wanted,) = plan(chosen, bounds)
+    fetcher = RangeFetcher(wanted)
+
+    async def fetch() -> None:
+        while await fetcher.next() is not None:
+            pass
+        await fetcher.close()
+
+    shared().run(fetch(), 30.0)
+    assert 0 < fetcher.bytes_read < stored / 100
+    assert [row["offset"] for row in rows_of(wanted, chosen)] == list(range(70_100, 70_200))
 
 
 def test_a_damaged_batch_fails_the_task_and_says_where(cluster: ToyCluster) -> None:

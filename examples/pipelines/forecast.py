@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,23 +71,19 @@ def train(flights: ray.data.Dataset) -> LeastSquares:
     return model
 
 
-def predictions(batch: Columns, weights: Array) -> dict[str, list[bytes]]:
-    """Return records with the predictions for the flights that were kept back."""
+def predictions(batch: Columns, weights: Array) -> dict[str, Array]:
+    """Return the predictions for the flights that were kept back, beside what came true."""
     test = _where(batch, is_kept_back(batch))
-    encode = msgspec.json.Encoder().encode
-    rows = zip(test["row"].tolist(), predict(weights, test).tolist(), test["arr_delay"].tolist(), strict=True)
-    values = [encode({"row": row, "predicted": value, "arr_delay": actual}) for row, value, actual in rows]
-    return {"key": [str(row).encode() for row in test["row"].tolist()], "value": values}
+    return {"row": test["row"], "predicted": predict(weights, test), "arr_delay": test["arr_delay"]}
 
 
-def run(client: Mapping[str, Any] | None = None) -> Errors:
-    """Read, train and write; ``client`` holds address and credentials where no Ray finds the cluster."""
-    place = dict(client or {})
-    flights = raylog.data.read(HISTORY, **place).map_batches(arrived, batch_format="pyarrow").materialize()
+def run() -> Errors:
+    """Read, train and write; Ray finds the cluster."""
+    records = raylog.data.read(HISTORY, columns=["value"])
+    flights = records.map_batches(arrived, batch_format="pyarrow").materialize()
     model = train(flights)
-    weights = model.weights()
-    records = flights.map_batches(predictions, fn_kwargs={"weights": weights}, batch_format="numpy")
-    raylog.data.write(records, TOPIC, key_field="key", value_field="value", **place)
+    rows = flights.map_batches(predictions, fn_kwargs={"weights": model.weights()}, batch_format="numpy")
+    raylog.data.write(rows, TOPIC, key_field="row")  # without a field for the value, each row becomes JSON
     return errors(model, flights.iter_batches(batch_size=BATCH_ROWS, batch_format="numpy"))
 
 

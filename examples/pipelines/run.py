@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ class Size:
 
 @dataclass(slots=True)
 class Run:
-    """One run of all pipelines. ``client`` holds address and credentials where no Ray finds the cluster."""
+    """One run of all pipelines, with what it found."""
 
     place: Place
     kills: Kills
@@ -49,7 +49,6 @@ class Run:
     step: Step
     tables: data.Tables
     size: Size
-    client: Mapping[str, Any] = field(default_factory=dict)
     cut: history.Offsets = field(default_factory=dict)
     hours: pd.DataFrame = field(default_factory=pd.DataFrame)
     rotations: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -65,7 +64,7 @@ class Run:
             with self.step(f"Chunk {number + 1} of {self.size.chunks}: {len(flights):,} flights"):
                 self._process(number, is_last=last)
         with self.step("Ray Data reads what Spark wrote, trains, and writes predictions"), self._killing(history.TOPIC):
-            self.errors = forecast.run(self.client)
+            self.errors = forecast.run()
         self.check()
 
     def prepare(self) -> None:

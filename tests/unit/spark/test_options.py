@@ -130,7 +130,13 @@ def test_keys_of_the_consumer_pass_through_and_are_checked() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("minPartitions", "0"), ("minPartitions", "x"), ("maxRecordsPerPartition", "-1"), ("failOnDataLoss", "maybe")],
+    [
+        ("minPartitions", "0"),
+        ("minPartitions", "x"),
+        ("maxRecordsPerPartition", "-1"),
+        ("failOnDataLoss", "maybe"),
+        ("raylog.timestampLatenessMs", "-1"),
+    ],
 )
 def test_numbers_and_truths_are_checked_by_name(name: str, text: str) -> None:
     assert name in refusal({"subscribe": "a", name: text})

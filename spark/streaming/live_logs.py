@@ -35,6 +35,8 @@ METADATA_AGE_S = 1.0
 """Metadata older than this is fetched before a trigger, for partitions and topics that are new."""
 ATTEMPT_TIMEOUT_S = 5.0
 """A leader without an answer for so long may have been replaced: its partition is looked up again."""
+BROKERS_TIMEOUT_S = 10.0
+"""Brokers without an answer for so long may have been restarted elsewhere: the cluster is looked up again."""
 SETTLE_S = 5.0
 """How long something may be missing before it counts as lost: a broker that has just started knows no topic."""
 SETTLE_PAUSE_S = 0.1
@@ -52,11 +54,12 @@ class LiveLogs:
         self._refreshed_s = float("-inf")
         self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
-    async def client(self) -> ClusterClient:
+    async def client(self, timeout_s: float = PLAN_TIMEOUT_S) -> ClusterClient:
         """The started client."""
         if self._client is None:
-            self._client = await started_client(self._wanted, PLAN_TIMEOUT_S)
+            self._client = await started_client(self._wanted, timeout_s)
             self._client.watch(self.selection.named)
+            self._refreshed_s = float("-inf")
         return self._client
 
     async def close(self) -> None:
@@ -80,14 +83,7 @@ class LiveLogs:
         deadline = Deadline(self._timeout_s)
         settled_s = now_s() + min(SETTLE_S, self._timeout_s / 2)
         while True:
-            try:
-                await self._refresh(deadline, is_forced=is_fresh)
-                found = await self._ends(deadline)
-            except ConnectionFailed:
-                if deadline.is_over:
-                    raise
-                await self.close()  # no known broker is left: Ray may have started others at new addresses
-                found = None
+            found = await self._ends(deadline) if await self._refresh(deadline, is_forced=is_fresh) else None
             if found is not None and (start is None or _is_whole(start, found) or now_s() >= settled_s):
                 return found
             if deadline.is_over:
@@ -145,12 +141,20 @@ class LiveLogs:
 
     # Internals
 
-    async def _refresh(self, deadline: Deadline, *, is_forced: bool) -> None:
-        if not is_forced and now_s() - self._refreshed_s < METADATA_AGE_S:
-            return
-        client = await self.client()
-        await client.refresh(None if self.selection.pattern is not None else (), timeout_s=deadline.left_s)
-        self._refreshed_s = now_s()
+    async def _refresh(self, deadline: Deadline, *, is_forced: bool) -> bool:
+        """Have new metadata if it is old; False when no known broker answers."""
+        limit_s = min(deadline.left_s, BROKERS_TIMEOUT_S)
+        try:
+            client = await self.client(limit_s)
+            if is_forced or now_s() - self._refreshed_s >= METADATA_AGE_S:
+                await client.refresh(None if self.selection.pattern is not None else (), timeout_s=limit_s)
+                self._refreshed_s = now_s()
+        except (ConnectionFailed, RequestTimedOut):
+            if deadline.is_over:
+                raise
+            await self.close()
+            return False
+        return True
 
     async def _ends(self, deadline: Deadline) -> StreamOffsets | None:
         """The ends of what the metadata has; None when it turns out to be old."""

@@ -47,8 +47,9 @@ class StreamPlanner:
     def __init__(self, options: ReadOptions, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock_s = clock_s
-        # A call may take what a task may: an election, or a restart of the leader.
-        self._logs = LiveLogs(options.wanted, options.reading.stall_timeout_s)
+        # A call may take what a task may: an election, a restart. Where a task's wait is set short, this one is not.
+        self._timeout_s = max(options.reading.stall_timeout_s, PLAN_TIMEOUT_S)
+        self._logs = LiveLogs(options.wanted, self._timeout_s)
         self._admission = Admission()
         group = options.wanted.consumer.group_id
         self._lag = GroupLag(group) if group else None
@@ -168,4 +169,4 @@ class StreamPlanner:
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         # Each part has a deadline of its own; this one is for what they leave out.
-        return shared().run(work, 3 * self._options.reading.stall_timeout_s + PLAN_TIMEOUT_S)
+        return shared().run(work, 3 * self._timeout_s + PLAN_TIMEOUT_S)

@@ -7,6 +7,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -274,6 +275,34 @@ def test_a_leader_that_moves_is_found_again(cluster: ToyCluster, plan: Plan) -> 
     end = one.latest(first, ALL)
     (found,) = one.ranges(first, end)
     assert (found.start, found.end, found.leader_epoch) == (100, 101, 1)
+
+
+def test_a_trigger_waits_for_an_election(cluster: ToyCluster, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_logs, "ATTEMPT_TIMEOUT_S", 0.02)
+    one, log = plan(), cluster.partitions["orders", 0]
+    start, leader = one.initial(), log.leader
+    with ThreadPoolExecutor() as threads:
+        cluster.do(lambda: setattr(log, "leader", -1))
+        waiting = threads.submit(one.latest, start, ALL)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        cluster.do(lambda: setattr(log, "leader", leader))
+        assert waiting.result(30)["orders"] == {"0": 100, "1": 50}
+
+
+def test_brokers_that_are_lost_are_looked_up_again(
+    cluster: ToyCluster, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_logs, "BROKERS_TIMEOUT_S", 0.1)
+    one = plan()
+    start = one.initial()
+    cluster.silent_brokers.update(cluster.broker_ids)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(one.latest, start, ALL)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.5)
+        cluster.silent_brokers.clear()
+        assert waiting.result(30)["orders"] == {"0": 100, "1": 50}
 
 
 def test_a_reader_goes_to_the_tasks_without_the_secret(cluster: ToyCluster) -> None:

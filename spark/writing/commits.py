@@ -36,6 +36,8 @@ from raylog.core.errors import (
 
 DRIVERS_IN_TURN_MAX = 10
 """How often a commit that was fenced begins again; more would mean that two queries use one prefix."""
+REPLACED_MAX = 8
+"""So many owners of a prefix are remembered."""
 SWEPT_EVERY = 16
 """Batches after which leftovers are looked for although none is known: those of speculative attempts."""
 
@@ -62,11 +64,13 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The last batch that is committed: whose it is, its number, and its transactions."""
+    """The last batch that is committed: whose it is (a query or a job), its number, and its transactions."""
 
     owner: str
     batch: int
     transactions: tuple[Prepared, ...]
+    replaced: tuple[str, ...] = ()
+    """The owners before, oldest first: they may not come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +149,18 @@ def begin_task(owner: str, batch: int | None, name: str, *, takes_over: bool) ->
     decision = yield from _one(Read())
     if _is_decided(decision, owner, batch, takes_over):
         return None
-    return (yield from settle(name))
+    settled = yield from settle(name)
+    found = yield from _one(Init(name, settled))
+    identity: Identity = found.identity
+    return identity
 
 
 def settle(name: str) -> Talk[Identity]:
-    """End what is open under a task's id, and become its producer (R-SETTLE)."""
-    found = yield from _one(Init(name))
+    """End what is open under a task's id, and become its producer (R-SETTLE).
+
+    What is found may be decided, so it must not time out meanwhile.
+    """
+    found = yield from _one(Init(name, for_good=True))
     if found.kept is None:
         identity: Identity = found.identity
         return identity
@@ -180,20 +190,18 @@ def commit(owner: str, batch: int | None, prepared: Sequence[Prepared], *, takes
         driver = yield from _one(Fence())
         decision = yield from _one(Read())
         if _is_decided(decision, owner, batch, takes_over):
-            yield from _settle_all([each.transactional_id for each in (*decision.transactions, *prepared)])
+            yield from _settle_surely([each.transactional_id for each in (*decision.transactions, *prepared)])
             return False
         if decision is not None and decision.owner != owner and decision.transactions:
             # Of an earlier job with this prefix, which may have died: its decision must not be forgotten.
             mine = {each.transactional_id for each in prepared}
-            yield from _settle_all(
-                [n for n in (each.transactional_id for each in decision.transactions) if n not in mine]
-            )
+            earlier = [each.transactional_id for each in decision.transactions]
+            yield from _settle_surely([name for name in earlier if name not in mine])
             driver = yield from _one(Fence())
             if (yield from _one(Read())) != decision:
                 continue
         yield from _take_over(taken)
-        number = batch if batch is not None else 0 if decision is None else decision.batch + 1
-        answer = (yield (Store(driver, Decision(owner, number, tuple(taken))),))[0]
+        answer = (yield (Store(driver, _next(decision, owner, batch, tuple(taken))),))[0]
         if isinstance(answer, FENCED):
             continue
         _raise_if_error(answer)
@@ -203,6 +211,13 @@ def commit(owner: str, batch: int | None, prepared: Sequence[Prepared], *, takes
         "Other drivers have fenced this one again and again: two queries use the same transactionalIdPrefix. Give each "
         "its own."
     )
+
+
+def _next(before: Decision | None, owner: str, batch: int | None, transactions: tuple[Prepared, ...]) -> Decision:
+    number = batch if batch is not None else 0
+    if before is None or before.owner == owner:
+        return Decision(owner, number, transactions, () if before is None else before.replaced)
+    return Decision(owner, number, transactions, (*before.replaced, before.owner)[-REPLACED_MAX:])
 
 
 def _take_over(taken: dict[Prepared, Identity]) -> Talk[None]:
@@ -226,7 +241,7 @@ def _commit_taken(taken: dict[Prepared, Identity]) -> Talk[None]:
     answers = yield tuple(End(each.transactional_id, taken[each], True) for each in names)
     for each, answer in zip(names, answers, strict=True):
         if isinstance(answer, FENCED):
-            yield from settle(each.transactional_id)
+            yield from _settle_surely([each.transactional_id])
         else:
             _raise_if_error(answer)
 
@@ -254,10 +269,31 @@ def _settle_all(names: Sequence[str]) -> Talk[None]:
             pass  # another one has taken this id in between, and settles it
 
 
+def _settle_surely(names: Sequence[str]) -> Talk[None]:
+    """The same before a decision may be replaced by the next: one that reads the next would abort what is left."""
+    for name in dict.fromkeys(names):
+        for _ in range(DRIVERS_IN_TURN_MAX):
+            try:
+                yield from settle(name)
+                break
+            except FENCED:
+                continue
+        else:
+            raise ProducerFenced(
+                f"The transaction {name!r} of a decided batch could not be ended, because others took its id again and "
+                "again; restart the query, which finishes it."
+            )
+
+
 def _is_decided(decision: Decision | None, owner: str, batch: int | None, takes_over: bool) -> bool:
     """Whether this batch is decided. Raises InvalidTxnState for a batch that cannot be of this query."""
     if decision is None:
         return False
+    if owner in decision.replaced:
+        raise InvalidTxnState(
+            "Another run has taken this transactionalIdPrefix over since this one began (its checkpoint was deleted, "
+            "or a job was started again); this one may not go on."
+        )
     if batch is None:
         return decision.owner == owner
     if decision.owner != owner:

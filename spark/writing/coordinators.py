@@ -53,6 +53,7 @@ class _Row(msgspec.Struct, array_like=True):
     owner: str
     batch: int
     transactions: list[tuple[int, int, int, int]]
+    replaced: list[str] = []
 
 
 def decision_texts(decision: Decision) -> list[str]:
@@ -61,7 +62,7 @@ def decision_texts(decision: Decision) -> list[str]:
     for prepared in decision.transactions:
         _, partition, attempt = prepared.transactional_id.rsplit("-", 2)
         rows.append((int(partition), int(attempt), prepared.producer_id, prepared.epoch))
-    text = msgspec.json.encode(_Row(decision.owner, decision.batch, rows)).decode()
+    text = msgspec.json.encode(_Row(decision.owner, decision.batch, rows, list(decision.replaced))).decode()
     parts = [text[at : at + METADATA_CHARACTERS] for at in range(0, len(text), METADATA_CHARACTERS)]
     return [f"{len(parts)}:{part}" for part in parts]
 
@@ -82,7 +83,7 @@ def parsed_decision(prefix: str, committed: dict[int, OffsetAndMetadata]) -> Dec
             "transactionalIdPrefix, which no consumer group has as its name."
         ) from error
     names = tuple(Prepared(task_id(prefix, *held[:2]), *held[2:]) for held in row.transactions)
-    return Decision(row.owner, row.batch, names)
+    return Decision(row.owner, row.batch, names, tuple(row.replaced))
 
 
 class Coordinators:

@@ -20,11 +20,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from raylog.client.cluster.discovery import read_token
 from raylog.client.producer.columns import SentBatch
 from raylog.client.producer.producer import Producer
+from raylog.client.producer.transactions.state import Identity as ProducerIdentity
 from raylog.client.runtime import shared
-from raylog.client.types import PreparedTxnState
 from raylog.core.errors import ClientClosed
 from raylog.spark.writing.columns import split
-from raylog.spark.writing.commits import End, Identity, Init, Initialised, Prepared, Request, begin_task, task_id
+from raylog.spark.writing.commits import Identity, Init, Initialised, Prepared, Request, begin_task, task_id
 from raylog.spark.writing.coordinators import Coordinators, hold
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -170,7 +170,6 @@ class OwnTransaction:
         self._producer = producer
         self._manager = producer._engine.transactions
         self._prefix = prefix
-        self._kept: PreparedTxnState | None = None
 
     def begin(self, owner: str, batch: int | None, *, takes_over: bool) -> bool:
         """End what an earlier attempt left, and begin; False if the batch is decided. Raises InvalidTxnState."""
@@ -191,19 +190,9 @@ class OwnTransaction:
         return Prepared(state.transactional_id, prepared.producer_id, prepared.epoch)
 
     async def _answer(self, request: Request) -> Any:
-        manager = self._manager
-        match request:
-            case Init():
-                self._kept = await manager.initialize(keep_prepared=True, timeout_s=COORDINATORS_TIMEOUT_S)
-                name = manager.state.transactional_id
-                kept = None if self._kept is None else Prepared(name, self._kept.producer_id, self._kept.epoch)
-                return Initialised(Identity(*manager.identity), kept)
-            case End():
-                known = self._kept if request.committed else None
-                await manager.complete(known or PreparedTxnState(), COORDINATORS_TIMEOUT_S)
-                return Identity(*manager.identity)
-            case _:
-                cluster, config = self._producer._engine.cluster, self._producer.config
-                return await Coordinators(cluster, config, self._prefix, timeout_s=COORDINATORS_TIMEOUT_S).answer(
-                    request
-                )
+        if isinstance(request, Init) and not request.for_good:  # the last: it makes the producer the id's
+            sender = None if request.sender is None else ProducerIdentity(*request.sender)
+            await self._manager.initialize(keep_prepared=True, timeout_s=COORDINATORS_TIMEOUT_S, sender=sender)
+            return Initialised(Identity(*self._manager.identity), None)
+        cluster, config = self._producer._engine.cluster, self._producer.config
+        return await Coordinators(cluster, config, self._prefix, timeout_s=COORDINATORS_TIMEOUT_S).answer(request)

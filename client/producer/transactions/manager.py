@@ -131,11 +131,18 @@ class TransactionManager:
 
     # The user's calls
 
-    async def initialize(self, *, keep_prepared: bool, timeout_s: float | None) -> PreparedTxnState | None:
-        """`init_transactions`; the prepared transaction that was kept."""
+    async def initialize(
+        self, *, keep_prepared: bool, timeout_s: float | None, sender: Identity | None = None
+    ) -> PreparedTxnState | None:
+        """`init_transactions`; the prepared transaction that was kept.
+
+        With `sender` only if the id still has this identity, else ProducerFenced.
+        """
         async with self._call(Call.INIT, timeout_s) as deadline:
             try:
-                identity, kept = await self._coordinator.initialize(deadline, keep_prepared=keep_prepared)
+                identity, kept = await self._coordinator.initialize(
+                    deadline, keep_prepared=keep_prepared, sender=sender
+                )
             except RaylogError as error:
                 raise self._coordinator.public_error(error) from None
             self.state.initialized(identity, kept)

@@ -1,0 +1,74 @@
+"""Bugs planted in `raylog.spark.writing.commits`: the simulation has to catch each of them."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+
+from raylog.spark.writing import commits
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A change of one function's text."""
+
+    function: str
+    right: str
+    wrong: str
+
+
+PLANTED = {
+    "nothing is taken over": Planted("commit", "yield from _take_over(taken)", "pass"),
+    "taken over, but not for good": Planted("_take_over", "for_good=True", "for_good=False"),
+    "a late task may take a transaction": Planted("_take_over", "taken[each], for_good", "None, for_good"),
+    "a fenced driver goes on": Planted("commit", "if isinstance(answer, FENCED):\n            continue", "pass"),
+    "the decision is read before the fence": Planted(
+        "commit",
+        "driver = yield from _one(Fence())\n        decision = yield from _one(Read())",
+        "decision = yield from _one(Read())\n        driver = yield from _one(Fence())",
+    ),
+    "settled without a fence": Planted("settle", "yield from _one(Fence())", "pass"),
+    "settled without the decision": Planted(
+        "settle", "committed = decision is not None and found.kept in decision.transactions", "pass"
+    ),
+    "settled by a decision read before the fence": Planted(
+        "settle",
+        "yield from _one(Fence())\n        decision = yield from _one(Read())",
+        "decision = yield from _one(Read())\n        yield from _one(Fence())",
+    ),
+    "whoever takes it second aborts it": Planted("_was_never_taken", "kept.epoch + 1", "found.identity.epoch"),
+    "a repeated batch is decided again": Planted("_is_decided", "return batch == decision.batch", "return False"),
+    "a repeated batch is not finished": Planted("commit", "(*decision.transactions, *prepared)", "prepared"),
+    "a repeated batch leaves what its tasks wrote": Planted(
+        "commit", "(*decision.transactions, *prepared)", "decision.transactions"
+    ),
+    "another query's decision counts as one's own": Planted("_is_decided", "if decision.owner != owner:", "if False:"),
+    "an earlier job is forgotten": Planted("commit", "decision.owner != owner and decision.transactions", "False"),
+    "an owner that was replaced comes back": Planted("_is_decided", "if owner in decision.replaced:", "if False:"),
+    "a batch that was taken from the commit is left": Planted(
+        "_commit_taken", "yield from _settle_surely([each.transactional_id])", "pass"
+    ),
+    "committed before it is decided": Planted(
+        "commit",
+        "        answer = (yield (Store",
+        "        yield from _commit_taken(dict(taken))\n        answer = (yield (Store",
+    ),
+    "a missing transaction is passed over": Planted(
+        "_take_over", "or (isinstance(answer, Initialised)", "if False and ("
+    ),
+}
+
+
+def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change the function for this test."""
+    bug = PLANTED[name]
+    text = textwrap.dedent(inspect.getsource(getattr(commits, bug.function)))
+    assert text.count(bug.right) == 1, f"{bug.function} does not have {bug.right!r} once"
+    scope: dict[str, object] = {}
+    exec(compile(text.replace(bug.right, bug.wrong), f"planted: {name}", "exec"), vars(commits) | {}, scope)
+    made = scope[bug.function]
+    code = made.__code__
+    monkeypatch.setattr(getattr(commits, bug.function), "__code__", code)

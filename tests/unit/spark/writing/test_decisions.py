@@ -1,0 +1,42 @@
+"""A decision as a group's committed offsets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylog.client.types import OffsetAndMetadata
+from raylog.core.errors import InvalidRecord
+from raylog.spark.writing.commits import Decision, Prepared, is_task_id, task_id
+from raylog.spark.writing.coordinators import decision_texts, parsed_decision
+
+names = st.builds(
+    lambda task, attempt, producer, epoch: Prepared(task_id("p", task, attempt), producer, epoch),
+    st.integers(0, 99_999),
+    st.integers(0, 9),
+    st.integers(0, 2**40),
+    st.integers(0, 32_766),
+)
+
+
+@given(st.lists(names, max_size=20).map(lambda some: some * 30), st.integers(0, 2**40), st.integers(0, 20))
+def test_a_decision_is_read_as_it_was_stored(some: list[Prepared], batch: int, older: int) -> None:
+    decision = Decision("owner", batch, tuple(some), ("a", "b"))
+    texts = decision_texts(decision)
+    assert all(len(text.encode()) <= 4_096 for text in texts)
+    committed = {number: OffsetAndMetadata(batch - 1, "9:rest of an earlier one") for number in range(older)}
+    committed |= {number: OffsetAndMetadata(batch, text) for number, text in enumerate(texts)}
+    assert parsed_decision("p", committed) == decision
+
+
+def test_offsets_of_a_consumer_group_are_no_decision() -> None:
+    assert parsed_decision("p", {}) is None
+    with pytest.raises(InvalidRecord, match="choose another transactionalIdPrefix"):
+        parsed_decision("p", {0: OffsetAndMetadata(5, "")})
+
+
+def test_ids_of_one_prefix_are_told_from_those_of_a_longer_one() -> None:
+    assert is_task_id("q", task_id("q", 3, 0))
+    assert not is_task_id("q", task_id("q-3", 1, 0))
+    assert not is_task_id("q", "q-driver")

@@ -1,7 +1,7 @@
 """Bugs planted in `raylog.spark.writing.commits`: the simulation has to catch each of them.
 
-Two more are caught, but take a minute: a batch that a late task took from the commit and that is left, and an owner that
-comes back although it was replaced.
+Two more are caught, but take a minute: a batch that a late task took from the commit and that is left, and an owner
+that comes back although it was replaced.
 """
 
 from __future__ import annotations

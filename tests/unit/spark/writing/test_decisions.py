@@ -36,7 +36,7 @@ def test_offsets_of_a_consumer_group_are_no_decision() -> None:
         parsed_decision("p", {0: OffsetAndMetadata(5, "")})
 
 
-def test_ids_of_one_prefix_are_told_from_those_of_a_longer_one() -> None:
+def test_ids_of_a_prefix_are_not_those_of_a_longer_one() -> None:
     assert is_task_id("q", task_id("q", 3, 0))
     assert not is_task_id("q", task_id("q-3", 1, 0))
     assert not is_task_id("q", "q-driver")

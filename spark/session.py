@@ -264,7 +264,8 @@ def _join_ray() -> bool:
         )
     if not ray.is_initialized():
         ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
-        has_started = ray._private.worker._global_node.is_head()
+        node: Any = ray._private.worker._global_node
+        has_started = node.is_head()
     if "RAY_APP_MASTER" in list_named_actors():
         namespace = ray.get_runtime_context().namespace
         raise SparkStartFailed(

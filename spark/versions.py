@@ -20,10 +20,10 @@ WITHOUT_RAY = ("pyspark", "pyarrow", "pandas", "numpy")
 """Packages that the data source needs in a Spark that does not run on Ray."""
 
 
-def require(names: Iterable[str] = NEEDED) -> None:
+def require(names: Iterable[str] = NEEDED, what: str = "Spark on Ray") -> None:
     """Raise WrongVersions, or ImportError when one is missing, with the versions wanted and found and what to run."""
     names = tuple(names)
-    check({name: installed(name) for name in names}, wanted(metadata.requires("raylog") or ()))
+    check({name: installed(name) for name in names}, wanted(metadata.requires("raylog") or ()), what)
 
 
 def installed(name: str) -> str | None:
@@ -44,12 +44,12 @@ def wanted(requirements: Iterable[str]) -> dict[str, Requirement]:
     return found
 
 
-def check(found: Mapping[str, str | None], ranges: Mapping[str, Requirement]) -> None:
-    """Compare versions with ranges. Pure; raises as `require` does."""
+def check(found: Mapping[str, str | None], ranges: Mapping[str, Requirement], what: str = "Spark on Ray") -> None:
+    """Compare versions with ranges; `what` begins the sentence. Pure; raises as `require` does."""
     missing = [name for name, version in found.items() if version is None]
     if missing:
         names = ", ".join(missing)
-        raise ImportError(f"Spark on Ray needs {names}: run `pip install 'raylog[spark]'`.", name=missing[0])
+        raise ImportError(f"{what} needs {names}: run `pip install 'raylog[spark]'`.", name=missing[0])
     wrong = [
         f"{name} {ranges[name].specifier} (found {version})"
         for name, version in found.items()
@@ -57,7 +57,7 @@ def check(found: Mapping[str, str | None], ranges: Mapping[str, Requirement]) ->
     ]
     if wrong:
         raise WrongVersions(
-            f"Spark on Ray needs {', '.join(wrong)}: run `pip install --upgrade 'raylog[spark]'`.", found=dict(found)
+            f"{what} needs {', '.join(wrong)}: run `pip install --upgrade 'raylog[spark]'`.", found=dict(found)
         )
 
 

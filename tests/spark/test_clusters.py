@@ -1,4 +1,4 @@
-"""A Spark that Raylog did not start: `spark-submit` on a standalone cluster finds the source and reads by address."""
+"""Sparks that Raylog did not start, on a standalone cluster and by Spark Connect, find the source and read by token."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from tests.unit.client.toy_server import SECRET, ToyCluster
+from raylog.client.admin.admin import Admin
+from tests.unit.client.toy_server import ToyCluster
 from tests.unit.spark.support import fill
 from tests.unit.style.sources import ROOT
-from tests.waiting import wait_for
+from tests.waiting import free_port, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -24,15 +26,37 @@ import sys
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.appName("job").getOrCreate()
-rows = spark.read.format("raylog").option("raylog.bootstrap", sys.argv[1]).option("raylog.secret", sys.argv[2])
+rows = spark.read.format("raylog").option("raylog.bootstrap", sys.argv[1]).option("raylog.token", sys.argv[2])
 print("MASTER", spark.sparkContext.master.partition(":")[0])
 print("COUNT", rows.option("subscribe", "orders").load().count())
 try:
-    rows.option("subscribe", "ordres").load().count()
+    rows.option("subscribe", "ordes").load().count()
 except Exception as error:
     print("MISTAKE", str(error).splitlines()[-2])
 spark.stop()
 """
+CONNECT = """
+import sys
+from pyspark.sql import SparkSession
+from raylog.spark.source import RaylogDataSource
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+rows = spark.read.format("raylog").option("raylog.bootstrap", sys.argv[2]).option("raylog.token", sys.argv[3])
+print("KIND", type(spark).__module__)
+print("FOUND", rows.option("subscribe", "orders").load().count())
+spark.dataSource.register(RaylogDataSource)
+print("REGISTERED", rows.option("subscribe", "orders").load().count())
+spark.stop()
+"""
+LEVELS = """
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %p %c{1}: %m%n
+"""
+HOME = Path(pyspark.__file__).parent
 QUIET = ("--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1", "--driver-memory", "512m")
 
 
@@ -45,66 +69,83 @@ def environment(tmp_path: Path) -> dict[str, str]:
     site.mkdir()
     (site / "pyspark_raylog").symlink_to(ROOT / "pyspark_raylog")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAYLOG_", "RAY_", "SPARK_"))}
-    return kept | java.spark_environment() | {"PYTHONPATH": str(site), "SPARK_LOCAL_IP": "127.0.0.1"}
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return kept | java.spark_environment() | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @contextmanager
-def daemon(kind: str, *arguments: str, environment: dict[str, str], log: Path) -> Iterator[re.Match[str]]:
-    """Run a standalone cluster's Master or Worker; yields where it is reached, from its log."""
-    spark = Path(str(__import__("pyspark").__file__)).parent
-    command = [str(spark / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind.lower()}.{kind}", *arguments]
+def running(command: list[str], sign: str, environment: dict[str, str], log: Path) -> Iterator[str]:
+    """Run a program until the end of the block; yields what the first group of `sign` matches in its log."""
     with log.open("wb") as file:
         process = subprocess.Popen(command, env=environment, cwd=log.parent, stdout=file, stderr=file)
         try:
-            sign = re.compile(r"(?:Starting Spark master at|Successfully registered with master) (spark://\S+)")
-            wait_for(lambda: sign.search(log.read_text()), f"{kind} runs", timeout_s=60)
-            found = sign.search(log.read_text())
+            wait_for(lambda: re.search(sign, log.read_text()), f"{sign} in {log}", timeout_s=120)
+            found = re.search(sign, log.read_text())
             assert found is not None
-            yield found
+            yield found[1]
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(30)
 
 
-def test_a_job_on_a_standalone_cluster_reads_by_address(
-    cluster: ToyCluster, environment: dict[str, str], tmp_path: Path
-) -> None:
+def run(command: list[str], environment: dict[str, str], folder: Path) -> str:
+    """Run a program to its end and return what it printed."""
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+    return done.stdout
+
+
+def token(cluster: ToyCluster) -> str:
+    """A token that reads `orders`."""
+    with Admin(**cluster.options) as admin:
+        return admin.create_token(read=["orders"])
+
+
+@pytest.fixture
+def orders(cluster: ToyCluster) -> ToyCluster:
+    """The cluster with 1,500 records in each of the two partitions of `orders`."""
     cluster.create_topic("orders", 2)
     for partition in (0, 1):
         fill(cluster, "orders", partition, [700, 800])
+    return cluster
+
+
+def test_a_job_on_a_standalone_cluster_reads_with_a_token(
+    orders: ToyCluster, environment: dict[str, str], tmp_path: Path
+) -> None:
     job = tmp_path / "job.py"
     job.write_text(JOB, encoding="utf-8")
-    where = "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
-    with (
-        daemon("Master", *where, environment=environment, log=tmp_path / "master.log") as master,
-        daemon(
-            "Worker",
-            *where,
-            "--cores",
-            "1",
-            "--memory",
-            "1g",
-            "--work-dir",
-            str(tmp_path / "work"),
-            master[1],
-            environment=environment,
-            log=tmp_path / "worker.log",
-        ),
-    ):
-        submit = Path(sys.executable).with_name("spark-submit")
-        command = [str(submit), "--master", master[1], *QUIET, "--executor-memory", "512m", str(job)]
-        done = subprocess.run(
-            [*command, cluster.bootstrap, SECRET.hex()],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
-    assert "MASTER spark" in done.stdout
-    assert "COUNT 3000" in done.stdout
-    assert (
-        "MISTAKE raylog.core.errors.partition.UnknownTopicOrPartition: Unknown topic 'ordres'; did you" in done.stdout
-    )
+    anywhere = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    deploy = "org.apache.spark.deploy"
+    start = [str(HOME / "bin" / "spark-class"), f"{deploy}.master.Master", *anywhere]
+    with running(start, r"Starting Spark master at (spark://\S+)", environment, tmp_path / "master.log") as master:
+        sizes = ["--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / "work")]
+        start = [str(HOME / "bin" / "spark-class"), f"{deploy}.worker.Worker", *anywhere, *sizes, master]
+        with running(start, r"registered with master (spark://\S+)", environment, tmp_path / "worker.log"):
+            submit = [str(HOME / "bin" / "spark-submit"), "--master", master, *QUIET, "--executor-memory", "512m"]
+            printed = run([*submit, str(job), orders.bootstrap, token(orders)], environment, tmp_path)
+    assert "MASTER spark" in printed
+    assert "COUNT 3000" in printed
+    assert "MISTAKE raylog.core.errors." in printed
+
+
+def test_a_client_of_spark_connect_reads_with_a_token(
+    orders: ToyCluster, environment: dict[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("grpc", reason="needs `pip install 'pyspark[connect]'`")
+    server = [
+        *(str(HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+        *("--master", "local[1]", *QUIET, "--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
+        *("--conf", f"spark.connect.grpc.binding.port={free_port()}", "spark-internal"),
+    ]
+    levels = tmp_path / "log4j2.properties"
+    levels.write_text(LEVELS, encoding="utf-8")
+    environment |= {"SPARK_CONF_DIR": str(tmp_path)}
+    with running(server, r"Spark Connect server started at: \S*?:(\d+)", environment, tmp_path / "server.log") as port:
+        command = [sys.executable, "-c", CONNECT, f"sc://127.0.0.1:{port}", orders.bootstrap, token(orders)]
+        printed = run(command, environment, tmp_path)
+    assert "KIND pyspark.sql.connect.session" in printed
+    assert "FOUND 3000" in printed
+    assert "REGISTERED 3000" in printed

@@ -38,3 +38,8 @@ def test_a_missing_package_is_an_import_error() -> None:
     with pytest.raises(ImportError, match=r"needs pyspark, raydp: run `pip install 'raylog\[spark\]'`"):
         check({"ray": "2.60.0", "pyspark": None, "raydp": None}, RANGES)
     assert installed("a-package-that-does-not-exist") is None
+
+
+def test_the_source_names_a_package_that_is_too_old_for_it() -> None:
+    with pytest.raises(WrongVersions, match=r"^The data source raylog needs pyspark <4\.3,>=4\.2 \(found 4\.0\.1\)"):
+        check({"pyspark": "4.0.1"}, RANGES, "The data source raylog")

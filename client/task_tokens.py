@@ -6,9 +6,9 @@ Used by the drivers of Spark and Ray Data. May touch: the clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from raylog.core.errors import InvalidConfig
+from raylog.core.errors import ClusterAuthorizationFailed, InvalidConfig
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError, ranges_of
@@ -55,6 +55,26 @@ def write_token_for(
         return mint(secret, Grant(_end_of(lifetime_s), topics, transactional_id_prefix))
     except TokenError as error:
         raise InvalidConfig(f"{error} Write to fewer topics in one query.") from None
+
+
+def require_write(token: Token, topics: Iterable[str]) -> None:
+    """Fail on the driver, once, where each task would. Raises ClusterAuthorizationFailed for what the token lacks."""
+    for topic in topics:
+        if not any(entry.topic == topic and entry.writes for entry in token.grant.topics):
+            raise ClusterAuthorizationFailed(
+                f"The token does not write to the topic {topic!r}: make one with `raylog token create --write {topic}`."
+            )
+
+
+def require_transactions(token: Token, prefix: str) -> None:
+    """Raise ClusterAuthorizationFailed unless the token covers the transactions, and their group, of a sink."""
+    grant = token.grant
+    if not (grant.has_transactional_id(prefix) and grant.has_group(prefix)):
+        raise ClusterAuthorizationFailed(
+            f"The token covers no transactions for transactionalIdPrefix={prefix}, which exactly-once needs: make one "
+            f"with `raylog token create --transactional-id-prefix {prefix}`, or set the option to the prefix of the "
+            f"token ({grant.transactional_id_prefix or 'it has none'})."
+        )
 
 
 def _end_of(lifetime_s: float) -> int:

@@ -10,8 +10,10 @@ import ray.data
 
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster.discovery import ClusterAddress, find_cluster
+from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.config import ProducerConfig
 from raylog.client.runtime import shared
+from raylog.client.task_tokens import require_write
 from raylog.core.errors import InvalidConfig, RaylogError, did_you_mean
 from raylog.data.arguments import REFUSED_OF_PRODUCER, address_of, config_of
 from raylog.data.datasink import RaylogDatasink, WriteTask
@@ -102,9 +104,11 @@ def _keywords(given: Mapping[str, Any] | None) -> dict[str, Any]:
 async def _access(bootstrap: str | None, credentials: Any, topic: str, lifetime_s: float) -> tuple[str, Any]:
     """The brokers, and a token for tasks. Raises NoClusterFound, UnknownTopicOrPartition and the like."""
     found = await find_cluster(bootstrap, credentials, timeout_s=PLAN_TIMEOUT_S)
+    await require_an_answer(found.endpoints)
     brokers = _text_of(found)
     async with AsyncAdmin(bootstrap=brokers, secret=found.secret) as admin:
         if not isinstance(found.secret, bytes):  # a token already; it is passed on
+            require_write(found.secret, [topic])
             await admin.describe_topics([topic])
             return brokers, found.secret
         return brokers, await admin.create_token(write=[topic], lifetime_s=lifetime_s)

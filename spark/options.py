@@ -45,6 +45,8 @@ REFUSED = {
     "kafka.enable.auto.commit": "Spark keeps the offsets of a query itself",
     "kafka.interceptor.classes": "transform the columns instead",
 }
+SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
+SECURITY_HINT = "give raylog.secret or raylog.token; for TLS set Ray's variables (RAY_USE_TLS) on driver and executors"
 CLIENT = tuple(f"kafka.{kafka_name(name)}" for name in keys_of(ConsumerConfig) if name not in WHERE)
 """Keys of the consumer that pass through; see raylog.client.config for their meaning."""
 FETCH_BYTES = "kafka.max.partition.fetch.bytes"
@@ -149,6 +151,8 @@ def canonical(given: Mapping[str, str]) -> dict[str, str]:
     for name, text in given.items():
         if name.lower() in REFUSED:
             raise InvalidConfig(f"The option {name!r} is not supported: {REFUSED[name.lower()]}.")
+        if name.lower().startswith(SECURITY):
+            raise InvalidConfig(f"The option {name!r} is not supported: {SECURITY_HINT}.")
         known = spelling.get(name.lower())
         if known is None:
             raise InvalidConfig(_unknown(name, spelling))

@@ -122,8 +122,8 @@ async def find_cluster(
         return await _through_ray(chosen if isinstance(chosen, Token) else None, timeout_s)
     if chosen is None:
         raise InvalidConfig(
-            f"bootstrap= needs the cluster's secret: give secret=, or set {ENV_SECRET} to its hex form; or a token: "
-            f"give token=, or set {ENV_TOKEN}."
+            f"bootstrap= needs the cluster's secret or a token: give secret= or token= (in Spark raylog.secret or "
+            f"raylog.token), or set {ENV_SECRET} or {ENV_TOKEN}."
         )
     return ClusterAddress(chosen, parse_bootstrap(bootstrap))
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster, parse_secret, read_token
+from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.config import ConsumerConfig
 from raylog.client.ranges.cutting import cut, sample
 from raylog.client.ranges.narrowing import OFFSET_MAX, Narrowing
@@ -119,9 +120,9 @@ async def _plan(wanted: RangesWanted, narrowing: Narrowing) -> list[PartitionRan
 async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClient:
     """A client that has reached the cluster; the caller closes it."""
     if wanted.bootstrap or os.environ.get(ENV_BOOTSTRAP):
-        return await _connected(
-            await find_cluster(wanted.bootstrap, wanted.secret, timeout_s=timeout_s), wanted, timeout_s
-        )
+        address = await find_cluster(wanted.bootstrap, wanted.secret, timeout_s=timeout_s)
+        await require_an_answer(address.endpoints)
+        return await _connected(address, wanted, timeout_s)
     global _remembered
     token = wanted.secret if isinstance(wanted.secret, Token) else None
     if _remembered is not None:

@@ -12,8 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
+from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ENV_TOKEN, ClusterAddress, find_cluster
+from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.runtime import shared
+from raylog.client.task_tokens import require_transactions, require_write
 from raylog.core.errors import InvalidConfig
 from raylog.spark.writing.options import WriteOptions
 from raylog.spark.writing.task_writer import TaskPlan
@@ -39,7 +41,8 @@ async def _task_plan(options: WriteOptions, job: str | None) -> TaskPlan:
     if isinstance(found.secret, bytes):
         token = await _token(options, bootstrap, found.secret)
     else:
-        token = options.token or os.environ.get("RAYLOG_TOKEN", "")
+        token = options.token or os.environ.get(ENV_TOKEN, "")
+        await _check_token(options, bootstrap, found)
     return TaskPlan(
         topic=options.topic,
         bootstrap=bootstrap,
@@ -56,10 +59,25 @@ async def _address(options: WriteOptions) -> ClusterAddress:
     """Find the cluster; leave the Ray session if this call joined it, as Spark may use this process again."""
     was_inside = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     try:
-        return await find_cluster(options.bootstrap, options.secret, token=options.token, timeout_s=PLAN_TIMEOUT_S)
+        found = await find_cluster(options.bootstrap, options.secret, token=options.token, timeout_s=PLAN_TIMEOUT_S)
+        await require_an_answer(found.endpoints)
+        return found
     finally:
         if not (was_inside or options.bootstrap or os.environ.get(ENV_BOOTSTRAP)) and "ray" in sys.modules:
             await asyncio.to_thread(sys.modules["ray"].shutdown)
+
+
+async def _check_token(options: WriteOptions, bootstrap: str, found: ClusterAddress) -> None:
+    """Fail on the driver, once, where each task would: what the token lacks, and whether the cluster takes it."""
+    if isinstance(found.secret, bytes):
+        return
+    topics = (options.topic,) if options.topic is not None else options.topics
+    require_write(found.secret, topics)
+    if options.prefix is not None:
+        require_transactions(found.secret, options.prefix)
+    async with AsyncAdmin(bootstrap=bootstrap, token=found.secret) as admin:
+        for topic in topics:
+            await admin.cluster.topic(topic, timeout_s=PLAN_TIMEOUT_S)
 
 
 async def _token(options: WriteOptions, bootstrap: str, secret: bytes) -> str:

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raylog.client.config import ProducerConfig, kafka_name, keys_of, load
+from raylog.client.cluster.discovery import parse_secret, read_token
+from raylog.client.config import WHERE, ProducerConfig, kafka_name, keys_of, load
 from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.spark.options import SECURITY, SECURITY_HINT
 
 GUARANTEES = AT_LEAST_ONCE, EXACTLY_ONCE = ("at-least-once", "exactly-once")
 WRITE = (
@@ -42,7 +44,7 @@ REFUSED = {
 CLIENT = tuple(
     f"kafka.{kafka_name(name)}"
     for name in keys_of(ProducerConfig)
-    if name not in ("bootstrap", "secret") and f"kafka.{kafka_name(name)}" not in REFUSED
+    if name not in WHERE and f"kafka.{kafka_name(name)}" not in REFUSED
 )
 """Keys of the producer that pass through; see raylog.client.config for their meaning."""
 TRANSACTION_TIMEOUT_MS = 900_000
@@ -88,6 +90,7 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     if topic is not None and not topic.strip():
         raise InvalidConfig("The option 'topic' is empty: name a topic, or leave it out and have a column 'topic'.")
     _truth(texts, "includeHeaders")
+    _check_credentials(texts)
     return WriteOptions(
         topic=topic,
         exactly_once=exactly_once,
@@ -109,6 +112,8 @@ def _canonical(given: Mapping[str, str]) -> dict[str, str]:
     for name, text in given.items():
         if name.lower() in REFUSED:
             raise InvalidConfig(f"The option {name!r} is not supported: {REFUSED[name.lower()]}.")
+        if name.lower().startswith(SECURITY):
+            raise InvalidConfig(f"The option {name!r} is not supported: {SECURITY_HINT}.")
         known = spelling.get(name.lower())
         if known is None:
             sentence = did_you_mean("option", name.lower(), spelling)
@@ -136,6 +141,19 @@ def _prefix(texts: Mapping[str, str], streaming: bool) -> str:
             "checkpointLocation to this writer, or transactionalIdPrefix."
         )
     return f"spark-{hashlib.sha256(place.rstrip('/').encode()).hexdigest()[:24]}"
+
+
+def _check_credentials(texts: Mapping[str, str]) -> None:
+    secret, token = texts.get("raylog.secret"), texts.get("raylog.token")
+    if secret is not None and token is not None:
+        raise InvalidConfig(
+            "raylog.secret and raylog.token are both given: leave one out; a token is enough where it writes to the "
+            "topics."
+        )
+    if token is not None:
+        read_token(token)
+    if secret is not None:
+        parse_secret(secret)
 
 
 def _one_bootstrap(texts: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.analytics import reads, streams
+from benchmarks.analytics import on_ray, reads, streams
 from benchmarks.analytics.sizes import Sizes, sizes_for
 from benchmarks.bench import Bench
 
@@ -13,8 +13,10 @@ ROWS: dict[str, Row] = {
     "spark-read": reads.spark_read,
     "reader-arrow": reads.reader_arrow,
     "time-filter": reads.time_filter,
+    "ray-data": on_ray.ray_data,
     "spark-stream": streams.spark_stream,
     "spark-write": streams.spark_write,
+    "session": on_ray.session,
 }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POLL_S = 0.2
-START_S = 60.0
+START_S = 120.0
 """Time for the first micro-batch, which starts Python processes and compiles code."""
 
 

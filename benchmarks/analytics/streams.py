@@ -28,7 +28,7 @@ from benchmarks.scenarios.throughput import JobFor
 SIZE = 100
 SENDERS = {"raylog": "raylog", "kafka": "confluent"}
 LINGER_MS = 0
-START_S = 60.0
+START_S = 120.0
 """Time that a query takes to start at most, during which records are sent as well."""
 
 

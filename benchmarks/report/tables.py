@@ -77,8 +77,16 @@ def _more(one: Measured) -> str:
     if one.metric == "rate" and (speed := one.summary("rate_mb")):
         commit = one.summary("p50_ms") if one.scenario == "transactions" else None
         return f"{number(speed.median)} MB/s" + (f", commit p50 {number(commit.median)} ms" if commit else "")
+    if one.metric == "source_ms" and (whole_ms := one.summary("batch_ms")) and (rows := one.summary("batch_rows")):
+        return f"a whole micro-batch {number(whole_ms.median)} ms, of {rows.median:,.0f} rows"
+    if one.metric == "p50_ms" and (slow := one.summary("p99_ms")):
+        return f"p99 {number(slow.median)} ms"
+    if one.metric == "part_read" and (remote := one.summary("part_over_network")):
+        return f"over the network {number(remote.median)}"
     if one.metric == "private_mb" and (whole := one.summary("all_mb")) and (count := one.summary("processes")):
         return f"{number(whole.median)} MB in {count.median:.0f} processes"
+    if one.metric == "seconds" and (begun := one.summary("session_s")):
+        return f"{number(begun.median)} s until there was a session"
     if one.metric == "seconds" and (created := one.summary("created_s")):
         return f"{number(created.median)} s until the call to create it returned"
     if one.metric == "idle_cpu_ms" and (count := one.summary("processes")):

@@ -16,6 +16,8 @@ from benchmarks.analytics.contestants import (
     CONNECTOR,
     OURS,
     RATE_SOURCE,
+    RAY_DATA,
+    RAY_KAFKA,
     READER,
     address_options,
     present,
@@ -29,10 +31,11 @@ from benchmarks.analytics.sizes import FULL, QUICK
 from benchmarks.analytics.workers import Worker, reason_of
 from benchmarks.bench import QUICK as PACE
 from benchmarks.bench import Bench, Contestant
-from benchmarks.job import Job
+from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.spark_kafka import connector, version
 from benchmarks.report.results import Measured, Results
+from benchmarks.report.tables import as_markdown
 
 
 @pytest.fixture
@@ -150,11 +153,29 @@ def test_goals_compare_rows_of_one_run(bench: Bench) -> None:
     add("spark-stream", "a stream", OURS, "source_ms", 130.0)
     add("spark-stream", "a stream", RATE_SOURCE, "source_ms", 70.0)
     add("reader-arrow", "100 B, 6 partitions", READER, "rate", 6e6)
+    add("ray-data", "read 100 B", RAY_DATA, "rate", 8e5)
+    add("ray-data", "read 100 B", RAY_KAFKA, "rate", 1e5)
     found = {verdict.goal: (verdict.found, verdict.reached) for verdict in verdicts(bench.results)}
     assert found["Spark reads 100 B: 0.9 x ready-made Arrow batches"] == ("0.95 x", True)
     assert found["Spark reads 1,000 B: 0.9 x ready-made Arrow batches"] == ("not measured", None)
     assert found["reader alone to Arrow, 100 B: at least 5 M records/s a core"] == ("6.00 M records/s", True)
     assert [text for goal, text in found.items() if "50 ms" in goal] == [("+60 ms", False)]
+    assert found["Ray Data, read: 5 x its functions for Kafka"] == ("8.00 x", True)
+    assert found["Ray Data, write: 1 x its functions for Kafka"] == ("not measured", None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "outcome", "text"),
+    [
+        ("source_ms", {"batch_ms": 400.0, "batch_rows": 410.0}, "a whole micro-batch 400 ms, of 410 rows"),
+        ("p50_ms", {"p99_ms": 90.0}, "p99 90 ms"),
+        ("part_read", {"part_over_network": 0.25}, "over the network 0.25"),
+        ("seconds", {"session_s": 12.0}, "12 s until there was a session"),
+    ],
+)
+def test_the_table_shows_what_else_a_row_found(bench: Bench, metric: str, outcome: Outcome, text: str) -> None:
+    bench.rounds("a row", "a case", [CEILING], lambda _: {metric: 5.0, **outcome}, metric=metric, count=1)
+    assert f"| {text} |" in as_markdown(bench.results)
 
 
 def test_results_of_rows_are_kept_as_json(bench: Bench, tmp_path: Path) -> None:

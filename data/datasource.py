@@ -84,7 +84,8 @@ class RaylogDatasource(Datasource):  # type: ignore[misc]  # Ray's classes have 
         """One for each group of ranges, whatever `parallelism` says: `override_num_blocks` has decided already."""
         names = self._names
         if self._projection_map is not None:
-            names = tuple(name for name in names if name in self._projection_map)
+            # In the order of the selection: Ray drops the operator that would have brought them into it.
+            names = tuple(name for name in self._projection_map if name in names)
         return [
             ReadTask(
                 RangesTask(tuple(ranges), self._reading, names, self._timeout_s),

@@ -90,10 +90,11 @@ def test_a_task_says_which_partitions_it_reads_and_holds_no_secret(cluster: ToyC
     assert SECRET.hex().encode() not in pickle.dumps(source)
 
 
-def test_columns_that_a_dataset_drops_are_not_made(cluster: ToyCluster) -> None:
-    source = RaylogDatasource([ranges(cluster)], ALL, RangeReading(), None).apply_projection({"offset": "offset"})
-    (task,) = source.get_read_tasks(1)
-    assert pa.concat_tables(list(task())).schema.names == ["offset"]
+def test_columns_are_made_as_a_dataset_selects_them(cluster: ToyCluster) -> None:
+    source = RaylogDatasource([ranges(cluster)], ALL, RangeReading(), None)
+    (task,) = source.apply_projection({"value": "value", "offset": "offset"}).get_read_tasks(1)
+    assert task.schema.names == ["value", "offset"]
+    assert pa.concat_tables(list(task())).schema.names == ["value", "offset"]
 
 
 def test_counting_makes_no_column_and_keeps_the_rows(cluster: ToyCluster) -> None:

@@ -23,7 +23,7 @@ TASK_RECORDS_MAX = 1_000_000
 _SAMPLED = 4
 """Ranges of a topic whose first batch is looked at."""
 _SAMPLE_TIMEOUT_S = 5.0
-_SMALL = 128
+SMALL = 128
 """Ranges of fewer records are not cut by size."""
 
 
@@ -49,7 +49,7 @@ async def sample(whole: Sequence[PartitionRange]) -> dict[str, float]:
     """Stored bytes of a record of each topic, from the first batches of its largest ranges."""
     chosen: list[PartitionRange] = []
     for topic in dict.fromkeys(item.topic for item in whole):
-        own = [item for item in whole if item.topic == topic and item.end - item.start > _SMALL]
+        own = [item for item in whole if item.topic == topic and item.end - item.start > SMALL]
         chosen += sorted(own, key=lambda item: item.start - item.end)[:_SAMPLED]
     sizes: dict[str, tuple[int, int]] = {}
     for item, (size, records) in zip(chosen, await asyncio.gather(*map(_first_batch, chosen)), strict=True):

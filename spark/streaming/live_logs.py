@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline, now_s
+from raylog.client.ranges.cutting import SMALL, cut, sample
 from raylog.client.ranges.offsets import split_ranges
 from raylog.client.ranges.planning import (
     PLAN_TIMEOUT_S,
@@ -27,7 +28,7 @@ from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
-from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets, known_begins
+from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets
 
 Result = TypeVar("Result")
 
@@ -40,6 +41,8 @@ BROKERS_TIMEOUT_S = 10.0
 SETTLE_S = 5.0
 """How long something may be missing before it counts as lost: a broker that has just started knows no topic."""
 SETTLE_PAUSE_S = 0.1
+SIZES_AGE_S = 60.0
+"""How long the sampled size of a topic's records counts."""
 
 
 class LiveLogs:
@@ -53,6 +56,9 @@ class LiveLogs:
         self._client: ClusterClient | None = None
         self._refreshed_s = float("-inf")
         self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        self._sizes: dict[str, float] = {}
+        """Stored bytes of a record, by topic."""
+        self._sampled_s: dict[str, float] = {}
 
     async def client(self, timeout_s: float = PLAN_TIMEOUT_S) -> ClusterClient:
         """The started client."""
@@ -84,7 +90,7 @@ class LiveLogs:
         settled_s = now_s() + min(SETTLE_S, self._timeout_s / 2)
         while True:
             found = await self._ends(deadline) if await self._refresh(deadline, is_forced=is_fresh) else None
-            if found is not None and (start is None or _is_whole(start, found) or now_s() >= settled_s):
+            if found is not None and (start is None or found.holds(start) or now_s() >= settled_s):
                 return found
             if deadline.is_over:
                 raise RequestTimedOut(f"The ends of the logs were not found within {self._timeout_s:g} seconds.")
@@ -132,6 +138,9 @@ class LiveLogs:
         whole = [
             await range_of(client, wanted, place, begin, end, timeout_s=self._timeout_s) for place, begin, end in spans
         ]
+        if wanted.cuts_by_size:
+            await self._sample(whole)
+            return cut(whole, self._sizes)
         pieces = split_ranges(
             [(begin, end) for _, begin, end in spans],
             min_partitions=wanted.min_partitions,
@@ -140,6 +149,14 @@ class LiveLogs:
         return [replace(whole[index], start=begin, end=end) for index, begin, end in pieces]
 
     # Internals
+
+    async def _sample(self, ranges: Sequence[PartitionRange]) -> None:
+        """Learn the size of the records of topics with much to read: at most once a minute, as it costs a fetch."""
+        large = [item for item in ranges if item.end - item.start > SMALL]
+        old = {item.topic for item in large if now_s() - self._sampled_s.get(item.topic, float("-inf")) >= SIZES_AGE_S}
+        if old:
+            self._sizes |= await sample([item for item in large if item.topic in old])
+            self._sampled_s |= dict.fromkeys(sorted(old), now_s())
 
     async def _refresh(self, deadline: Deadline, *, is_forced: bool) -> bool:
         """Have new metadata if it is old; False when no known broker answers."""
@@ -183,12 +200,6 @@ class LiveLogs:
                     if not error.retriable or "topic" in error.details or deadline.is_over:
                         raise
                 await client.look_for_leader(place.topic)
-
-
-def _is_whole(start: StreamOffsets, now: StreamOffsets) -> bool:
-    """Whether all that `start` knows is there, with the same ids and at least as long."""
-    begins = known_begins(start, now.ids)
-    return len(begins) == len(start.offsets) and all(now.offsets.get(place, -1) >= at for place, at in begins.items())
 
 
 def _id(client: ClusterClient, topic: str) -> str:

@@ -101,8 +101,11 @@ class StreamPlanner:
 
     async def _end(self, start: StreamOffsets, limits: Limits) -> StreamOffsets:
         check_selection(start, self._logs.selection)
-        await self._show(start)
+        if self._fixed is not None and not self._fixed.holds(start):
+            # During an election or a restart something was missing; unless it comes back soon, it is lost.
+            self._fixed = await self._logs.now(start, is_fresh=True)
         now = self._fixed or await self._logs.now(start)
+        await self._show(start)
         await self._check_named(start, now)
         self._accept(losses(start, now, self._logs.selection))
         self._latest = now

@@ -48,6 +48,13 @@ class StreamOffsets:
         """The topics with an offset."""
         return {place.topic for place in self.offsets}
 
+    def holds(self, start: StreamOffsets) -> bool:
+        """Whether these ends of logs have all that `start` knows: with the same ids, and at least as long."""
+        begins = known_begins(start, self.ids)
+        return len(begins) == len(start.offsets) and all(
+            self.offsets.get(place, -1) >= at for place, at in begins.items()
+        )
+
     def offsets_json(self) -> dict[str, Any]:
         """The offsets alone, in Kafka's form."""
         return _nested(self.offsets)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from raylog.spark.streaming.planning import StreamPlanner
 
 
-@plainly("initialOffset", "latestOffset", "reportLatestOffset", "partitions", "read", "commit")
+@plainly(
+    *("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "reportLatestOffset"),
+    *("partitions", "read", "commit"),
+)
 class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows what the options name. Offsets are Kafka's JSON, with the topics' ids beside them."""
 

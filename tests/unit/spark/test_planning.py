@@ -153,7 +153,7 @@ def test_a_large_partition_is_several_tasks_without_an_option(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutting, "TASK_BYTES", 600)
-    monkeypatch.setattr(cutting, "_SMALL", 10)
+    monkeypatch.setattr(cutting, "SMALL", 10)
     found = plan(options(cluster, subscribe="orders"))
     assert len(found) > 4
     assert max(item.end - item.start for item in found) - min(item.end - item.start for item in found) <= 10

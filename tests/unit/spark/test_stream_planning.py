@@ -15,6 +15,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from raylog.client.ranges import cutting
 from raylog.core.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import LATEST
 from raylog.rpc import Connection
@@ -29,7 +30,7 @@ from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.records import BatchMeta
 from tests.unit.client import consumer_support
 from tests.unit.client.toy_server import SECRET, ToyCluster
-from tests.unit.spark.support import drop_before, fill, spans
+from tests.unit.spark.support import START_MS, drop_before, fill, rows_of, spans
 
 ALL = Limits()
 Plan = Callable[..., StreamPlanner]
@@ -93,6 +94,11 @@ def test_offsets_of_the_options_are_kept_to(plan: Plan) -> None:
     assert plan(startingTimestamp=1_700_000_000_020).initial()["orders"] == {"0": 20, "1": 20}
     with pytest.raises(InvalidConfig, match="must name every partition"):
         plan(startingOffsets='{"orders": {"0": 99}}').initial()
+    late, error = START_MS + 60, r"orders-1 has no record at or after .* startingOffsetsByTimestampStrategy"
+    with pytest.raises(InvalidConfig, match=error):
+        plan(startingTimestamp=late).initial()
+    lenient = plan(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest")
+    assert lenient.initial()["orders"] == {"0": 60, "1": 50}
 
 
 def test_ranges_are_cut_as_in_a_batch_read(plan: Plan) -> None:
@@ -106,6 +112,16 @@ def test_ranges_are_cut_as_in_a_batch_read(plan: Plan) -> None:
         (1, 25),
     ]
     assert len(plan(minPartitions=7).ranges(one.initial(), one.latest(one.initial(), ALL))) == 7
+
+
+def test_a_large_backlog_is_cut_by_size(cluster: ToyCluster, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = cluster.do(lambda: sum(len(batch) for _, batch in cluster.partitions["orders", 0].batches))
+    monkeypatch.setattr(cutting, "TASK_BYTES", stored * 6 // 10)
+    one = plan()
+    fill(cluster, "orders", 0, [100])
+    first = one.latest(one.initial(), ALL)
+    assert [end - start for *_, start, end in spans(one.ranges(one.initial(), first))] == [50] * 5
+    assert len(spans(plan(minPartitions=1).ranges(one.initial(), first))) == 2
 
 
 def test_a_partition_without_a_leader_is_waited_for(
@@ -136,6 +152,20 @@ def test_available_now_ends_where_it_began_to_read(cluster: ToyCluster, plan: Pl
     assert sum(first["orders"].values()) == 99
     assert second["orders"] == {"0": 100, "1": 50}
     assert one.latest(second, limits) == second
+
+
+def test_available_now_waits_for_what_an_election_hides(cluster: ToyCluster, plan: Plan) -> None:
+    end = plan().latest(plan().initial(), ALL)
+    again, log = plan(), cluster.partitions["orders", 0]
+    cluster.do(lambda: setattr(log, "high_watermark", 30))  # as a new leader knows it at first
+    again.fix_end()
+    cluster.do(log.advance)
+    assert again.latest(end, ALL) == end
+    cluster.do(lambda: setattr(log, "high_watermark", 30))
+    lossy = plan()
+    lossy.fix_end()
+    with pytest.raises(OffsetOutOfRange, match="orders-0 ends at offset 30, but the query has read it up to 100"):
+        lossy.latest(end, ALL)
 
 
 def test_a_minimum_holds_records_back_until_the_delay_is_over(cluster: ToyCluster) -> None:
@@ -176,6 +206,24 @@ def test_a_new_partition_that_lacks_its_beginning_is_a_loss(cluster: ToyCluster,
     with pytest.raises(OffsetOutOfRange, match="begins at offset 50 instead of 0"):
         one.ranges(start, one.latest(start, ALL))
     assert spans(lenient.ranges(start, lenient.latest(start, ALL))) == [("orders", 1, 50, 55)]
+
+
+def test_records_deleted_before_they_were_read_are_a_loss(
+    cluster: ToyCluster, plan: Plan, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = {"orders": {"0": 10, "1": 50}}
+    drop_before(cluster, "orders", 0, 60)
+    for strict in (True, False):
+        chosen = options_of(cluster, failOnDataLoss=strict)
+        one = plan(failOnDataLoss=strict)
+        (task,) = one.ranges(start, one.latest(start, ALL))
+        assert (task.start, task.end) == (10, 100)
+        if strict:
+            with pytest.raises(OffsetOutOfRange, match=r"Offset 10 of orders-0.*failOnDataLoss"):
+                rows_of(task, chosen)
+        else:
+            assert [row["offset"] for row in rows_of(task, chosen)] == list(range(60, 100))
+    assert "Offsets 10 to 59 of orders-0 are lost" in caplog.text
 
 
 def test_a_log_that_lost_its_end_is_a_loss(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from raylog.spark.writing.access import task_plan
 from raylog.spark.writing.driver import abort_batch, commit_batch
 from raylog.spark.writing.options import WriteOptions
-from raylog.spark.writing.task_writer import TaskPlan, Written, write_task
+from raylog.spark.writing.task_writer import TaskPlan, write_task
 
 
 class RaylogBatchWriter(DataSourceArrowWriter):
@@ -34,11 +34,11 @@ class RaylogBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks have written; runs on the driver."""
-        commit_batch(self._known_plan, [each for each in messages if isinstance(each, Written)], None)
+        commit_batch(self._known_plan, messages, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """A task has failed for good; runs on the driver."""
-        abort_batch(self._known_plan, [each for each in messages if isinstance(each, Written)])
+        abort_batch(self._known_plan, messages)
 
     def _known_plan(self) -> TaskPlan:
         if self._plan is None:

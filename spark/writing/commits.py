@@ -8,7 +8,8 @@ them (`task_writer`, `coordinators`); the tests interleave, repeat and cut off t
 What makes it exact:
 
 1. The decision is the commit point. It is written in a transaction of the driver's own id, so a driver that was
-   replaced since it last read the decision cannot store another one (R-FENCE).
+   replaced since it last read the decision cannot store another one (R-FENCE). It reads the decision inside that
+   transaction: a coordinator that was replaced, and answers from what it knew, cannot take part (R-READ).
 2. Before a decision is stored each of its transactions is taken over under the identity that the task reported, which
    fails if it was touched since. From then on it never times out, and its producer cannot write (R-TAKE).
 3. An open transaction is aborted only if it was never taken over, which its epochs show; else the drivers are fenced
@@ -71,6 +72,8 @@ class Decision:
     transactions: tuple[Prepared, ...]
     replaced: tuple[str, ...] = ()
     """The owners before, oldest first: they may not come back."""
+    run: str = ""
+    """Which run of the owner decided: a query has another after each start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,17 @@ class End:
 class Read:
     """Read the last decision. Answer: a `Decision`, or None."""
 
+    driver: Identity | None = None
+    """If given: the last one of all drivers up to this one, which has a transaction open then until it stores or
+    releases. None: perhaps an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End what a `Read` of this driver has begun. Answer: None."""
+
+    driver: Identity
+
 
 @dataclass(frozen=True, slots=True)
 class Store:
@@ -118,7 +132,7 @@ class Store:
     decision: Decision
 
 
-Request = Init | Fence | End | Read | Store
+Request = Init | Fence | End | Read | Release | Store
 Result = TypeVar("Result")
 Talk = Generator[tuple[Request, ...], list[Any], Result]
 FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState)
@@ -146,7 +160,7 @@ def begin_task(owner: str, batch: int | None, name: str, *, takes_over: bool) ->
     `batch` None: of a batch job, which has one. `takes_over`: another query that had the prefix is at its end. Raises
     InvalidTxnState for another query's prefix.
     """
-    decision = yield from _one(Read())
+    decision = yield from _one(Read())  # one that is not the last makes work for nothing: the commit reads again
     if _is_decided(decision, owner, batch, takes_over):
         return None
     settled = yield from settle(name)
@@ -166,11 +180,22 @@ def settle(name: str) -> Talk[Identity]:
         return identity
     committed = False
     if not _was_never_taken(found):
-        yield from _one(Fence())
-        decision = yield from _one(Read())
+        driver, decision = yield from _become_driver()
         committed = decision is not None and found.kept in decision.transactions
+        yield (Release(driver),)  # an error is none: the next driver ends it, or time does
     ended: Identity = yield from _one(End(name, found.identity, committed))
     return ended
+
+
+def _become_driver() -> Talk[tuple[Identity, Decision | None]]:
+    """Fence the other drivers, and read the last decision: none that this one does not know can be stored any more."""
+    for _ in range(DRIVERS_IN_TURN_MAX):
+        driver = yield from _one(Fence())
+        answer = (yield (Read(driver),))[0]
+        if not isinstance(answer, FENCED):
+            _raise_if_error(answer)
+            return driver, answer
+    raise _fenced_again_and_again()
 
 
 def _was_never_taken(found: Initialised) -> bool:
@@ -179,45 +204,56 @@ def _was_never_taken(found: Initialised) -> bool:
     return kept is not None and found.identity == (kept.producer_id, kept.epoch + 1)
 
 
-def commit(owner: str, batch: int | None, prepared: Sequence[Prepared], *, takes_over: bool) -> Talk[bool]:
-    """What the driver does when all tasks have written. True: the batch was decided now; False: it was before.
+def commit(
+    owner: str, batch: int | None, prepared: Sequence[Prepared], *, takes_over: bool, run: str = ""
+) -> Talk[Decision | None]:
+    """What the driver does when all tasks have written. Returns the decision that it found: the batch's own if that was
+    decided before.
 
     Raises TransactionAborted when a task's transaction is not there any more: nothing of the batch is visible then, and
     it has to be repeated. Raises InvalidTxnState for another query's prefix.
     """
     taken: dict[Prepared, Identity] = {each: each.identity for each in prepared}
     for _ in range(DRIVERS_IN_TURN_MAX):
-        driver = yield from _one(Fence())
-        decision = yield from _one(Read())
-        if _is_decided(decision, owner, batch, takes_over):
-            yield from _settle_surely([each.transactional_id for each in (*decision.transactions, *prepared)])
-            return False
-        if decision is not None and decision.owner != owner and decision.transactions:
+        driver, found = yield from _become_driver()
+        if _is_decided(found, owner, batch, takes_over) and found is not None:
+            yield (Release(driver),)
+            yield from _settle_surely([each.transactional_id for each in (*found.transactions, *prepared)])
+            return found
+        if found is not None and found.owner != owner and found.transactions:
             # Of an earlier job with this prefix, which may have died: its decision must not be forgotten.
             mine = {each.transactional_id for each in prepared}
-            earlier = [each.transactional_id for each in decision.transactions]
+            yield (Release(driver),)
+            earlier = [each.transactional_id for each in found.transactions]
             yield from _settle_surely([name for name in earlier if name not in mine])
-            driver = yield from _one(Fence())
-            if (yield from _one(Read())) != decision:
+            driver, again = yield from _become_driver()
+            if again != found:
                 continue
         yield from _take_over(taken)
-        answer = (yield (Store(driver, _next(decision, owner, batch, tuple(taken))),))[0]
+        answer = (yield (Store(driver, _next(found, owner, batch, tuple(taken), run)),))[0]
         if isinstance(answer, FENCED):
             continue
         _raise_if_error(answer)
         yield from _commit_taken(taken)
-        return True
-    raise InvalidTxnState(
+        return found
+    raise _fenced_again_and_again()
+
+
+def _fenced_again_and_again() -> InvalidTxnState:
+    return InvalidTxnState(
         "Other drivers have fenced this one again and again: two queries use the same transactionalIdPrefix. Give each "
         "its own."
     )
 
 
-def _next(before: Decision | None, owner: str, batch: int | None, transactions: tuple[Prepared, ...]) -> Decision:
+def _next(
+    before: Decision | None, owner: str, batch: int | None, transactions: tuple[Prepared, ...], run: str
+) -> Decision:
     number = batch if batch is not None else 0
-    if before is None or before.owner == owner:
-        return Decision(owner, number, transactions, () if before is None else before.replaced)
-    return Decision(owner, number, transactions, (*before.replaced, before.owner)[-REPLACED_MAX:])
+    replaced = () if before is None else before.replaced
+    if before is not None and before.owner != owner:
+        replaced = (*replaced, before.owner)[-REPLACED_MAX:]
+    return Decision(owner, number, transactions, replaced, run)
 
 
 def _take_over(taken: dict[Prepared, Identity]) -> Talk[None]:
@@ -256,9 +292,13 @@ def sweep(prefix: str, open_ids: Sequence[str]) -> Talk[None]:
     yield from _settle_all([name for name in open_ids if is_task_id(prefix, name)])
 
 
-def is_sweep_due(batch: int | None, attempts: Sequence[int], decided_now: bool) -> bool:
-    """Whether to look for leftovers behind a commit: after a repeated attempt or batch, and now and then."""
-    return not decided_now or any(attempts) or (batch is not None and batch % SWEPT_EVERY == 0)
+def is_sweep_due(found: Decision | None, run: str, batch: int | None, attempts: Sequence[int]) -> bool:
+    """Whether to look for leftovers behind a commit, which found this decision.
+
+    After the first batch of a run, as the one before may have been killed; after a repeated attempt; of a batch job;
+    and now and then.
+    """
+    return found is None or found.run != run or any(attempts) or batch is None or batch % SWEPT_EVERY == 0
 
 
 def _settle_all(names: Sequence[str]) -> Talk[None]:
@@ -291,8 +331,9 @@ def _is_decided(decision: Decision | None, owner: str, batch: int | None, takes_
         return False
     if owner in decision.replaced:
         raise InvalidTxnState(
-            "Another run has taken this transactionalIdPrefix over since this one began (its checkpoint was deleted, "
-            "or a job was started again); this one may not go on."
+            "Another run has taken this transactionalIdPrefix over since this one began: its checkpoint was deleted, "
+            "a job was started again, or another query has a checkpointLocation of the same name. This one may not go "
+            "on; give queries that run side by side different values of transactionalIdPrefix."
         )
     if batch is None:
         return decision.owner == owner

@@ -15,13 +15,20 @@ import msgspec
 from raylog.client.admin.transactions import TRANSACTIONS_TOPIC, AsyncTransactionAdmin
 from raylog.client.cluster.cluster_client import GROUP, ClusterClient
 from raylog.client.cluster.deadline import Deadline
+from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.transactions.coordinator import CoordinatorCalls
 from raylog.client.producer.transactions.state import Identity as ProducerIdentity
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
-from raylog.core.errors import InvalidRecord, RaylogError
+from raylog.core.errors import InvalidRecord, RaylogError, RequestTimedOut
 from raylog.core.ids import TopicPartition
-from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchRequest
+from raylog.protocol.groups import (
+    DESCRIBE_GROUP,
+    OFFSET_FETCH,
+    DescribeGroupRequest,
+    OffsetFetchRequest,
+    OffsetFetchResult,
+)
 from raylog.spark.writing.commits import (
     Decision,
     End,
@@ -31,6 +38,7 @@ from raylog.spark.writing.commits import (
     Initialised,
     Prepared,
     Read,
+    Release,
     Request,
     Store,
     Talk,
@@ -54,6 +62,7 @@ class _Row(msgspec.Struct, array_like=True):
     batch: int
     transactions: list[tuple[int, int, int, int]]
     replaced: list[str] = []
+    run: str = ""
 
 
 def decision_texts(decision: Decision) -> list[str]:
@@ -62,7 +71,9 @@ def decision_texts(decision: Decision) -> list[str]:
     for prepared in decision.transactions:
         _, partition, attempt = prepared.transactional_id.rsplit("-", 2)
         rows.append((int(partition), int(attempt), prepared.producer_id, prepared.epoch))
-    text = msgspec.json.encode(_Row(decision.owner, decision.batch, rows, list(decision.replaced))).decode()
+    text = msgspec.json.encode(
+        _Row(decision.owner, decision.batch, rows, list(decision.replaced), decision.run)
+    ).decode()
     parts = [text[at : at + METADATA_CHARACTERS] for at in range(0, len(text), METADATA_CHARACTERS)]
     return [f"{len(parts)}:{part}" for part in parts]
 
@@ -83,7 +94,7 @@ def parsed_decision(prefix: str, committed: dict[int, OffsetAndMetadata]) -> Dec
             "transactionalIdPrefix, which no consumer group has as its name."
         ) from error
     names = tuple(Prepared(task_id(prefix, *held[:2]), *held[2:]) for held in row.transactions)
-    return Decision(row.owner, row.batch, names, tuple(row.replaced))
+    return Decision(row.owner, row.batch, names, tuple(row.replaced), row.run)
 
 
 class Coordinators:
@@ -122,24 +133,55 @@ class Coordinators:
                 )
                 return Identity(*ended)
             case Read():
-                return await self._read()
+                if request.driver is None:
+                    return await self._read_early()
+                return await self._read(ProducerIdentity(*request.driver))
+            case Release():
+                calls = self._calls(driver_id(self._prefix))
+                await calls.end(ProducerIdentity(*request.driver), self._deadline, committed=False)
+                return None
             case Store():
                 return await self._store(ProducerIdentity(*request.driver), request.decision)
 
     def _calls(self, name: str) -> CoordinatorCalls:
         return CoordinatorCalls(self._config, self._cluster, name)
 
-    async def _read(self) -> Decision | None:
-        request = OffsetFetchRequest(self._prefix, None, require_stable=True)
+    async def _read_early(self) -> Decision | None:
+        """The decision without a fence before it; one that a driver is about to store does not count."""
+        try:
+            return await self._fetched(is_stable=False)
+        except InvalidRecord:  # a coordinator that died between two partitions of a decision stores the rest now
+            return await self._fetched(is_stable=True)
+
+    async def _fetched(self, *, is_stable: bool) -> Decision | None:
+        request = OffsetFetchRequest(self._prefix, None, require_stable=is_stable)
         rows = await self._cluster.call_coordinator(
             self._prefix, OFFSET_FETCH, request, timeout_s=self._deadline.left_s, kind=GROUP
         )
-        committed = {
-            row.partition: OffsetAndMetadata(row.committed_offset, row.committed_metadata)
-            for row in rows
-            if row.topic == TRANSACTIONS_TOPIC and row.committed_offset >= 0
-        }
-        return parsed_decision(self._prefix, committed)
+        return parsed_decision(self._prefix, _committed(rows))
+
+    async def _read(self, driver: ProducerIdentity) -> Decision | None:
+        """The last decision (R-READ), from a coordinator that has stored something for this driver since its fence."""
+        calls = self._calls(driver_id(self._prefix))
+        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        await calls.add_group(driver, self._prefix, self._deadline)
+        while True:
+            mark = {TopicPartition(TRANSACTIONS_TOPIC, 0): OffsetAndMetadata(0, "")}
+            await calls.commit_offsets(driver, ConsumerGroupMetadata(self._prefix), mark, self._deadline)
+            group = await self._cluster.call_coordinator(
+                self._prefix,
+                DESCRIBE_GROUP,
+                DescribeGroupRequest(self._prefix),
+                timeout_s=self._deadline.left_s,
+                kind=GROUP,
+            )
+            if driver in [(row.producer_id, row.producer_epoch) for row in group.pending_offsets]:
+                return parsed_decision(self._prefix, _committed(group.offsets))
+            # A coordinator that was replaced, and does not know; or this driver's transaction has ended.
+            if self._deadline.is_over:
+                raise RequestTimedOut(f"The coordinator of the group {self._prefix!r} could not be read; try again.")
+            self._cluster.forget_coordinator(self._prefix, GROUP)
+            await asyncio.sleep(min(backoff.next_s(), self._deadline.left_s))
 
     async def _store(self, driver: ProducerIdentity, decision: Decision) -> None:
         texts = decision_texts(decision)
@@ -164,6 +206,14 @@ class Coordinators:
         admin.cluster = self._cluster
         found = await admin.list_transactions([OPEN], prefix=self._prefix, timeout_s=self._deadline.left_s)
         return [row.transactional_id for row in found]
+
+
+def _committed(rows: Sequence[OffsetFetchResult]) -> dict[int, OffsetAndMetadata]:
+    return {
+        row.partition: OffsetAndMetadata(row.committed_offset, row.committed_metadata)
+        for row in rows
+        if row.topic == TRANSACTIONS_TOPIC and row.committed_offset >= 0
+    }
 
 
 async def hold(talk: Talk[Result], answer: Answer) -> Result:

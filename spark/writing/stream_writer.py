@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from raylog.spark.writing.access import task_plan
 from raylog.spark.writing.driver import abort_batch, commit_batch
 from raylog.spark.writing.options import WriteOptions
-from raylog.spark.writing.task_writer import TaskPlan, Written, write_task
+from raylog.spark.writing.task_writer import TaskPlan, write_task
 
 
 class RaylogStreamWriter(DataSourceStreamArrowWriter):
@@ -30,11 +30,12 @@ class RaylogStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of a batch have written; runs on the driver, and again if the batch is repeated."""
-        commit_batch(self._known_plan, [each for each in messages if isinstance(each, Written)], batchId)
+        commit_batch(self._known_plan, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """A batch has failed; runs on the driver."""
-        abort_batch(self._known_plan, [each for each in messages if isinstance(each, Written)])
+        if self._options.exactly_once:
+            abort_batch(self._known_plan, messages)
 
     def _known_plan(self) -> TaskPlan:
         if self._plan is None:

@@ -27,8 +27,8 @@ from raylog.spark.writing.columns import split
 from raylog.spark.writing.commits import Identity, Init, Initialised, Prepared, Request, begin_task, task_id
 from raylog.spark.writing.coordinators import Coordinators, hold
 
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""What Spark gives the tasks of a stream, as local properties."""
+QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+"""What Spark gives the tasks of a stream, as local properties; the last differs after each start of the query."""
 COORDINATORS_TIMEOUT_S = 60.0
 """How long a task waits for coordinators at its begin, and at its end."""
 CLOSE_TIMEOUT_S = 5.0
@@ -64,6 +64,8 @@ class Written(WriterCommitMessage):
     attempt: int = 0
     prepared: Prepared | None = None
     """The open transaction; None: nothing was written in it."""
+    run: str = ""
+    """Of the query: another one after each of its starts."""
 
 
 def write_task(plan: TaskPlan, batches: Iterable[Any]) -> Written:
@@ -136,12 +138,12 @@ def _in_transaction(plan: TaskPlan, batches: Iterable[Any]) -> Written:
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("Spark runs this without a task, so the transaction would have no name.")
-    owner, batch = plan.job, None
+    owner, batch, run = plan.job, None, plan.job or ""
     if owner is None:
         query, number = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or number is None:
             raise RuntimeError("Spark does not give its tasks the query and the batch, which exactly-once needs.")
-        owner, batch = query, int(number)
+        owner, batch, run = query, int(number), context.getLocalProperty(RUN_ID) or ""
     prefix = plan.prefix or ""
     attempt = context.attemptNumber()
     name = task_id(prefix, context.partitionId(), attempt)
@@ -150,9 +152,9 @@ def _in_transaction(plan: TaskPlan, batches: Iterable[Any]) -> Written:
         own = OwnTransaction(producer, prefix)
         if not own.begin(owner, batch, takes_over=plan.takes_over):
             _drain(batches)
-            return Written(0, prefix, owner, attempt)
+            return Written(0, prefix, owner, attempt, None, run)
         records = _send(producer, plan.topic, batches)
-        return Written(records, prefix, owner, attempt, own.leave_open())
+        return Written(records, prefix, owner, attempt, own.leave_open(), run)
     finally:
         producer.close(CLOSE_TIMEOUT_S)  # aborts what was not left open
 

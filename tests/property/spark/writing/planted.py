@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -27,25 +28,20 @@ class Planted:
 PLANTED = {
     "nothing is taken over": Planted("commit", "yield from _take_over(taken)", "pass"),
     "taken over, but not for good": Planted("_take_over", "for_good=True", "for_good=False"),
-    "the decision is read before the fence": Planted(
-        "commit",
-        "driver = yield from _one(Fence())\n        decision = yield from _one(Read())",
-        "decision = yield from _one(Read())\n        driver = yield from _one(Fence())",
+    "a decision is read that may not be the last": Planted("_become_driver", "Read(driver)", "Read()"),
+    "settled without a fence": Planted(
+        "settle",
+        "driver, decision = yield from _become_driver()",
+        "driver, decision = found.identity, (yield from _one(Read()))",
     ),
-    "settled without a fence": Planted("settle", "yield from _one(Fence())", "pass"),
     "settled without the decision": Planted(
         "settle", "committed = decision is not None and found.kept in decision.transactions", "pass"
     ),
-    "settled by a decision read before the fence": Planted(
-        "settle",
-        "yield from _one(Fence())\n        decision = yield from _one(Read())",
-        "decision = yield from _one(Read())\n        yield from _one(Fence())",
-    ),
     "the second to take it aborts it": Planted("_was_never_taken", "kept.epoch + 1", "found.identity.epoch"),
     "a repeated batch is decided again": Planted("_is_decided", "return batch == decision.batch", "return False"),
-    "a repeated batch is not finished": Planted("commit", "(*decision.transactions, *prepared)", "prepared"),
+    "a repeated batch is not finished": Planted("commit", "(*found.transactions, *prepared)", "prepared"),
     "another query's decision counts as one's own": Planted("_is_decided", "if decision.owner != owner:", "if False:"),
-    "an earlier job is forgotten": Planted("commit", "decision.owner != owner and decision.transactions", "False"),
+    "an earlier job is forgotten": Planted("commit", "found.owner != owner and found.transactions", "False"),
     "committed before it is decided": Planted(
         "commit",
         "        answer = (yield (Store",
@@ -59,7 +55,7 @@ def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = PLANTED[name]
     text = textwrap.dedent(inspect.getsource(getattr(commits, bug.function)))
     assert text.count(bug.right) == 1, f"{bug.function} does not have {bug.right!r} once"
-    scope: dict[str, object] = {}
+    scope: dict[str, Any] = {}
     exec(compile(text.replace(bug.right, bug.wrong), f"planted: {name}", "exec"), vars(commits) | {}, scope)
     made = scope[bug.function]
     code = made.__code__

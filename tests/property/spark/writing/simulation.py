@@ -93,7 +93,7 @@ class Simulation:
 
     def __init__(self, seed: int, queries: list[Query], *, steps: int = 150, trouble: float = 0.15) -> None:
         self.chance = random.Random(seed)
-        self.world = ToyCoordinators(PREFIX)
+        self.world = ToyCoordinators(PREFIX, self.chance)
         self.queries = queries
         self.late: list[Actor] = []
         """Actors that were given up, and go on."""

@@ -1,10 +1,12 @@
 """The coordinators that exactly-once talks to: the real machine of transactions, with markers that arrive at once.
 
+A read that is not a driver's may be answered by a group coordinator that was replaced: with an earlier decision.
 Records lie with their transaction until it is committed. The referee looks at `visible`.
 """
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from itertools import count
@@ -37,6 +39,7 @@ from raylog.spark.writing.commits import (
     Initialised,
     Prepared,
     Read,
+    Release,
     Request,
     Store,
     driver_id,
@@ -58,8 +61,9 @@ class Write:
 class ToyCoordinators:
     """One coordinator of transactions, and the group that holds the decision."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, chance: random.Random) -> None:
         self.prefix = prefix
+        self._chance = chance
         self.machine = TransactionMachine(settings=TxnSettings(max_timeout_ms=TIMEOUT_MS), index=0)
         self.machine.loaded(0, wall_ms=0)
         self.now_ms = 0
@@ -89,17 +93,27 @@ class ToyCoordinators:
                 return Identity(row[0], row[1])
             case End():
                 return self._end(request.transactional_id, request.identity, request.committed)
-            case Read():
+            case Read(driver=None):
+                return self._chance.choice([None, *self.decisions][-2:])
+            case Read(driver=driver) if driver is not None:
+                self._add_group(driver)
                 return self.decisions[-1] if self.decisions else None
+            case Release():
+                self._end(driver_id(self.prefix), request.driver, False)
+                return None
             case Store():
                 name = driver_id(self.prefix)
-                self._call(AddOffsetsReceived, transactional_id=name, **_of(request.driver), group_id=self.prefix)
+                self._add_group(request.driver)
                 self._pending[request.driver] = request.decision
                 self._end(name, request.driver, True)
                 return None
             case Write():
                 self._write(request)
                 return None
+
+    def _add_group(self, driver: Identity) -> None:
+        name = driver_id(self.prefix)
+        self._call(AddOffsetsReceived, transactional_id=name, **_of(driver), group_id=self.prefix)
 
     def _init(self, name: str, sender: Identity, *, keep: bool, for_good: bool) -> list[int]:
         row: list[int] = self._call(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import InvalidRecord
-from raylog.spark.writing.commits import Decision, Prepared, is_task_id, task_id
+from raylog.spark.writing.commits import Decision, Prepared, is_sweep_due, is_task_id, task_id
 from raylog.spark.writing.coordinators import decision_texts, parsed_decision
 
 names = st.builds(
@@ -22,7 +22,7 @@ names = st.builds(
 
 @given(st.lists(names, max_size=20).map(lambda some: some * 30), st.integers(0, 2**40), st.integers(0, 20))
 def test_a_decision_is_read_as_it_was_stored(some: list[Prepared], batch: int, older: int) -> None:
-    decision = Decision("owner", batch, tuple(some), ("a", "b"))
+    decision = Decision("owner", batch, tuple(some), ("a", "b"), "run")
     texts = decision_texts(decision)
     assert all(len(text.encode()) <= 4_096 for text in texts)
     committed = {number: OffsetAndMetadata(batch - 1, "9:rest of an earlier one") for number in range(older)}
@@ -40,3 +40,13 @@ def test_ids_of_a_prefix_are_not_those_of_a_longer_one() -> None:
     assert is_task_id("q", task_id("q", 3, 0))
     assert not is_task_id("q", task_id("q-3", 1, 0))
     assert not is_task_id("q", "q-driver")
+
+
+def test_leftovers_are_looked_for_where_a_run_or_an_attempt_was_lost() -> None:
+    before = Decision("owner", 6, (), run="run")
+    assert not is_sweep_due(before, "run", 7, [0, 0])
+    assert is_sweep_due(before, "run", 7, [0, 1])
+    assert is_sweep_due(before, "later run", 7, [0, 0])
+    assert is_sweep_due(None, "run", 7, [0, 0])
+    assert is_sweep_due(before, "run", None, [0, 0])
+    assert sum(is_sweep_due(before, "run", batch, [0]) for batch in range(160)) == 10

@@ -13,7 +13,7 @@ from tests.chaos.copies.worker import GROUP, RESULTS, SOURCE, CopyWorker, source
 from tests.chaos.copies.workload import CopiesWorkload
 from tests.chaos.evidence.checker import Analysis, Anomaly, Verdict, judge
 from tests.chaos.evidence.report import Result
-from tests.chaos.injuries.faults import Nemesis
+from tests.chaos.injuries.faults import WHOLE_WITHIN_S, Nemesis
 from tests.chaos.run import DRAIN_S, END_S, ENOUGH, START_S, Options, Run
 from tests.chaos.sight import wait_until
 from tests.simulation.whole.transactions.ledger import Ledger
@@ -27,6 +27,11 @@ Records = dict[raylog.TopicPartition, dict[int, bytes]]
 
 class CopiesRun(Run):
     """State of one run."""
+
+    whole_within_s = WHOLE_WITHIN_S
+    """How soon what was killed has to work again."""
+    copied_within_s = DRAIN_S
+    """How soon the last record has its copy."""
 
     def __init__(self, options: Options) -> None:
         """Make the folder; nothing is started yet. Raises :class:`LeftOut` where this part cannot run."""
@@ -54,7 +59,7 @@ class CopiesRun(Run):
             sources=SOURCES,
             clients=self._arena.clients,
         )
-        nemesis = Nemesis(self._history, self._arena)
+        nemesis = Nemesis(self._history, self._arena, whole_within_s=self.whole_within_s)
         workload.start()
         try:
             self._start_workers()
@@ -67,7 +72,7 @@ class CopiesRun(Run):
         self._phase = "draining"
         self._hangs += [f"{name} did not end" for name in workload.end_sources(CALL_S + END_S)]
         inputs = self._drained(SOURCE)
-        if not wait_until(lambda: not self._uncopied(inputs), DRAIN_S):
+        if not wait_until(lambda: not self._uncopied(inputs), self.copied_within_s):
             self._hangs.append(self._uncopied(inputs))
         results = self._drained(RESULTS)
         self._hangs += [f"{name} did not end" for name in self._end_workers()]

@@ -20,9 +20,10 @@ ALONE: Final = frozenset({"restart-all", "restart-nodes"})
 class Nemesis:
     """Injects faults one after the other, in one thread."""
 
-    def __init__(self, history: History, arena: Arena) -> None:
+    def __init__(self, history: History, arena: Arena, *, whole_within_s: float = WHOLE_WITHIN_S) -> None:
         """No fault yet."""
         self._history = history
+        self._whole_within_s = whole_within_s
         self._arena = arena
         self._struck: list[tuple[str, float, Injected, float]] = []
 
@@ -48,8 +49,8 @@ class Nemesis:
             return not waiting
 
         began_s = time.monotonic()
-        back = wait_until(replaced, WHOLE_WITHIN_S)
-        whole = back and self.wait_whole(max(1.0, WHOLE_WITHIN_S - (time.monotonic() - began_s)))
+        back = wait_until(replaced, self._whole_within_s)
+        whole = back and self.wait_whole(max(1.0, self._whole_within_s - (time.monotonic() - began_s)))
         whole_s = self._history.now_s() if whole else None
         note = "" if whole else (self._arena.missing() if back else "what was killed was not replaced")
         faults = [
@@ -77,9 +78,9 @@ class Nemesis:
             healed.append((kind, at_s, injected, self._history.now_s()))
         return healed
 
-    def wait_whole(self, timeout_s: float = WHOLE_WITHIN_S) -> bool:
+    def wait_whole(self, timeout_s: float | None = None) -> bool:
         """Whether every process answers and every replica is in sync within the time."""
-        return wait_until(lambda: not self._arena.missing(), timeout_s)
+        return wait_until(lambda: not self._arena.missing(), self._whole_within_s if timeout_s is None else timeout_s)
 
 
 class Schedule:

@@ -32,6 +32,9 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.task.maxFailures": "8",
+    # Three JVMs begin again and again beside the cluster: the second compiler costs more than it saves.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     # Executors are killed all the time; Spark would give up after ten.
     "spark.deploy.maxExecutorRetries": "-1",
 }
@@ -80,7 +83,7 @@ def session(executors: int) -> SparkSession:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("WARN")  # why tasks were repeated
     register(spark)
     return spark
 

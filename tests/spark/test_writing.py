@@ -58,7 +58,7 @@ def test_exactly_once_batch(spark: SparkSession, whole: WholeCluster) -> None:
     whole.create_topic("batch-once", 2)
     given: dict[str, Any] = {**whole.spark_options, "topic": "batch-once", "deliveryGuarantee": "exactly-once"}
     numbers(spark, 3000).write.format("raylog").options(**given).mode("append").save()
-    assert whole.values("batch-once", 2) == expected(3000)
+    assert whole.values_at_rest("batch-once", 2) == expected(3000)
 
 
 def test_exactly_once_stream(spark: SparkSession, whole: WholeCluster, tmp_path: Path) -> None:
@@ -79,4 +79,4 @@ def test_exactly_once_stream(spark: SparkSession, whole: WholeCluster, tmp_path:
         assert query.awaitTermination(60)
     finally:
         query.stop()
-    assert whole.values("stream-once", 2) == expected(1000)
+    assert whole.values_at_rest("stream-once", 2) == expected(1000)

@@ -11,6 +11,7 @@ from raylog.client.consumer.consumer import Consumer
 from raylog.client.runtime import Runtime
 from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import SECRET, LocalCluster
+from tests.waiting import wait_for
 
 Result = TypeVar("Result")
 START_TIMEOUT_S = 60.0
@@ -63,3 +64,13 @@ class WholeCluster:
                 for records in consumer.poll(1.0).values():
                     found += [record.value for record in records]
         return sorted(found)
+
+    def values_at_rest(self, topic: str, partitions: int = 1) -> list[bytes]:
+        """The same when no transaction is open: a commit is answered when it is decided, before its markers."""
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        with (
+            Consumer(**self.options, isolation_level="read_committed", enable_auto_commit=False) as committed,
+            Consumer(**self.options, enable_auto_commit=False) as plain,
+        ):
+            wait_for(lambda: committed.end_offsets(places) == plain.end_offsets(places), "all transactions end")
+        return self.values(topic, partitions)

@@ -7,7 +7,7 @@ here holds a connection. A worker needs neither Ray nor a broker as long as the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -60,7 +60,8 @@ class RaylogReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, object]:
         """State for the tasks: nothing with a secret. Each task has a token instead, in its partition."""
-        return {"options": None, "reading": self.reading, "columns": self.columns}
+        reading = replace(self.reading, times=self.narrowing.times)
+        return {"options": None, "reading": reading, "columns": self.columns}
 
     @property
     def pushFilters(self) -> PushDown:

@@ -19,6 +19,7 @@ from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
+from raylog.client.reading.times import TimeBounds
 from raylog.client.runtime import shared
 from raylog.core.ids import EARLIEST, LATEST
 
@@ -35,6 +36,7 @@ def ranges(task: Task, narrowing: Narrowing | None = None) -> list[PartitionRang
         end=OffsetSpec(option="end", everywhere=LATEST),
         bootstrap=task["bootstrap"],
         secret=task["secret"],
+        lateness_ms=task.get("lateness_ms"),
     )
     return plan_read(wanted, narrowing)
 
@@ -61,11 +63,12 @@ def filtered(task: Task) -> Outcome:
     low_ms, end_ms = slice_of(first_ms, last_ms, task["place"])
     narrowed = ranges(task, _as_spark_narrows(low_ms, end_ms))
     bytes_each = sum(fetched(item, near=True)[0] for item in planned[:1])
+    times = TimeBounds(low_ms, end_ms)
     whole = bytes_each * sum(item.end - item.start for item in planned) / (planned[0].end - planned[0].start)
     found: dict[bool, int] = {}
     matching = 0
     for near in (True, False):
-        results = [fetched(item, near=near, low_ms=low_ms, end_ms=end_ms) for item in narrowed]
+        results = [fetched(item, near=near, times=times) for item in narrowed]
         found[near], matching = sum(size for size, _ in results), sum(count for _, count in results)
     return {
         "records": matching,
@@ -102,32 +105,32 @@ def times_of(planned: Sequence[PartitionRange]) -> tuple[int, int]:
 def edge(item: PartitionRange, side: int) -> tuple[int, int]:
     """The times of the batch at one side of a range."""
     narrow = replace(item, end=item.start + 1) if side == 0 else replace(item, start=item.end - 1)
-    batches = batches_of(narrow, near=True)
+    batches, _ = batches_of(narrow, near=True)
     return batches[0].header.base_timestamp, batches[-1].header.max_timestamp
 
 
-def batches_of(item: PartitionRange, *, near: bool) -> list[FetchedBatch]:
-    """All batches of a range, with the buffers that they were fetched in."""
-    fetcher = RangeFetcher(item, short_circuit_reads=near)
+def batches_of(item: PartitionRange, *, near: bool, times: TimeBounds | None = None) -> tuple[list[FetchedBatch], int]:
+    """All batches of a range that are not skipped, and the bytes that finding them takes from files or the network."""
+    fetcher = RangeFetcher(item, short_circuit_reads=near, times=times)
     found: list[FetchedBatch] = []
     try:
         while (more := shared().run(fetcher.next(), CALL_TIMEOUT_S)) is not None:
-            found += more
+            found += (batch for batch in more if not batch.is_hidden)
     finally:
         shared().run(fetcher.close(), CALL_TIMEOUT_S)
-    return found
+    return found, fetcher.bytes_read
 
 
-def fetched(item: PartitionRange, *, near: bool, low_ms: int = 0, end_ms: int = 2**62) -> tuple[int, int]:
-    """Bytes that reading a range takes from files or the network, and the records of its batches within a time."""
-    batches = batches_of(item, near=near)
-    buffers = {id(batch.buffer): len(batch.buffer) for batch in batches}
-    records = sum(
+def fetched(item: PartitionRange, *, near: bool, times: TimeBounds | None = None) -> tuple[int, int]:
+    """Bytes that reading a range takes, and the records of its batches that a time leaves."""
+    batches, size = batches_of(item, near=near, times=times)
+    low_ms, end_ms = (0, 2**62) if times is None else (times.low_ms or 0, times.end_ms or 2**62)
+    within = (
         batch.header.record_count
         for batch in batches
         if batch.header.base_timestamp < end_ms and batch.header.max_timestamp >= low_ms
     )
-    return sum(buffers.values()), records
+    return size, sum(within)
 
 
 def begin(_: Task) -> Mapping[str, Any]:

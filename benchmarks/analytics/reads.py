@@ -114,9 +114,10 @@ def time_filter(bench: Bench, sizes: Sizes) -> None:
     with bench.topic(contestants, sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for:
         held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S)
         with Worker(ARROW_WORKER) as worker:
-            for place in ("middle", "end"):
-                measure = _alone(worker, job_for, "filter", held, place=place)
-                case = f"{size:,} B, a thousandth of the time in the {place}"
+            for place, lateness_ms in (("middle", None), ("middle", 0), ("end", None)):
+                measure = _alone(worker, job_for, "filter", held, place=place, lateness_ms=lateness_ms)
+                option = "" if lateness_ms is None else f", raylog.timestampLatenessMs={lateness_ms}"
+                case = f"{size:,} B, a thousandth of the time in the {place}{option}"
                 bench.rounds("time-filter", case, contestants, measure, metric="part_read", count=1)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylog.client.reading.times import TimeBounds
+
 OFFSET_MAX = 2**63 - 1
 
 
@@ -20,8 +22,15 @@ class Narrowing:
     time_low_ms: int | None = None
     """Records before the first one with this timestamp are older."""
     time_end_ms: int | None = None
-    """Timestamps need not ascend: behind the first younger record there may be older ones, so this bounds a read only
-    where it is known how late a record can be (`RangesWanted.lateness_ms`)."""
+    """Timestamps need not ascend: behind the first younger record there may be older ones, so this bounds a range only
+    where it is known how late a record can be (`RangesWanted.lateness_ms`). In any case tasks skip with `times`."""
+
+    @property
+    def times(self) -> TimeBounds | None:
+        """The bounds of time, for the tasks; None without."""
+        if self.time_low_ms is None and self.time_end_ms is None:
+            return None
+        return TimeBounds(self.time_low_ms, self.time_end_ms)
 
     def keeps(self, topic: str, partition: int) -> bool:
         """Whether a record of this partition could match."""

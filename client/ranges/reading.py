@@ -13,6 +13,7 @@ from typing import Any
 
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
+from raylog.client.reading.times import TimeBounds
 from raylog.client.runtime import Runtime, shared
 
 CLOSE_TIMEOUT_S = 10.0
@@ -32,6 +33,8 @@ class RangeReading:
     check_crcs: bool = True
     short_circuit_reads: bool = True
     """Read the files of a leader on this machine."""
+    times: TimeBounds | None = None
+    """Records outside are not wanted, and may be left out."""
 
 
 def read_range(wanted: PartitionRange, reading: RangeReading, schema: Any = KAFKA_SCHEMA) -> Iterator[Any]:
@@ -47,6 +50,7 @@ def read_range(wanted: PartitionRange, reading: RangeReading, schema: Any = KAFK
         stall_timeout_s=reading.stall_timeout_s,
         short_circuit_reads=reading.short_circuit_reads,
         isolation_level=reading.isolation_level,
+        times=reading.times,
     )
     builder = ArrowBuilder(wanted.topic_partition, wanted.start, wanted.end, schema, check_crcs=reading.check_crcs)
     # A little more than the fetcher's own deadline, so that its error, which has the cause, arrives.

@@ -35,11 +35,13 @@ class FetchedBatch(NamedTuple):
     """Whether it was read from a local file, and not sent by the leader."""
     is_aborted: bool = False
     """Whether its records were aborted, and this is a reader of committed ones."""
+    is_skipped: bool = False
+    """Whether none of its records is wanted: the buffer then has only the bytes that show it."""
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it has no records for the user: it is a marker, or was aborted."""
-        return self.is_aborted or self.header.is_control
+        """Whether it has no records for the user: it is a marker, was aborted, or skipped."""
+        return self.is_aborted or self.is_skipped or self.header.is_control
 
 
 class Opened(NamedTuple):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.isolation import AbortedBatches
+from raylog.client.reading.times import TimeBounds
 from raylog.core.errors import RaylogError, RetriableError
 from raylog.core.ids import TopicPartition
 from raylog.protocol.method import AnyMethod
@@ -29,7 +30,7 @@ from raylog.protocol.replica import (
     NearSlice,
 )
 from raylog.rpc import Connection, machine_number
-from raylog.storage.batch.header import CRC_START, HEADER_BYTES, iter_headers, parse_header
+from raylog.storage.batch.header import CRC_START, HEADER_BYTES, BatchHeader, iter_headers, parse_header
 
 ALONE_BYTES = 64 << 10
 """A batch of at least so many bytes is read alone: right behind its header, and without a copy for its checksum."""
@@ -89,17 +90,21 @@ class Place(NamedTuple):
     aborted: AbortedBatches | None = None
     """What was aborted in the answer that named the place, from here on; the places of an answer are read in order."""
 
-    def read(self, most_bytes: int) -> tuple[list[FetchedBatch], Place | None]:
+    def read(self, most_bytes: int, times: TimeBounds | None = None) -> tuple[list[FetchedBatch], Place | None]:
         """The first batch if it is large, else as many as fit into `most_bytes`; and the place of the others.
 
-        Raises NearReadFailed for anything but whole batches.
+        A first batch without a record within `times` is skipped. Raises NearReadFailed for anything but whole batches.
         """
         file, position, length, aborted = self
         try:
             first = parse_header(file.read(min(length, HEADER_BYTES), position))
             if first.size > length:
                 raise NearReadFailed(f"A segment holds no whole batch at {position}.")
-            if first.size >= min(ALONE_BYTES, most_bytes):
+            shown = None if times is None else self._shown_outside(first, times)
+            if shown is not None:
+                batches = [FetchedBatch(shown, 0, first, True, is_skipped=True)]
+                used = first.size
+            elif first.size >= min(ALONE_BYTES, most_bytes):
                 # Bytes that are all under the checksum are checked in place; a part of them would be copied first.
                 data = file.read(first.size - CRC_START, position + CRC_START)
                 batches = [FetchedBatch(data, -CRC_START, first, True)]
@@ -115,6 +120,14 @@ class Place(NamedTuple):
         if aborted is not None:
             batches = [batch._replace(is_aborted=aborted.hides(batch.header)) for batch in batches]
         return batches, Place(file, position + used, length - used, aborted) if used < length else None
+
+    def _shown_outside(self, header: BatchHeader, times: TimeBounds) -> bytes | None:
+        """The bytes that show that no record of the first batch is within these times; None where they do not."""
+        most = HEADER_BYTES + times.bytes_to_show(header)
+        if most >= header.size:
+            return None
+        start = self.file.read(most, self.position)
+        return start if times.exclude(header, start[HEADER_BYTES:]) else None
 
 
 def near_or_plain(

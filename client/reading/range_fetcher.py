@@ -22,6 +22,7 @@ from raylog.client.config import ClientConfig
 from raylog.client.reading.decode import FetchedBatch, corrupt
 from raylog.client.reading.isolation import LEVELS, aborted_batches
 from raylog.client.reading.local_files import NearReadFailed, Place, near_or_plain, open_places
+from raylog.client.reading.times import TimeBounds
 from raylog.core.errors import (
     CorruptMessage,
     InvalidRequest,
@@ -45,6 +46,8 @@ FETCH_MAX_WAIT_MS = 500
 """How long a leader may park a fetch; all records of a range exist from the beginning."""
 NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once where batches are small."""
+NARROW_CHUNK_BYTES = 32 << 10
+"""The same where times bound the read: what is read along is more often skipped than wanted."""
 GUESSED_BYTES = 100
 """Of a record, before the first fetch shows it."""
 FETCH_MIN_BYTES = 16 << 10
@@ -91,12 +94,14 @@ class RangeFetcher:
         stall_timeout_s: float = 120.0,
         short_circuit_reads: bool = True,
         isolation_level: str = "read_uncommitted",
+        times: TimeBounds | None = None,
     ) -> None:
         """`stall_timeout_s` bounds the time without progress, elections and retries included.
 
         Without `fail_on_data_loss`, lost offsets (retention, a deleted topic) are skipped with a warning.
         `short_circuit_reads`: read the files of a leader on this machine. `isolation_level`: as that of a consumer; the
-        range has to end at or below the last stable offset for `read_committed`.
+        range has to end at or below the last stable offset for `read_committed`. `times`: batches that have no record
+        within need not be read; some are all the same.
         """
         self.wanted = wanted
         self.next_offset = wanted.start
@@ -111,6 +116,7 @@ class RangeFetcher:
         """Whether to request file places from a leader on this machine; not after a failure."""
         self._places: deque[Place] = deque()
         self._isolation = LEVELS[isolation_level]
+        self._times = times
         self.bytes_read = 0
         """Fetched, and read from files."""
         self._bytes_an_offset = float(GUESSED_BYTES)
@@ -242,19 +248,21 @@ class RangeFetcher:
         size = 0
         try:
             while self._places and size < self._max_bytes and self.next_offset < self.wanted.end:
-                batches, rest = self._places.popleft().read(NEAR_CHUNK_BYTES)
-                self.bytes_read += sum(batch.header.size for batch in batches)
+                chunk_bytes = NEAR_CHUNK_BYTES if self._times is None else NARROW_CHUNK_BYTES
+                batches, rest = self._places.popleft().read(chunk_bytes, self._times)
                 if rest is not None:
                     self._places.appendleft(rest)
                 for batch in batches:
-                    check_crc(batch.buffer, batch.place, batch.header)
+                    self.bytes_read += len(batch.buffer) if batch.is_skipped else batch.header.size
+                    if not batch.is_skipped:
+                        check_crc(batch.buffer, batch.place, batch.header)
                     if batch.header.base_offset >= self.wanted.end:
                         self.next_offset = self.wanted.end
                         break
                     if batch.header.next_offset > self.next_offset:
                         found.append(batch)
                         self.next_offset = batch.header.next_offset
-                        size += batch.header.size
+                        size += 0 if batch.is_skipped else batch.header.size
         except (NearReadFailed, RaylogError) as error:
             logger.info("%s is fetched from its leader from here on: %s", self.wanted.topic_partition, error)
             self._reads_near = False

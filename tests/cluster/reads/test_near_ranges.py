@@ -9,6 +9,7 @@ import pytest
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import SegmentFile
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
+from raylog.client.reading.times import TimeBounds
 from raylog.rpc import machine_number
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.reads.test_near_reads import VALUES, count_opened, filled
@@ -38,6 +39,8 @@ async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: 
         async with asyncio.timeout(30):
             while (batches := await fetcher.next()) is not None:
                 for batch in batches:
+                    if batch.is_skipped:
+                        continue
                     columns = opener.columns(batch, start)
                     assert columns.values is not None
                     found += zip(columns.offsets, columns.values, strict=True)
@@ -60,6 +63,16 @@ async def test_a_range_is_read_from_files_as_it_is_fetched(cluster: LocalCluster
             opened.clear()
             assert await read(cluster, talk, start, end, short_circuit_reads=False) == expected
             assert not opened
+
+
+@in_cluster()
+async def test_batches_outside_of_a_time_are_skipped_in_files_only(cluster: LocalCluster, talk: Talk) -> None:
+    await filled(cluster, talk, "t")
+    every = list(enumerate(VALUES))
+    future = TimeBounds(low_ms=2**50)
+    assert await read(cluster, talk, 0, len(VALUES), times=future) == []
+    assert await read(cluster, talk, 0, len(VALUES), times=future, short_circuit_reads=False) == every
+    assert await read(cluster, talk, 0, len(VALUES), times=TimeBounds(0, 2**50)) == every
 
 
 @in_cluster()

@@ -1,5 +1,6 @@
 """Which comparisons narrow what is read, and that all go back to Spark."""
 
+import pickle
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from raylog.client.ranges.narrowing import Narrowing
+from raylog.client.reading.times import TimeBounds
 from raylog.spark.filters import EPOCH, narrowing_of
 from raylog.spark.options import parse_options
 from raylog.spark.reader import RaylogReader
@@ -76,6 +78,14 @@ def test_spark_gets_every_filter_back_and_the_reader_remembers() -> None:
     filters: list[Filter] = [EqualTo(("partition",), 3), IsNotNull(("value",))]
     assert list(reader.pushFilters(filters)) == filters
     assert reader.narrowing == Narrowing(partitions=frozenset({3}))
+
+
+def test_tasks_get_the_bounds_of_time_alone() -> None:
+    reader = RaylogReader(parse_options({"subscribe": "a"}))
+    reader.narrowing = Narrowing(time_low_ms=5, offset_low=7)
+    assert pickle.loads(pickle.dumps(reader)).reading.times == TimeBounds(5, None)
+    reader.narrowing = Narrowing(offset_low=7)
+    assert pickle.loads(pickle.dumps(reader)).reading.times is None
 
 
 def test_a_reader_does_not_depend_on_push_down_so_spark_may_have_it_off() -> None:

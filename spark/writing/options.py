@@ -90,6 +90,11 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     if topic is not None and not topic.strip():
         raise InvalidConfig("The option 'topic' is empty: name a topic, or leave it out and have a column 'topic'.")
     _truth(texts, "includeHeaders")
+    if _truth(texts, "kafka.partitioner.ignore.keys"):
+        raise InvalidConfig(
+            "kafka.partitioner.ignore.keys=true is not supported: records with a key go to the key's partition. Put a "
+            "number into the column 'partition'."
+        )
     _check_credentials(texts)
     return WriteOptions(
         topic=topic,
@@ -163,9 +168,11 @@ def _one_bootstrap(texts: Mapping[str, str]) -> str | None:
     return ours if ours is not None else kafkas
 
 
-def _truth(texts: Mapping[str, str], name: str) -> None:
-    if texts.get(name, "true").strip().lower() not in ("true", "false"):
+def _truth(texts: Mapping[str, str], name: str) -> bool:
+    text = texts.get(name, "false").strip().lower()
+    if text not in ("true", "false"):
         raise InvalidConfig(f"{name} must be true or false, not {texts[name]!r}.")
+    return text == "true"
 
 
 def _lifetime_s(texts: Mapping[str, str]) -> float:

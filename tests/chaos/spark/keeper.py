@@ -24,7 +24,7 @@ from tests.chaos.spark.query import QuerySpec
 ROOT: Final = Path(__file__).resolve().parents[3]
 QUERY: Final = "tests.chaos.spark.query"
 AGAIN_S: Final = 0.5
-END_S: Final = 30.0
+END_S: Final = 90.0
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 JVM: Final = "org.apache.spark.deploy.SparkSubmit"
 PYTHON_WORKERS: Final = ("pyspark.daemon", "pyspark/daemon")

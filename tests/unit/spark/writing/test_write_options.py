@@ -66,6 +66,7 @@ def test_each_batch_job_has_a_prefix_of_its_own() -> None:
         ({"kafka.linger.ms": "soon"}, "An option that begins with 'kafka.' is wrong"),
         ({"raylog.bootstrap": "a:1", "kafka.bootstrap.servers": "b:1"}, "are the same option"),
         ({"raylog.tokenLifetimeMs": "1"}, "a whole number from 1000 on, not '1'"),
+        ({"kafka.partitioner.ignore.keys": "true"}, "into the column 'partition'"),
         ({"includeHeaders": "maybe"}, "includeHeaders must be true or false"),
     ],
 )

@@ -45,6 +45,7 @@ def _run(console: Console, root: Path, arguments: argparse.Namespace) -> int:
         return step(console, what)
 
     began = time.monotonic()
+    pictures = arguments.pictures or root / "pictures"
     checks = Checks(console)
     with shown("Reading the files"):
         tables = data.load(arguments.limit)
@@ -58,14 +59,15 @@ def _run(console: Console, root: Path, arguments: argparse.Namespace) -> int:
             run = Run(place, Kills(cluster), checks, shown, tables, Size(limit=arguments.limit))
             run.all()
             with shown("Drawing"):
-                plots.draw(arguments.pictures or root / "pictures", run.hours, run.rotations, run.predicted, run.errors)
+                plots.draw(pictures, run.hours, run.rotations, run.predicted, run.errors)
         finally:
             raylog.spark.stop()
     finally:
         cluster.stop()
     console.print(checks.table())
-    console.print(f"Killed meanwhile: {', '.join(run.kills.done)}")
-    console.print(f"All of it took {time.monotonic() - began:.0f} s; data and pictures are in {root}.")
+    console.print(run.figures.table())
+    console.print(f"{len(run.kills.done)} actors were killed meanwhile: {run.kills.summary()}.")
+    console.print(f"All of it took {time.monotonic() - began:.0f} s; pictures are in {pictures}, data in {root}.")
     return 0 if checks.all_hold else 1
 
 

@@ -10,7 +10,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
-from examples.pipelines.place import Place, end_offsets
+from examples.pipelines.place import LOOK_S, Place, end_offsets
 from examples.pipelines.values import FLIGHT, parsed
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ ROW: Final = (
     "distance bigint, dep_delay bigint, arr_delay bigint"
 )
 NAMES: Final = [column.split()[0] for column in ROW.split(", ")]
-LOOK_S: Final = 0.1
 CATCH_UP_S: Final = 120.0
 
 Offsets = dict[int, int]

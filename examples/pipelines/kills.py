@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,10 @@ class Kills:
             over.set()
             killer.join()
 
+    def summary(self) -> str:
+        """What was killed and how often, in one line."""
+        return ", ".join(f"{name} ({count})" for name, count in sorted(Counter(self.done).items()))
+
     def _kill(self, found: tuple[str, int] | None) -> None:
         if found is None:
             return
@@ -76,7 +81,7 @@ class Kills:
             return None
         name = coordinators[turn % len(coordinators)]
         try:
-            call: Any = ray.get_actor(name, namespace=NAMESPACE).pid.remote()
-            return name, ray.get(call, timeout=ANSWER_S)
+            handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+            return name, ray.get(handle.pid.remote(), timeout=ANSWER_S)
         except (ray.exceptions.RayError, ValueError):
             return None  # it has just ended, or is being restarted

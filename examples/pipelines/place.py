@@ -23,6 +23,10 @@ NO_RETENTION_LIMIT: Final = {"retention.ms": -1}
 SEND_TIMEOUT_S: Final = 120.0
 READ_TIMEOUT_S: Final = 120.0
 QUERY_TIMEOUT_S: Final = 600
+START_TIMEOUT_S: Final = 60.0
+INITIALIZING: Final = "Initializing sources"
+"""Spark's status of a query that is being started."""
+LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,19 @@ def end_offsets(topic: str) -> dict[int, int]:
     with raylog.Consumer() as consumer:
         places = [raylog.TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
         return {place.partition: end for place, end in consumer.end_offsets(places).items()}
+
+
+def wait_until_started(query: StreamingQuery) -> StreamingQuery:
+    """Return the query once its sources answer, each from a Python process of its own that Spark awaits for 10 s.
+
+    On a small machine, many that start at the same moment may all take longer.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while query.isActive and query.status["message"] == INITIALIZING:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"query {query.name} did not start within {START_TIMEOUT_S:.0f} s")
+        time.sleep(LOOK_S)
+    return query
 
 
 def wait_until_done(query: StreamingQuery, timeout_s: int = QUERY_TIMEOUT_S) -> None:

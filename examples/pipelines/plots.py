@@ -1,4 +1,4 @@
-"""Pictures of the results, as SVG: delays by hour and weather, rotations, and the forecast's errors; by matplotlib."""
+"""Pictures of the results, as SVG and PNG: delays by hour and weather, rotations, the forecast's errors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ VISIBILITY: Final = ((0.0, 1.0), (1.0, 3.0), (3.0, 6.0), (6.0, 9.99), (9.99, 11.
 NAMES: Final = ("below 1", "1 to 3", "3 to 6", "6 to 10", "10")
 LEAST: Final = 30
 """Flights that a mean needs to be drawn."""
+PNG_DPI: Final = 150
 ERROR_BOUND: Final = 60
 """Minutes of error that the histogram shows to either side."""
 
@@ -29,18 +30,19 @@ def draw(folder: Path, hours: pd.DataFrame, rotations: pd.DataFrame, predicted: 
     mpl.use("Agg")
     mpl.rcParams.update({"svg.hashsalt": "raylog", "font.size": 8, "svg.fonttype": "none"})
     folder.mkdir(parents=True, exist_ok=True)
-    _draw(folder / "delays.svg", lambda axes: _delays(axes, hours))
-    _draw(folder / "forecast.svg", lambda axes: _forecast(axes, rotations, predicted, errors))
+    _draw(folder, "delays", lambda axes: _delays(axes, hours))
+    _draw(folder, "forecast", lambda axes: _forecast(axes, rotations, predicted, errors))
 
 
-def _draw(path: Path, fill: Any) -> None:
+def _draw(folder: Path, name: str, fill: Any) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
     fill(axes)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    figure.savefig(folder / f"{name}.png", dpi=PNG_DPI)
     plt.close(figure)
 
 

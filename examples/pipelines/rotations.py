@@ -1,7 +1,8 @@
 """Sessions of each aircraft: departures from New York that follow each other within a day are one rotation.
 
-State that Spark's own windows do not have: ``transformWithStateInPandas`` keeps the open rotation of each tail number
-in RocksDB. A later departure extends it or, after a longer gap, closes it; where none comes, a timer does.
+State of one's own, where ``session_window`` has aggregates: ``transformWithStateInPandas`` keeps the open rotation of
+each tail number in RocksDB. A later departure extends it or, after a longer gap, closes it; where none comes, a timer
+does.
 """
 
 from __future__ import annotations

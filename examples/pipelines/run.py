@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
 
 from examples.flights.checks import Checks
 from examples.pipelines import data, delays, fleet, forecast, history, oracle, rotations
+from examples.pipelines.figures import Figures
 from examples.pipelines.kills import Kills
-from examples.pipelines.place import Place, make_topics, read_rows, send, wait_until_done
+from examples.pipelines.place import Place, make_topics, read_rows, send, wait_until_done, wait_until_started
 from examples.pipelines.values import parsed
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 FLIGHTS: Final = "flights"
 WEATHER: Final = "weather"
@@ -54,6 +58,7 @@ class Run:
     rotations: pd.DataFrame = field(default_factory=pd.DataFrame)
     predicted: pd.DataFrame = field(default_factory=pd.DataFrame)
     errors: forecast.Errors = forecast.NO_ERRORS
+    figures: Figures = field(default_factory=Figures)
 
     def all(self) -> None:
         """Feed the chunks, run every pipeline on each, and check the results."""
@@ -91,28 +96,34 @@ class Run:
             finally:
                 if query is not None:
                     query.stop()
+                    self.figures.add(query)
 
     def _process(self, number: int, *, is_last: bool) -> None:
         """Start the queries side by side, kill actors, wait for the queries; then those that read their results."""
         place = self.place
         with self._killing(FLIGHTS, delays.TOPIC, history.TOPIC), ExitStack() as stack:
-            running = [
-                delays.start(place, FLIGHTS, WEATHER),
-                rotations.start(place, FLIGHTS),
-                fleet.start(place, FLIGHTS, PLANES),
-            ]
-            if not is_last:
-                running.append(history.start_all(place, FLIGHTS, self.size.batch))
-            for query in running:
+            running: list[StreamingQuery] = []
+
+            def add(query: StreamingQuery) -> None:
                 stack.callback(query.stop)
+                running.append(wait_until_started(query))
+
+            add(delays.start(place, FLIGHTS, WEATHER))
+            add(rotations.start(place, FLIGHTS))
+            add(fleet.start(place, FLIGHTS, PLANES))
+            if not is_last:
+                add(history.start_all(place, FLIGHTS, self.size.batch))
             if number == 0:
                 self.cut = history.choose_cut(FLIGHTS, CUT_SHARE)
                 history.backfill(place, FLIGHTS, self.cut)
-            running.append(history.start_live(place, FLIGHTS, self.cut))
-            stack.callback(running[-1].stop)
+            add(history.start_live(place, FLIGHTS, self.cut))
             for query in running:
-                wait_until_done(query)
-            wait_until_done(delays.start_parquet(place))
+                self._finish(query)
+            self._finish(delays.start_parquet(place))
+
+    def _finish(self, query: StreamingQuery) -> None:
+        wait_until_done(query)
+        self.figures.add(query)
 
     def _killing(self, *topics: str) -> AbstractContextManager[None]:
         return self.kills.during(topics)

@@ -7,7 +7,10 @@ import pytest
 from examples.pipelines import oracle
 from examples.pipelines.run import Run
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [
+    *(pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray[.]data"),  # Ray warns of what it sets by itself
+]
 
 
 def failed(ran: Run, *words: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.pipelines import data, forecast, model, oracle, plots, rotations
+from examples.pipelines import data, figures, forecast, model, oracle, plots, rotations
 
 HOUR = rotations.GAP_MS // 24
 
@@ -96,7 +96,16 @@ def test_the_model_finds_the_line_that_the_flights_lie_on() -> None:
     assert model.rmse(model.predict(learned.weights(), columns), columns["arr_delay"]) < 0.2
 
 
-def test_the_pictures_are_svg_and_the_same_for_the_same_results(tmp_path: Path) -> None:
+def test_figures_add_up_the_runs_of_a_query() -> None:
+    found = figures.Figures({"delays": figures.Work()})
+    idle = {"numInputRows": 0, "durationMs": {"triggerExecution": 250}}
+    for rows in (1_000, 500):
+        found.works["delays"].add([{"numInputRows": rows, "durationMs": {"triggerExecution": 1_000}}, idle])
+    assert list(found.rows()) == [("delays", "2", "2", "1,500", "2.5")]
+    assert len(found.table().columns) == len(next(found.rows()))
+
+
+def test_the_pictures_are_the_same_for_the_same_results(tmp_path: Path) -> None:
     hours = pd.DataFrame(
         {
             "hour_ms": [0, HOUR],
@@ -114,3 +123,4 @@ def test_the_pictures_are_svg_and_the_same_for_the_same_results(tmp_path: Path) 
         first, second = ((tmp_path / folder / name).read_text() for folder in ("once", "again"))
         assert "<svg" in first
         assert first == second
+        assert (tmp_path / "once" / name).with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -57,6 +57,15 @@ def write_token_for(
         raise InvalidConfig(f"{error} Write to fewer topics in one query.") from None
 
 
+def require_read(token: Token, topics: Iterable[str]) -> None:
+    """Raise ClusterAuthorizationFailed for a topic that the token does not read."""
+    for topic in topics:
+        if not any(entry.topic == topic and entry.reads for entry in token.grant.topics):
+            raise ClusterAuthorizationFailed(
+                f"The token does not read the topic {topic!r}: make one with `raylog token create --read {topic}`."
+            )
+
+
 def require_write(token: Token, topics: Iterable[str]) -> None:
     """Fail on the driver, once, where each task would. Raises ClusterAuthorizationFailed for what the token lacks."""
     for topic in topics:

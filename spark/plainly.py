@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -35,10 +36,19 @@ def _function(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             returned = method(*given, **named)
         except RaylogError as error:
-            raise error.with_traceback(None) from None
+            raise (_of_pickling(error) if method.__name__ == "__getstate__" else error).with_traceback(None) from None
         return _rows(returned) if inspect.isgenerator(returned) else returned
 
     return called
+
+
+def _of_pickling(error: RaylogError) -> RaylogError:
+    """The same error, as one of pickling too: PySpark prints and rewrites any other that is raised while it pickles."""
+    kind = type(error)
+    both = type(kind.__name__, (kind, pickle.PickleError), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    same: RaylogError = both.__new__(both, *error.args)
+    vars(same).update(vars(error))
+    return same
 
 
 def _generator(method: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:

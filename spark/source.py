@@ -14,14 +14,14 @@ from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.plainly import plainly
 from raylog.spark.reader import RaylogReader
-from raylog.spark.streaming.stream_reader import RaylogStreamReader
+from raylog.spark.streaming.stream_reader import RaylogStreamReader, RefusedStreamReader
 from raylog.spark.writing.batch_writer import RaylogBatchWriter
 from raylog.spark.writing.columns import check_columns
 from raylog.spark.writing.options import WriteOptions, parse_write_options
 from raylog.spark.writing.stream_writer import RaylogStreamWriter
 
 
-@plainly("schema", "reader", "streamReader")
+@plainly("schema", "reader", "streamReader", "writer", "streamWriter")
 class RaylogDataSource(DataSource):
     """Topics of a Raylog cluster as rows. Registered by raylog.spark.session, or found through `pyspark_raylog`."""
 
@@ -57,10 +57,13 @@ class RaylogDataSource(DataSource):
         self._has_reader = True
         return RaylogReader(options)
 
-    def streamReader(self, schema: StructType) -> RaylogStreamReader:
-        """Follow what the options name. Raises InvalidConfig for wrong options, and for another schema."""
-        options = parse_options(self.options, is_stream=True)
-        _check_schema(schema, options)
+    def streamReader(self, schema: StructType) -> RaylogStreamReader | RefusedStreamReader:
+        """Follow what the options name. For wrong options, and for another schema, the reader raises InvalidConfig."""
+        try:
+            options = parse_options(self.options, is_stream=True)
+            _check_schema(schema, options)
+        except InvalidConfig as error:
+            return RefusedStreamReader(error)
         self._has_reader = True
         return RaylogStreamReader(options)
 

@@ -24,7 +24,7 @@ from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
-from raylog.client.task_tokens import read_token_for_topics, token_for
+from raylog.client.task_tokens import read_token_for_topics, require_read, token_for
 from raylog.core.errors import (
     InvalidConfig,
     OffsetOutOfRange,
@@ -139,7 +139,9 @@ async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: f
     bootstrap = ",".join(f"{host}:{port}" for host, port in hosts)
     client = ClusterClient(replace(wanted.consumer, bootstrap=bootstrap, secret=address.secret))
     try:
-        await client.start(timeout_s)
+        await client.start(timeout_s)  # which proves the token
+        if isinstance(address.secret, Token):
+            require_read(address.secret, wanted.topics or dict.fromkeys(place.topic for place in wanted.assigned))
     except BaseException:  # any error: half-made connections must be closed
         await client.close()
         raise

@@ -30,7 +30,7 @@ class ClientClosed(RaylogError):
 
 
 class NoClusterFound(RaylogError):
-    """No Raylog cluster runs here: call ``raylog.start()``, or give bootstrap (in Spark raylog.bootstrap)."""
+    """No Raylog cluster runs here: call raylog.start(), or give its address (bootstrap; in Spark raylog.bootstrap)."""
 
     code = 1005
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from raylog.core.errors import InvalidConfig
 from raylog.spark.columns import arrow_schema
 from raylog.spark.options import ReadOptions
 from raylog.spark.plainly import plainly
@@ -112,3 +113,34 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise RuntimeError("Micro-batches are planned on the driver, not in a task.")
             self._made = StreamPlanner(self._options)
         return self._made
+
+
+@plainly("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises the error of a query that is not started, at the first call of Spark.
+
+    Where there is no reader, PySpark fails while it stops it, and would show that error below this one.
+    """
+
+    def __init__(self, error: InvalidConfig) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raise the error."""
+        raise self._error

@@ -7,12 +7,14 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from raylog.spark.plainly import plainly
 from raylog.spark.writing.access import task_plan
 from raylog.spark.writing.driver import abort_batch, commit_batch
 from raylog.spark.writing.options import WriteOptions
 from raylog.spark.writing.task_writer import TaskPlan, write_task
 
 
+@plainly("__getstate__", "write", "commit", "abort")
 class RaylogStreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches; with exactly-once each becomes visible once, however often Spark repeats it."""
 

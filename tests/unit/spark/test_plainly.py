@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -18,7 +19,7 @@ def deep(error: Exception, levels: int = 20) -> None:
     raise error
 
 
-@plainly("plan", "read", "rows")
+@plainly("plan", "read", "rows", "__getstate__")
 class Source:
     """What Spark calls: a function, a function that returns a generator, and a generator."""
 
@@ -35,6 +36,10 @@ class Source:
     def rows(self) -> Iterator[int]:
         yield 1
         deep(self.error)
+
+    def __getstate__(self) -> dict[str, object]:
+        deep(self.error)
+        return {}
 
 
 CALLS: list[Callable[[Source], object]] = [
@@ -62,3 +67,13 @@ def test_errors_of_another_kind_keep_their_frames(call: Callable[[Source], objec
 
 def test_spark_still_sees_the_parameters_of_a_method() -> None:
     assert list(inspect.signature(Source.plan).parameters) == ["self", "start"]
+
+
+def test_pyspark_shows_an_error_of_pickling_as_it_is() -> None:
+    from pyspark.serializers import CloudPickleSerializer
+
+    with pytest.raises(InvalidConfig, match="the sentence") as caught:
+        CloudPickleSerializer().dumps(Source(InvalidConfig("the sentence", offset=7)))
+    assert caught.value.details == {"offset": 7}
+    assert isinstance(caught.value, pickle.PickleError)
+    assert traceback.format_exception_only(caught.value) == ["raylog.core.errors.cluster.InvalidConfig: the sentence\n"]

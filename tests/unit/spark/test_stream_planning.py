@@ -406,6 +406,18 @@ def test_options_of_streams_are_checked(cluster: ToyCluster, given: dict[str, ob
         options_of(cluster, **given)
 
 
+def test_a_stream_with_wrong_options_is_refused_by_a_reader(cluster: ToyCluster) -> None:
+    """Without a reader, PySpark fails once more while it ends, and the user sees that error last."""
+    source = RaylogDataSource({"subscribe": "orders", "endingOffsets": "latest", "raylog.bootstrap": cluster.bootstrap})
+    reader = source.streamReader(source.schema())
+    for step in (reader.initialOffset, reader.prepareForTriggerAvailableNow):
+        with pytest.raises(InvalidConfig, match="endingOffsets has no meaning in a stream"):
+            step()
+    with pytest.raises(InvalidConfig, match="endingOffsets has no meaning in a stream"):
+        reader.latestOffset({}, ReadAllAvailable())
+    reader.stop()
+
+
 def test_kafkas_stream_options_are_taken(cluster: ToyCluster) -> None:
     found = options_of(cluster, startingOffsets="latest", maxOffsetsPerTrigger=5, maxTriggerDelay="2m")
     assert found.wanted.start.everywhere == LATEST

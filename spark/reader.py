@@ -26,6 +26,8 @@ class RangePartition(InputPartition):
     """One task: one range of offsets of one partition, with everything that is needed to read it."""
 
     range: PartitionRange
+    others: tuple[PartitionRange, ...] = ()
+    """Small ranges that the task of a micro-batch reads as well."""
 
 
 class PushDown:

@@ -6,7 +6,7 @@ Runs where a task runs: it needs neither Ray nor a broker as long as the leader 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -42,31 +42,56 @@ def read_range(wanted: PartitionRange, reading: RangeReading, schema: Any = KAFK
 
     Raises OffsetOutOfRange or UnknownTopicId for lost data, CorruptMessage, RequestTimedOut, and permanent errors.
     """
-    runtime = shared()
-    fetcher = RangeFetcher(
-        wanted,
-        fail_on_data_loss=reading.fail_on_data_loss,
-        max_bytes=reading.fetch_max_bytes or FETCH_MAX_BYTES,
-        stall_timeout_s=reading.stall_timeout_s,
-        short_circuit_reads=reading.short_circuit_reads,
-        isolation_level=reading.isolation_level,
-        times=reading.times,
-    )
-    builder = ArrowBuilder(wanted.topic_partition, wanted.start, wanted.end, schema, check_crcs=reading.check_crcs)
-    # A little more than the fetcher's own deadline, so that its error, which has the cause, arrives.
-    timeout_s = reading.stall_timeout_s + CLOSE_TIMEOUT_S
-    coming = _begin(runtime, fetcher.next())
+    return read_ranges([wanted], reading, schema)
+
+
+def read_ranges(wanted: Sequence[PartitionRange], reading: RangeReading, schema: Any = KAFKA_SCHEMA) -> Iterator[Any]:
+    """The same of several ranges, one behind the other; the first fetch of each is sent at the beginning."""
+    opened: list[_OpenRange] = []
     try:
-        while (batches := coming.result(timeout_s)) is not None:
-            coming = _begin(runtime, fetcher.next())
-            for batch in batches:
-                builder.add(batch)
-                if builder.is_full:
-                    yield from builder.take()
-        yield from builder.take()
+        opened += (_OpenRange(item, reading, schema) for item in wanted)
+        for item in opened:
+            yield from item.batches()
     finally:  # including when the caller has enough rows and closes the generator
-        coming.cancel()
-        runtime.run(fetcher.close(), CLOSE_TIMEOUT_S)
+        for item in opened:
+            item.close()
+
+
+class _OpenRange:
+    """A range whose first fetch is under way."""
+
+    def __init__(self, wanted: PartitionRange, reading: RangeReading, schema: Any) -> None:
+        self._runtime = shared()
+        self._fetcher = RangeFetcher(
+            wanted,
+            fail_on_data_loss=reading.fail_on_data_loss,
+            max_bytes=reading.fetch_max_bytes or FETCH_MAX_BYTES,
+            stall_timeout_s=reading.stall_timeout_s,
+            short_circuit_reads=reading.short_circuit_reads,
+            isolation_level=reading.isolation_level,
+            times=reading.times,
+        )
+        self._builder = ArrowBuilder(
+            wanted.topic_partition, wanted.start, wanted.end, schema, check_crcs=reading.check_crcs
+        )
+        # A little more than the fetcher's own deadline, so that its error, which has the cause, arrives.
+        self._timeout_s = reading.stall_timeout_s + CLOSE_TIMEOUT_S
+        self._coming = _begin(self._runtime, self._fetcher.next())
+
+    def batches(self) -> Iterator[Any]:
+        """Its records, in order."""
+        while (batches := self._coming.result(self._timeout_s)) is not None:
+            self._coming = _begin(self._runtime, self._fetcher.next())
+            for batch in batches:
+                self._builder.add(batch)
+                if self._builder.is_full:
+                    yield from self._builder.take()
+        yield from self._builder.take()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._coming.cancel()
+        self._runtime.run(self._fetcher.close(), CLOSE_TIMEOUT_S)
 
 
 def _begin(runtime: Runtime, work: Coroutine[Any, Any, Any]) -> Future[Any]:

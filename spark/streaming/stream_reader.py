@@ -25,6 +25,7 @@ from raylog.spark.options import ReadOptions
 from raylog.spark.plainly import plainly
 from raylog.spark.reader import RangePartition
 from raylog.spark.streaming.admission import Limits
+from raylog.spark.streaming.grouping import grouped
 
 if TYPE_CHECKING:
     from raylog.spark.streaming.planning import StreamPlanner
@@ -79,16 +80,21 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One task for each range of the batch."""
-        return [RangePartition(item) for item in self._planner.ranges(start, end)]
+        """The tasks of the batch: one for each range, or for several small ones unless options cut them."""
+        ranges = self._planner.ranges(start, end)
+        wanted = None if self._options is None else self._options.wanted
+        if wanted is not None and (wanted.min_partitions or wanted.max_records_per_partition):
+            return [RangePartition(item) for item in ranges]
+        return [RangePartition(first, tuple(others)) for first, *others in grouped(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The records of one range as Arrow record batches; runs in a worker."""
+        """The records of the ranges of a task as Arrow record batches; runs in a worker."""
         if not isinstance(partition, RangePartition):
             return iter(())
-        from raylog.client.ranges.reading import read_range
+        from raylog.client.ranges.reading import read_ranges
 
-        return read_range(partition.range, self._reading, arrow_schema(self._columns))
+        ranges = [partition.range, *partition.others]
+        return read_ranges(ranges, self._reading, arrow_schema(self._columns))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Everything below `end` is processed; seen in the group that `kafka.group.id` names."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from raylog.client.cluster.discovery import read_token
 from raylog.client.config import ClientConfig, ConsumerConfig, load
-from raylog.core.errors import InvalidConfig
+from raylog.core.errors import InvalidConfig, did_you_mean
 
 Config = TypeVar("Config", bound=ClientConfig)
 
@@ -24,8 +24,8 @@ REFUSED_OF_CONSUMER = {
     "bootstrap": "give bootstrap_servers",
 }
 REFUSED_OF_PRODUCER = {
-    "transactional_id": 'give delivery="exactly-once", which chooses the ids of its transactions',
-    "transaction_two_phase_commit_enable": 'give delivery="exactly-once"',
+    "transactional_id": "tasks write at least once, and without transactions",
+    "transaction_two_phase_commit_enable": "tasks write at least once, and without transactions",
     "key_serializer": "give key_serializer beside producer_config",
     "value_serializer": "give value_serializer beside producer_config",
     "partitioner": "give partition_field for partitions of your own",
@@ -33,6 +33,30 @@ REFUSED_OF_PRODUCER = {
     "token": "give token beside it",
     "bootstrap": "give bootstrap_servers",
 }
+
+REMOTE_ARGUMENTS = frozenset(
+    {
+        "num_gpus",
+        "memory",
+        "label_selector",
+        "fallback_strategy",
+        "max_calls",
+        "resources",
+        "accelerator_type",
+        "runtime_env",
+        "ray_remote_args",
+    }
+)
+"""Further arguments of `read_kafka`, which go to Ray as they are."""
+
+
+def check_remote(given: Iterable[str], others: Iterable[str]) -> None:
+    """InvalidConfig for an argument that is none of these; `others`: the named ones of the function."""
+    for name in given:
+        if name == "kafka_auth_config":
+            raise InvalidConfig("kafka_auth_config is of Kafka: give secret or token, or neither inside Ray.")
+        if name not in REMOTE_ARGUMENTS:
+            raise InvalidConfig(did_you_mean("argument", name, [*others, *sorted(REMOTE_ARGUMENTS)]))
 
 
 def checked_topics(topics: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A write as Ray Data's `Datasink`: what each write task does with its blocks. Used by write.py.
+"""A write as Ray Data's `Datasink`: what each write task does with its blocks. Used by writes.py.
 
 A task returns when every record is stored by all replicas in sync, each once whatever was repeated on the way (an
 idempotent producer with acks=all). May touch: the network, the clock.
@@ -17,7 +17,7 @@ from ray.data.block import BlockAccessor
 
 from raylog.client.producer.columns import SentBatch
 from raylog.client.producer.producer import Producer
-from raylog.data.serializing import Fields, check_columns, records_of
+from raylog.data.serializing import Fields, check_schema, records_of
 
 ROWS_MAX = 65_536
 """Rows that are handed to the producer at once."""
@@ -62,7 +62,7 @@ class WriteTask:
         return records
 
 
-class RaylogDatasink(Datasink):  # type: ignore[misc]  # Ray's classes have no types
+class RaylogDatasink(Datasink[int]):
     """Writes blocks to a topic; made by `raylog.data.write`."""
 
     def __init__(self, task: WriteTask) -> None:
@@ -73,9 +73,9 @@ class RaylogDatasink(Datasink):  # type: ignore[misc]  # Ray's classes have no t
         return "Raylog"
 
     def on_write_start(self, schema: Any = None) -> None:
-        """Check the columns before the first task. Raises InvalidConfig."""
+        """Check the columns before the first task. Raises InvalidConfig and InvalidRecord."""
         if schema is not None and getattr(schema, "names", None):
-            check_columns(self._task.fields, list(schema.names))
+            check_schema(self._task.fields, schema)
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> int:
         """Write the blocks of one task; runs in a worker."""

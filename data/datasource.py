@@ -1,4 +1,4 @@
-"""A bounded read as Ray Data's `Datasource`: read tasks of some ranges each. Used by read.py.
+"""A bounded read as Ray Data's `Datasource`: read tasks of some ranges each. Used by reads.py.
 
 Offsets are fixed before this is made, so a dataset has the same records each time it is executed. A task holds a token
 and the brokers' addresses, never a secret, and finds a partition's new leader by itself. Blocks end where batches of
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray.data import Datasource, ReadTask
@@ -18,6 +18,7 @@ from ray.data.block import BlockMetadata
 
 from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.data.columns import built_schema, schema_of, table_of
 
 logger = logging.getLogger(__name__)
@@ -38,17 +39,36 @@ class RangesTask:
         schema = built_schema(self.names)
         has_any = False
         for item in self.ranges:
-            for batch in read_range(item, self.reading, schema):
+            for batch in self._batches(item, schema, deadline_s):
                 has_any = True
                 yield block_of(batch, self.names)
-                if deadline_s is not None and time.monotonic() >= deadline_s:
-                    logger.warning("%s was read for timeout_ms, and not up to its end.", item.topic_partition)
-                    return
         if not has_any:
             yield schema_of(self.names).empty_table()
 
+    def _batches(self, item: PartitionRange, schema: Any, deadline_s: float | None) -> Iterator[Any]:
+        """The record batches of a range that come in time."""
+        if deadline_s is None:
+            yield from read_range(item, self.reading, schema)
+            return
+        left_s = deadline_s - time.monotonic()
+        wait_s = min(self.reading.stall_timeout_s, left_s)
+        try:
+            if wait_s > 0:
+                is_late = False
+                for batch in read_range(item, replace(self.reading, stall_timeout_s=wait_s), schema):
+                    if is_late:
+                        break
+                    yield batch
+                    is_late = time.monotonic() >= deadline_s
+                else:
+                    return
+        except RaylogError as error:
+            if not error.retriable or isinstance(error, CorruptMessage) or wait_s < left_s:
+                raise
+        logger.warning("%s was read for timeout_ms, and not up to its end.", item.topic_partition)
 
-class RaylogDatasource(Datasource):  # type: ignore[misc]  # Ray's classes have no types
+
+class RaylogDatasource(Datasource):
     """Ranges of topics; made by `raylog.data.read`."""
 
     def __init__(
@@ -59,7 +79,7 @@ class RaylogDatasource(Datasource):  # type: ignore[misc]  # Ray's classes have 
         timeout_s: float | None,
     ) -> None:
         """`tasks`: the ranges of each read task, at least one task."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tasks = tasks
         self._names = names
         self._reading = reading
@@ -90,7 +110,7 @@ class RaylogDatasource(Datasource):  # type: ignore[misc]  # Ray's classes have 
             ReadTask(
                 RangesTask(tuple(ranges), self._reading, names, self._timeout_s),
                 # How many rows is not known: markers of transactions and compaction leave offsets without a record.
-                BlockMetadata(num_rows=None, size_bytes=None, input_files=list(files_of(ranges)), exec_stats=None),
+                BlockMetadata(num_rows=None, size_bytes=None, input_files=tuple(files_of(ranges)), exec_stats=None),
                 schema=schema_of(names),
                 per_task_row_limit=per_task_row_limit,
             )

@@ -2,7 +2,7 @@
 
 Each task owns some partitions and holds a consumer of them, which rides out leader changes and fetches ahead within its
 bound. Ray stops a task at its next block while the operators behind it have enough, and ends it with the dataset. Used
-by read.py.
+by reads.py.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ class _Blocks:
         return pa.concat_tables(tables) if tables else schema_of(self._names).empty_table()
 
 
-class FollowingDatasource(Datasource):  # type: ignore[misc]  # Ray's classes have no types
+class FollowingDatasource(Datasource):
     """Partitions that are followed; made by `raylog.data.read(trigger="continuous")`."""
 
     def __init__(self, tasks: Sequence[FollowingTask]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tasks = tasks
 
     def get_name(self) -> str:
@@ -140,7 +140,9 @@ class FollowingDatasource(Datasource):  # type: ignore[misc]  # Ray's classes ha
         return [
             ReadTask(
                 task,
-                BlockMetadata(num_rows=None, size_bytes=None, input_files=list(files_of(task.ranges)), exec_stats=None),
+                BlockMetadata(
+                    num_rows=None, size_bytes=None, input_files=tuple(files_of(task.ranges)), exec_stats=None
+                ),
                 schema=schema_of(task.names),
                 per_task_row_limit=per_task_row_limit,
             )
@@ -165,7 +167,8 @@ def _refuse_repetition() -> None:
     """
     if not ray.is_initialized():
         return
-    attempt = ray._private.worker.global_worker.core_worker.get_current_task_attempt_number()
+    worker: Any = ray._private.worker.global_worker
+    attempt = worker.core_worker.get_current_task_attempt_number()
     if attempt > 0:
         raise RaylogError(
             "A worker of a continuous read was lost, and only the program that iterates knows which records "

@@ -1,4 +1,4 @@
-"""The Ray session in which a dataset is read or written. Used by read.py and write.py. May touch: Ray."""
+"""The Ray session in which a dataset is read or written. Used by reads.py and writes.py. May touch: Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, in the forms of `ray.data.read_kafka`. Used by read.py. Pure."""
+"""Where a read begins and ends, in the forms of `ray.data.read_kafka`. Used by reads.py. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Ray node reads which ranges, and how tasks of a following read share the partitions. Pure. Used by read.py."""
+"""Which Ray node reads which ranges, and how tasks of a following read share the partitions. Pure. Used by reads.py."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def by_node(ranges: Sequence[PartitionRange], nodes: Collection[str]) -> dict[st
 def shared_out(ranges: Sequence[PartitionRange], tasks: int) -> list[list[PartitionRange]]:
     """The ranges dealt out to at most so many tasks, none of which is without one."""
     return [list(ranges[first::tasks]) for first in range(min(tasks, len(ranges)))]
+
+
+def shares(numbers: Sequence[int], total: int) -> list[int]:
+    """A total divided in proportion to these numbers, each of which gets at least 1; with fewer than those, 1 each."""
+    left = sum(numbers)
+    found = []
+    for index, number in enumerate(numbers):
+        others = len(numbers) - index - 1
+        found.append(max(1, min(round(total * number / max(1, left)), total - others)))
+        total, left = total - found[-1], left - number
+    return found
 
 
 def in_groups(ranges: Sequence[PartitionRange], groups: int) -> list[list[PartitionRange]]:

@@ -53,6 +53,13 @@ class Records(NamedTuple):
     """An Arrow array of integers, or None."""
 
 
+def check_schema(fields: Fields, schema: Any) -> None:
+    """Check the schema of a dataset before there are records: `check_columns`, and types that cannot be serialized."""
+    check_columns(fields, schema.names)
+    if isinstance(schema, pa.Schema):  # of blocks of pandas, Ray knows NumPy's types only
+        records_of(schema.empty_table(), fields, 0)
+
+
 def check_columns(fields: Fields, names: Sequence[str]) -> None:
     """InvalidConfig for a column that does not exist; the sentence has the argument and the nearest name."""
     for argument, column in fields.named().items():
@@ -102,13 +109,11 @@ def _values(table: Any, column: Any, fields: Fields) -> Any:
     return _encoded("The row", table.to_pylist())
 
 
-def _key(column: Any, fields: Fields) -> Any:
-    return None if fields.key is None else _serialized("key_field", fields.key, column, fields.key_serializer)
-
-
 def _serialized(argument: str, name: str, column: Any, serializer: str) -> Any:
     """One column as bytes; null stays null."""
     kind = column.type
+    if pa.types.is_null(kind):  # a block in which no row has a value
+        return pa.nulls(len(column), pa.binary())
     if serializer == "json":
         if _is_binary(kind):
             raise InvalidRecord(f"{argument}: the column {name!r} holds bytes, which JSON cannot; give 'bytes'.")
@@ -151,7 +156,7 @@ def _milliseconds(name: str, column: Any, now_ms: int) -> Any:
     kind = column.type
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
-    elif not pa.types.is_integer(kind):
+    elif not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise InvalidRecord(f"timestamp_field: the column {name!r} is {kind}, and not a timestamp or milliseconds.")
     filled = column.cast(pa.int64()).fill_null(now_ms)
     if len(filled) and pc.min(filled).as_py() < 0:
@@ -160,14 +165,16 @@ def _milliseconds(name: str, column: Any, now_ms: int) -> Any:
 
 
 def _partitions(name: str, column: Any) -> Any:
+    if pa.types.is_null(column.type):
+        return column.cast(pa.int32())
     if not pa.types.is_integer(column.type):
         raise InvalidRecord(f"partition_field: the column {name!r} is {column.type}, and not a whole number.")
     return column
 
 
 def _is_binary(kind: Any) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _is_content(kind: Any) -> bool:
-    return _is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return _is_binary(kind) or bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

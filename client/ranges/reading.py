@@ -15,6 +15,7 @@ from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
 from raylog.client.reading.times import TimeBounds
 from raylog.client.runtime import Runtime, shared
+from raylog.core.errors import RaylogError
 
 CLOSE_TIMEOUT_S = 10.0
 
@@ -80,12 +81,16 @@ class _OpenRange:
 
     def batches(self) -> Iterator[Any]:
         """Its records, in order."""
-        while (batches := self._coming.result(self._timeout_s)) is not None:
-            self._coming = _begin(self._runtime, self._fetcher.next())
-            for batch in batches:
-                self._builder.add(batch)
-                if self._builder.is_full:
-                    yield from self._builder.take()
+        try:
+            while (batches := self._coming.result(self._timeout_s)) is not None:
+                self._coming = _begin(self._runtime, self._fetcher.next())
+                for batch in batches:
+                    self._builder.add(batch)
+                    if self._builder.is_full:
+                        yield from self._builder.take()
+        except RaylogError:
+            yield from self._builder.take()  # what came before the error
+            raise
         yield from self._builder.take()
 
     def close(self) -> None:

@@ -91,13 +91,13 @@ class RayNodes:
         """Lose a node: all its processes are killed."""
         self._rays.remove_node(node, allow_graceful=False)
 
-    def start(self, name: str) -> Cluster:
+    def start(self, name: str, config: dict[str, str] | None = None) -> Cluster:
         """Start Raylog as on the node of this name."""
         import ray
 
         if not ray.is_initialized():
             ray.init(address=self._rays.address, log_to_driver=False)
-        return raylog.start(self.root / name, timeout_s=120, allow_plaintext=True)
+        return raylog.start(self.root / name, timeout_s=120, allow_plaintext=True, config=config)
 
 
 def online(cluster: Cluster) -> set[int]:
@@ -138,6 +138,16 @@ def kill(pid: int) -> float:
     assert pid != os.getpid()
     os.kill(pid, signal.SIGKILL)
     return time.monotonic()
+
+
+def kill_leaders(admin: raylog.Admin, topic: str) -> int:
+    """Kill the process of each partition's leader; how many had one."""
+    (found,) = admin.describe_topics([topic]).values()
+    leaders = tuple(f"replica:{topic}-{row.partition}:broker-{row.leader}:" for row in found.partitions)
+    pids = [call_actor(name, "status")["pid"] for name in actor_names() if name.startswith(leaders)]
+    for pid in pids:
+        kill(pid)
+    return len(pids)
 
 
 def alive(pid: int) -> bool:

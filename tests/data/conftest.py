@@ -1,4 +1,4 @@
-"""A private Ray with a Raylog cluster in it, for the tests of datasets."""
+"""A private Ray of two nodes with a Raylog broker on each, for the tests of datasets."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 import raylog
-from tests.cluster.ray_support import own_ray
+from tests.cluster.ray_support import AWAKE, RayNodes, ray_folder
 
-CONFIG = {
-    "replica.sleep.after.ms": "-1",
-    "transaction.state.log.num.partitions": "1",
-    "offsets.topic.num.partitions": "1",
-}
+CONFIG = {**AWAKE, "transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
 
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    """A cluster of two brokers, found through Ray. Datasets show no progress bars."""
-    with own_ray():
+    """A cluster of two brokers on two nodes, found through Ray. Datasets show no progress bars."""
+    with ray_folder(), RayNodes(tmp_path_factory.mktemp("data")) as nodes:
+        for name in ("a", "b"):
+            nodes.add(name)
+        running = nodes.start("a", CONFIG)
         from ray.data import DataContext
 
         DataContext.get_current().enable_progress_bars = False
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=2, config=CONFIG)
         yield running
         running.stop()
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import ray
 
 import raylog
 from raylog.core.errors import AuthenticationFailed, InvalidConfig, InvalidRecord, UnknownTopicOrPartition
 from raylog.data.columns import SCHEMA
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,
@@ -31,7 +33,7 @@ def value_of(offset: int) -> bytes:
 def flights(cluster: raylog.Cluster) -> str:
     """A topic of two partitions with 3,000 records each; the value of each is made of its offset."""
     with raylog.Admin() as admin, raylog.Producer() as producer:
-        admin.create_topic("flights", partitions=2)
+        admin.create_topic("flights", partitions=2, replication_factor=1)
         values = [value_of(offset) for offset in range(ROWS)]
         for partition in (0, 1):
             producer.send_batch("flights", values, partition=partition).result(30)
@@ -46,6 +48,26 @@ def test_each_record_is_read_once_in_tasks_that_share_partitions(flights: str) -
     assert {(row["partition"], row["offset"]) for row in rows} == {(p, o) for p in (0, 1) for o in range(ROWS)}
     assert len(rows) == 2 * ROWS
     assert all(row["value"] == value_of(row["offset"]) for row in rows)
+
+
+def test_tasks_run_on_the_nodes_of_their_leaders(cluster: raylog.Cluster, flights: str) -> None:
+    status = cluster.status()
+    node_of = {row["broker"]: row["node_id"] for row in status["brokers"]}
+    leaders = {row["partition"]: node_of[row["leader"]] for row in status["topics"][flights]}
+    assert len(set(leaders.values())) == 2
+    found = {}
+    for bundle in raylog.data.read(flights).materialize().iter_internal_ref_bundles():
+        for block in bundle.blocks:
+            (partition,) = set(ray.get(block.ref)["partition"].to_pylist())
+            found[partition] = block.metadata.exec_stats.node_id
+    assert found == leaders
+
+
+def test_a_dataset_is_read_in_another_process(flights: str) -> None:
+    ds = raylog.data.read(flights, columns=["offset"])
+    assert ds.schema(fetch_if_missing=False).names == ["offset"]  # without a read
+    total: Any = ray.remote(num_cpus=0)(lambda found: found.sum("offset"))
+    assert ray.get(total.remote(ds), timeout=60) == ROWS * (ROWS - 1)
 
 
 def test_counting_choosing_and_limits_work(flights: str) -> None:
@@ -75,7 +97,8 @@ def test_a_topic_is_followed_until_the_loop_is_left(admin: raylog.Admin) -> None
     with raylog.Producer() as producer:
         producer.send("live", b"0", partition=0).result(30)
         count = 0
-        for batch in ds.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        batches: Any = ds.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+        for batch in batches:
             latencies += [time.time() - moment / 1000 for moment in batch["timestamp"].to_pylist()]
             count += batch.num_rows
             assert count == len(latencies)
@@ -83,6 +106,8 @@ def test_a_topic_is_followed_until_the_loop_is_left(admin: raylog.Admin) -> None
                 break
             producer.send("live", b"%d" % count, partition=count % 3).result(30)
     assert sorted(latencies[3:])[3] < 2, latencies  # by far more than it takes; the first ones wait for the tasks
+    left: Any = ray.available_resources
+    wait_for(lambda: left().get("CPU") == 2, "the tasks of the read have ended")
 
 
 def test_a_bounded_follower_ends_and_works_behind_an_operator(flights: str) -> None:
@@ -91,8 +116,6 @@ def test_a_bounded_follower_ends_and_works_behind_an_operator(flights: str) -> N
 
 
 def test_rows_are_written_as_json_and_columns_as_they_are(admin: raylog.Admin, flights: str) -> None:
-    import ray.data
-
     admin.create_topic("rows", partitions=2)
     raylog.data.write(ray.data.range(500), "rows", key_field="id")
     back = raylog.data.read("rows").take_all()
@@ -109,8 +132,6 @@ def test_rows_are_written_as_json_and_columns_as_they_are(admin: raylog.Admin, f
 
 
 def test_what_is_wrong_is_stated_in_one_sentence(admin: raylog.Admin, flights: str) -> None:
-    import ray.data
-
     with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
         raylog.data.read("flihgts")
     with pytest.raises(InvalidConfig, match=r"names partitions that do not exist or are not read: flights-9"):
@@ -132,7 +153,7 @@ def test_what_is_wrong_is_stated_in_one_sentence(admin: raylog.Admin, flights: s
 def test_a_token_reads_its_topic_and_no_other(cluster: raylog.Cluster, admin: raylog.Admin, flights: str) -> None:
     admin.create_topic("private", partitions=1)
     token = admin.create_token(read=[flights])
-    given = {"bootstrap_servers": cluster.bootstrap(), "token": token}
+    given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap(), "token": token}
     assert raylog.data.read(flights, end_offset=5, **given).count() == 10
     with pytest.raises((AuthenticationFailed, raylog.ClusterAuthorizationFailed, UnknownTopicOrPartition)):
         raylog.data.read("private", **given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -34,7 +34,7 @@ def test_ray_data_reads_what_spark_wrote(spark: SparkSession, cluster: ToyCluste
         "array(named_struct('key', 'h', 'value', binary('1'))) AS headers"
     )
     frame.write.format("raylog").options(**options).mode("append").save()
-    given = {"bootstrap": cluster.bootstrap, "secret": SECRET}
+    given: dict[str, Any] = {"bootstrap": cluster.bootstrap, "secret": SECRET}
     ranges = plan_read(RangesWanted(topics=("by-spark",), start=start_of(None), end=end_of(None), **given))
     table = pa.concat_tables(RangesTask(tuple(ranges), RangeReading(), tuple(SCHEMA.names), None)())
     assert table.schema.equals(SCHEMA)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import raylog
-from tests.cluster.ray_support import AWAKE, actor_names, call_actor, kill, own_ray
+from tests.cluster.ray_support import AWAKE, kill_leaders, own_ray
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -37,14 +37,6 @@ def raylog_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Clu
         running.stop()
 
 
-def kill_leaders(admin: raylog.Admin) -> None:
-    """Kill the process of each partition's leader."""
-    (found,) = admin.describe_topics([TOPIC]).values()
-    leaders = {f"replica:{TOPIC}-{row.partition}-{row.leader}" for row in found.partitions}
-    for name in leaders & set(actor_names()):
-        kill(call_actor(name, "status")["pid"])
-
-
 def test_every_committed_record_arrives_once_whatever_is_killed(
     spark: SparkSession, raylog_here: raylog.Cluster, tmp_path: Path
 ) -> None:
@@ -58,7 +50,7 @@ def test_every_committed_record_arrives_once_whatever_is_killed(
         def take(frame: DataFrame, batch: int) -> None:
             if kills_left[0] and batch:
                 kills_left[0] -= 1
-                kill_leaders(admin)  # the batch is planned, and its tasks have not begun
+                kill_leaders(admin, TOPIC)  # the batch is planned, and its tasks have not begun
             seen.update(bytes(row.value) for row in frame.collect())
 
         options = {
@@ -83,7 +75,7 @@ def test_every_committed_record_arrives_once_whatever_is_killed(
                 producer.commit_transaction()
                 wait_for(partial(seen.keys().__ge__, set(values)), f"round {turn} was read", WAIT_S)
                 assert query.exception() is None
-                kill_leaders(admin)
+                assert kill_leaders(admin, TOPIC) == PARTITIONS + (turn == 2)
                 if turn == 1:
                     admin.create_partitions(TOPIC, PARTITIONS + 1)
             assert kills_left == [0]

@@ -6,13 +6,15 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import raylog
 from raylog.core.errors import InvalidConfig
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.data.arguments import consumer_of
 from raylog.data.offsets import end_of, start_of
-from raylog.data.placement import by_node, in_groups, shared_out
+from raylog.data.placement import by_node, in_groups, shared_out, shares
 from tests.unit.data.ranges import piece
 
 MOMENT = datetime(2026, 1, 2, 3)
@@ -55,6 +57,8 @@ def test_datetimes_without_a_zone_are_utc_and_rounded_up() -> None:
         ({"consumer_config": {"fetch.max.byte": 1}}, "did you mean 'fetch.max.bytes'"),
         ({"isolation_level": "commited"}, "did you mean 'read_committed'"),
         ({"secret": "00", "token": "t"}, "give one of them"),
+        ({"start_ofset": 5}, "Unknown argument 'start_ofset'; did you mean 'start_offset'"),
+        ({"kafka_auth_config": {}}, "kafka_auth_config is of Kafka: give secret or token"),
         ({"bootstrap_servers": 9092}, "bootstrap_servers must be 'host:port'"),
     ],
 )
@@ -80,6 +84,13 @@ def test_tasks_are_placed_by_the_node_of_the_leader() -> None:
     assert by_node(found, {"a", "b"}) == {"a": [found[0]], "b": [found[1]], "": [found[2]]}
     assert by_node(found, {"a"}) == {"": found}
     assert by_node([], {"a", "b"}) == {}
+
+
+@given(numbers=st.lists(st.integers(0, 50), min_size=1, max_size=6), total=st.integers(1, 60))
+def test_shares_add_up_and_leave_no_node_without_a_task(numbers: list[int], total: int) -> None:
+    found = shares(numbers, total)
+    assert min(found) >= 1
+    assert sum(found) == max(total, len(numbers)) or sum(numbers) == 0
 
 
 def test_ranges_are_shared_out_completely() -> None:

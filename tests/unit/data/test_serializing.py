@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from raylog.core.errors import InvalidConfig, InvalidRecord
-from raylog.data.serializing import Fields, Records, check_columns, records_of
+from raylog.data.serializing import Fields, Records, check_columns, check_schema, records_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -41,6 +41,23 @@ def test_a_whole_row_becomes_json() -> None:
 )
 def test_a_column_becomes_values(column: Any, serializer: str | None, expected: list[bytes | None]) -> None:
     assert records({"v": column}, value="v", value_serializer=serializer).columns.values.to_pylist() == expected
+
+
+def test_a_block_without_any_value_in_a_column_is_written() -> None:
+    names = {"value": "v", "key": "k", "headers": "h", "timestamp": "t", "partition": "p"}
+    found = records({name: pa.nulls(2) for name in names.values()}, **names)
+    assert [found.columns.values.to_pylist(), found.columns.keys.to_pylist()] == [[None, None]] * 2
+    assert [found.columns.headers.to_pylist(), found.partitions.to_pylist()] == [[None, None]] * 2
+    assert found.columns.timestamps_ms.to_pylist() == [NOW_MS] * 2
+
+
+def test_types_are_checked_before_there_are_records() -> None:
+    schema = pa.schema([("id", pa.int64()), ("body", pa.binary())])
+    check_schema(Fields(value="body", key="id"), schema)
+    with pytest.raises(InvalidRecord, match="'body' holds bytes"):
+        check_schema(Fields(), schema)
+    with pytest.raises(InvalidConfig, match="value_field: Unknown column 'bodi'; did you mean 'body'"):
+        check_schema(Fields(value="bodi"), schema)
 
 
 @pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.binary()), pa.map_(pa.string(), pa.string())])

@@ -18,7 +18,7 @@ from raylog.core.errors import InvalidConfig, RaylogError, did_you_mean
 from raylog.data.arguments import REFUSED_OF_PRODUCER, address_of, config_of
 from raylog.data.datasink import RaylogDatasink, WriteTask
 from raylog.data.joining import join_ray
-from raylog.data.serializing import SERIALIZERS, Fields, check_columns
+from raylog.data.serializing import SERIALIZERS, Fields, check_schema
 
 PLAN_TIMEOUT_S = 60.0
 TOKEN_S = 43_200.0
@@ -71,7 +71,7 @@ def write(
         value_serializer=_serializer("value_serializer", value_serializer),
     )
     if known := ds.schema(fetch_if_missing=False):
-        check_columns(fields, known.names)
+        check_schema(fields, known.base_schema)
     config_of(ProducerConfig, "producer_config", producer_config, REFUSED_OF_PRODUCER)
     bootstrap, credentials = address_of(bootstrap_servers, secret, token)
     join_ray(bootstrap)

@@ -17,13 +17,13 @@ from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.core.errors import InvalidConfig, did_you_mean
-from raylog.data.arguments import address_of, checked_topics, consumer_of, positive
+from raylog.data.arguments import address_of, check_remote, checked_topics, consumer_of, positive
 from raylog.data.columns import chosen
 from raylog.data.datasource import RaylogDatasource
 from raylog.data.following import BLOCK_BYTES_MAX, AtOnce, FollowingDatasource, FollowingTask
 from raylog.data.joining import join_ray
 from raylog.data.offsets import check_order, end_of, start_of
-from raylog.data.placement import by_node, in_groups, shared_out
+from raylog.data.placement import by_node, in_groups, shared_out, shares
 
 TRIGGERS = ("once", "continuous")
 RECORDS_OF_TASK_MIN = 100_000
@@ -81,6 +81,7 @@ def read(
     """
     if trigger not in TRIGGERS:
         raise InvalidConfig(did_you_mean("value of trigger", str(trigger), TRIGGERS))
+    check_remote(remote_args, read.__kwdefaults__ or ())
     follows = trigger == "continuous"
     consumer = consumer_of(consumer_config, isolation_level)
     plan = _Plan(chosen(columns, include_headers), consumer, fail_on_data_loss, _seconds(timeout_ms))
@@ -137,9 +138,12 @@ class _Plan:
             check_crcs=self.consumer.check_crcs,
             short_circuit_reads=self.consumer.short_circuit_reads,
         )
-        datasets = []
-        for node, found in (by_node(cut, _nodes() if _may_place(options) else ()) or {"": []}).items():
-            share = len(found) if tasks is None else max(1, round(tasks * len(found) / max(1, len(cut))))
+        by_nodes = by_node(cut, _nodes() if _may_place(options) else ()) or {"": []}
+        counts = [len(found) for found in by_nodes.values()]
+        if tasks is not None:
+            counts = shares(counts, tasks)
+        datasets: list[ray.data.Dataset] = []
+        for (node, found), share in zip(by_nodes.items(), counts, strict=True):
             groups = in_groups(found, share) or [[]]
             source = RaylogDatasource(groups, self.names, reading, self.timeout_s)
             # As many blocks as tasks: Ray would cut the blocks of a task into smaller ones to have more.
@@ -171,10 +175,10 @@ class _Plan:
         ]
         context = DataContext.get_current().copy()
         context.target_max_block_size = AtOnce(BLOCK_BYTES_MAX)
+        placed = {**options, "num_cpus": share, "override_num_blocks": max(1, len(groups))}
         with DataContext.current(context):
-            return ray.data.read_datasource(
-                FollowingDatasource(groups), override_num_blocks=max(1, len(groups)), **{**options, "num_cpus": share}
-            )
+            found: ray.data.Dataset = ray.data.read_datasource(FollowingDatasource(groups), **placed)
+        return found
 
 
 def _cut(ranges: Sequence[PartitionRange], blocks: int | None, cpus: float) -> list[PartitionRange]:
@@ -195,12 +199,13 @@ def _seconds(timeout_ms: Any) -> float | None:
 
 
 def _cpus() -> float:
-    return float(ray.cluster_resources().get("CPU", 1.0))
+    return float(ray.cluster_resources().get("CPU", 1.0))  # type: ignore[no-untyped-call]
 
 
 def _nodes() -> set[str]:
     """Ray's ids of its live nodes with CPUs."""
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0}
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return {node["NodeID"] for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) > 0}
 
 
 def _may_place(options: Mapping[str, Any]) -> bool:

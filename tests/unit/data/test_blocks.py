@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 
 from raylog.client.config import ConsumerConfig
+from raylog.client.consumer.consumer import Consumer
 from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading
 from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.core.errors import ClientClosed
 from raylog.data.columns import SCHEMA, schema_of
 from raylog.data.datasink import WriteTask
 from raylog.data.datasource import RangesTask, RaylogDatasource
@@ -26,6 +28,7 @@ from raylog.data.offsets import end_of, start_of
 from raylog.data.serializing import Fields
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, fill, value_of
+from tests.waiting import wait_for
 
 ALL = tuple(SCHEMA.names)
 
@@ -163,6 +166,31 @@ def test_a_following_task_rides_out_a_new_leader(cluster: ToyCluster) -> None:
 
 def test_a_following_task_ends_after_its_time(cluster: ToyCluster) -> None:
     assert sum(block.num_rows for block in followed(cluster, timeout_s=0.5)()) == 600
+
+
+def test_a_following_task_fetches_no_more_than_its_bound_ahead(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Consumer] = []
+
+    class Kept(Consumer):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            made.append(self)
+
+    monkeypatch.setattr("raylog.data.following.Consumer", Kept)
+    bound, fetch = 20_000, 10_000
+    config = ConsumerConfig(auto_offset_reset="none", fetch_max_bytes=bound, max_partition_fetch_bytes=fetch)
+    task = FollowingTask(tuple(ranges(cluster, follows=True)), config, ("offset",), None)
+    given_out: Any = task()
+    assert next(given_out).num_rows > 0
+    for partition in (0, 1):  # some hundred kilobytes each, while no block is taken
+        fill(cluster, "orders", partition, [50] * 200)
+    wait_for(lambda: made[0].metrics()["fetch-buffered-bytes"] >= bound, "the consumer has fetched what it may")
+    assert made[0].metrics()["fetch-buffered-bytes"] <= bound + 2 * fetch
+    given_out.close()
+    with pytest.raises(ClientClosed):
+        made[0].poll(0)
 
 
 def test_a_written_table_is_read_back_the_same(cluster: ToyCluster) -> None:

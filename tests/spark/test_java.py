@@ -58,6 +58,7 @@ with raylog.spark.session("session-test", executor_memory="512m", config=config)
     print("SUM", spark.range(1000).selectExpr("sum(id)").first()[0])
     print("PUSHDOWN", spark.conf.get("spark.sql.python.filterPushdown.enabled"))
     print("FREE", ray.available_resources()["CPU"])
+    print("BESIDE", ray.get([ray.remote(lambda: 3).remote() for _ in range(2)], timeout=60))
     log = spark.conf.get("spark.raylog.log")
     try:
         raylog.spark.session("second")
@@ -72,6 +73,18 @@ class Greedy:
     def ready(self):
         return True
 
+@ray.remote(num_cpus=0)
+class OtherMaster:
+    def ready(self):
+        return True
+
+other = OtherMaster.options(name="RAY_APP_MASTER").remote()
+ray.get(other.ready.remote(), timeout=60)
+try:
+    raylog.spark.session("same-namespace")
+except raylog.SparkStartFailed as error:
+    print("NAMESPACE", error)
+ray.kill(other)
 greedy = Greedy.remote()
 ray.get(greedy.ready.remote(), timeout=60)
 try:
@@ -137,6 +150,8 @@ def test_a_session_on_ray_starts_works_and_ends(no_java: dict[str, str], tmp_pat
     assert "PUSHDOWN true" in printed
     assert "SECOND This process has a Spark session already" in printed
     assert "FREE 1.0" in printed, "half of the CPUs, and none for RayDP's master"
+    assert "BESIDE [3, 3]" in printed, "other users of Ray go on meanwhile"
+    assert "NAMESPACE Another program runs Spark in the Ray namespace" in printed
     assert "LOG True" in printed
     assert "RAY GOES ON 7 []" in printed
     starving = "STARVING After 1 s, 1 of 1 executors did not start: each needs 1 CPU on one node, and free are 0 of 2"

@@ -1,5 +1,7 @@
 """Encoding whole Arrow columns gives the batches that encoding their records one by one gives."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
@@ -48,7 +50,7 @@ def records_of(body: EncodedBody) -> list[tuple[object, ...]]:
 @given(st.data())
 def test_columns_are_stored_as_their_records(data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 60))
-    of_rows = {"min_size": rows, "max_size": rows}
+    of_rows: Any = {"min_size": rows, "max_size": rows}
     one = data.draw(fixed)
     values = data.draw(st.lists(content, **of_rows) | st.just([one] * rows))
     keys = data.draw(st.none() | st.lists(content, **of_rows))

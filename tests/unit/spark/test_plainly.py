@@ -6,6 +6,7 @@ import inspect
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -72,8 +73,9 @@ def test_spark_still_sees_the_parameters_of_a_method() -> None:
 def test_pyspark_shows_an_error_of_pickling_as_it_is() -> None:
     from pyspark.serializers import CloudPickleSerializer
 
+    serializer: Any = CloudPickleSerializer
     with pytest.raises(InvalidConfig, match="the sentence") as caught:
-        CloudPickleSerializer().dumps(Source(InvalidConfig("the sentence", offset=7)))
+        serializer().dumps(Source(InvalidConfig("the sentence", offset=7)))
     assert caught.value.details == {"offset": 7}
     assert isinstance(caught.value, pickle.PickleError)
     assert traceback.format_exception_only(caught.value) == ["raylog.core.errors.cluster.InvalidConfig: the sentence\n"]

@@ -234,7 +234,14 @@ def commit(
         if isinstance(answer, FENCED):
             continue
         _raise_if_error(answer)
-        yield from _commit_taken(taken)
+        try:
+            yield from _commit_taken(taken)
+        except RaylogError as error:
+            raise type(error)(
+                "The batch is decided, and is visible as a whole when all its transactions are committed, which has "
+                f"failed: {error.message} Restart the query, which finishes it. Do not repeat a batch job: it would "
+                "write again."
+            ) from error
         return found
     raise _fenced_again_and_again()
 

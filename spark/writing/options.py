@@ -6,6 +6,7 @@ Spark hands options over as text; case does not count in their names. Used by `b
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -145,7 +146,14 @@ def _prefix(texts: Mapping[str, str], streaming: bool) -> str:
             "deliveryGuarantee=exactly-once needs a name that stays the same when the query restarts: give the option "
             "checkpointLocation to this writer, or transactionalIdPrefix."
         )
-    return f"spark-{hashlib.sha256(place.rstrip('/').encode()).hexdigest()[:24]}"
+    return f"spark-{hashlib.sha256(_one_spelling(place).encode()).hexdigest()[:24]}"
+
+
+def _one_spelling(place: str) -> str:
+    """A checkpoint's place, for Spark the same: `/a/b`, `/a//b/` and `file:///a/b`."""
+    scheme, colon, path = place.rpartition(":")
+    path = re.sub("/+", "/", path).rstrip("/")
+    return path if scheme in ("", "file") else f"{scheme}{colon}{path}"
 
 
 def _check_credentials(texts: Mapping[str, str]) -> None:

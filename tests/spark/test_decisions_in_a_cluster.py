@@ -128,6 +128,14 @@ def test_a_decided_batch_is_finished_by_a_repetition_that_writes_nothing(whole: 
     assert query.values_at_rest() == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize(("last", "visible"), [(End, [b"a", b"b"]), (Store, [])])
+def test_an_empty_job_ends_what_a_query_left(whole: WholeCluster, last: type[Request], visible: list[bytes]) -> None:
+    query = Query(whole, f"left-at-{last.__name__}")
+    query.die_at(last, [query.write("a", 0), query.write("b", 0, task=1)], 0)
+    commit_batch(lambda: query.plan, [Written(0, query.name, "job", run="job")], None)
+    assert query.values_at_rest() == visible
+
+
 def test_a_batch_whose_commit_failed_behind_the_decision_is_not_aborted(whole: WholeCluster) -> None:
     query = Query(whole, "aborted-late")
     written = [query.write("a", 0), query.write("b", 0, task=1)]

@@ -7,8 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import InvalidRecord
-from raylog.spark.writing.commits import Decision, Prepared, is_sweep_due, is_task_id, task_id
+from raylog.core.errors import InvalidRecord, RequestTimedOut
+from raylog.spark.writing.commits import (
+    Decision,
+    End,
+    Fence,
+    Identity,
+    Init,
+    Initialised,
+    Prepared,
+    Read,
+    Store,
+    commit,
+    is_sweep_due,
+    is_task_id,
+    task_id,
+)
 from raylog.spark.writing.coordinators import decision_texts, parsed_decision
 
 names = st.builds(
@@ -50,3 +64,19 @@ def test_leftovers_are_looked_for_where_a_run_or_an_attempt_was_lost() -> None:
     assert is_sweep_due(None, "run", 7, [0, 0])
     assert is_sweep_due(before, "run", None, [0, 0])
     assert sum(is_sweep_due(before, "run", batch, [0]) for batch in range(160)) == 10
+
+
+def test_an_error_behind_the_decision_says_that_the_batch_counts() -> None:
+    prepared = Prepared(task_id("p", 0, 0), 1, 0)
+    talk = commit("job", None, [prepared], takes_over=False)
+    answers: dict[type, object] = {
+        Fence: Identity(2, 0),
+        Read: None,
+        Init: Initialised(Identity(1, 1), prepared),
+        Store: None,
+    }
+    requests = next(talk)
+    while not isinstance(requests[0], End):
+        requests = talk.send([answers[type(each)] for each in requests])
+    with pytest.raises(RequestTimedOut, match="Do not repeat a batch job"):
+        talk.send([RequestTimedOut("no answer.")])

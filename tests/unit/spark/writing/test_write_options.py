@@ -26,10 +26,15 @@ def test_names_without_case_become_settings_of_the_producer() -> None:
 def test_a_streams_prefix_comes_from_the_place_of_its_checkpoint() -> None:
     given = {"deliveryGuarantee": "exactly-once", "checkpointLocation": "/a/b"}
     one = parse_write_options(given, streaming=True)
-    again = parse_write_options({**given, "checkpointLocation": "/a/b/"}, streaming=True)
-    other = parse_write_options({**given, "checkpointLocation": "/a/c"}, streaming=True)
+    same = ["/a/b/", "/a//b", "file:/a/b", "file:///a/b/"]
+    different = ["/a/c", "a/b", "s3://a/b", "hdfs://a:1/b"]
+    again, other = (
+        [parse_write_options({**given, "checkpointLocation": place}, streaming=True).prefix for place in places]
+        for places in (same, different)
+    )
     named = parse_write_options({**given, "transactionalIdPrefix": "mine"}, streaming=True)
-    assert one.prefix == again.prefix != other.prefix
+    assert set(again) == {one.prefix}
+    assert len({one.prefix, *other}) == 5
     assert (one.takes_over, named.takes_over, named.prefix) == (True, False, "mine")
     assert one.producer["transaction_timeout_ms"] == 900_000
 

@@ -114,5 +114,7 @@ def spark_write(bench: Bench, sizes: Sizes) -> None:
             }
             return worker.run(task)
 
+        for contestant in contestants:  # otherwise the first compiles for the others
+            bench.warm_up(contestant, measure)
         count = bench.pace.slow_rounds
         bench.rounds("spark-write", case, contestants, measure, count=count, forgets=True)

@@ -41,6 +41,8 @@ class Size:
     replication: int = 3
     batch: int = 50_000
     """Records in a micro-batch of the query that reads history and live records alike."""
+    at_once: int = 2
+    """Queries that run side by side: each has several processes, which Spark does not wait for long."""
 
 
 @dataclass(slots=True)
@@ -99,24 +101,27 @@ class Run:
                     self.figures.add(query)
 
     def _process(self, number: int, *, is_last: bool) -> None:
-        """Start the queries side by side, kill actors, wait for the queries; then those that read their results."""
+        """Run the queries, some side by side, while actors are killed; then the one that reads a result."""
         place = self.place
+        starts: list[Callable[[], StreamingQuery]] = [
+            lambda: delays.start(place, FLIGHTS, WEATHER),
+            lambda: rotations.start(place, FLIGHTS),
+            lambda: fleet.start(place, FLIGHTS, PLANES),
+            lambda: history.start_live(place, FLIGHTS, self.cut),
+        ]
+        if not is_last:
+            starts.append(lambda: history.start_all(place, FLIGHTS, self.size.batch))
         with self._killing(FLIGHTS, delays.TOPIC, history.TOPIC), ExitStack() as stack:
-            running: list[StreamingQuery] = []
-
-            def add(query: StreamingQuery) -> None:
-                stack.callback(query.stop)
-                running.append(wait_until_started(query))
-
-            add(delays.start(place, FLIGHTS, WEATHER))
-            add(rotations.start(place, FLIGHTS))
-            add(fleet.start(place, FLIGHTS, PLANES))
-            if not is_last:
-                add(history.start_all(place, FLIGHTS, self.size.batch))
             if number == 0:
                 self.cut = history.choose_cut(FLIGHTS, CUT_SHARE)
                 history.backfill(place, FLIGHTS, self.cut)
-            add(history.start_live(place, FLIGHTS, self.cut))
+            running: list[StreamingQuery] = []
+            for start in starts:
+                if len(running) == self.size.at_once:
+                    self._finish(running.pop(0))
+                running.append(start())
+                stack.callback(running[-1].stop)
+                wait_until_started(running[-1])
             for query in running:
                 self._finish(query)
             self._finish(delays.start_parquet(place))

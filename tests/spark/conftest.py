@@ -25,6 +25,8 @@ def spark() -> Iterator[SparkSession]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "768m",
+        # Tests are too short for the second compiler to pay: it took as much CPU as the tests themselves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",

@@ -33,7 +33,7 @@ def main() -> int:
         with own_lines_only(log) as console:
             console.print(f"Output of Ray and Spark: {log}")
             return _run(console, root, arguments)
-    except BaseException:
+    except BaseException:  # an interrupt too: the log is named, and the error goes on
         print(f"The pipelines ended early; {log} may say why.", file=sys.stderr)
         raise
 

@@ -36,12 +36,13 @@ def payloads(size: int, count: int) -> list[bytes]:
 
 
 class Meter:
-    """Time and CPU of a measured phase: this process's own, and that of the server's processes."""
+    """Time and CPU of a measured phase: the client's, by default this process's own, and that of the server's."""
 
-    def __init__(self, server_pids: Sequence[int]) -> None:
+    def __init__(self, server_pids: Sequence[int], client_cpu_s: Callable[[], float] | None = None) -> None:
         self._pids = server_pids
+        self._client_cpu_s = client_cpu_s or own_cpu_s
         self._server_s = cpu_seconds(server_pids)
-        self._client_s = own_cpu_s()
+        self._client_s = self._client_cpu_s()
         self._began_s = time.monotonic()
 
     def read(self, records: int, size: int) -> Outcome:
@@ -52,7 +53,7 @@ class Meter:
             "bytes": size,
             "seconds": seconds,
             "rate": records / seconds,
-            "client_cpu_s": own_cpu_s() - self._client_s,
+            "client_cpu_s": self._client_cpu_s() - self._client_s,
             "server_cpu_s": cpu_seconds(self._pids) - self._server_s,
         }
 

@@ -7,15 +7,14 @@ idempotent producer with acks=all). May touch: the network, the clock.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
-from raylog.client.producer.columns import SentBatch
+from raylog.client.producer.bulk import send_all
 from raylog.client.producer.producer import Producer
 from raylog.data.serializing import Fields, check_schema, records_of
 
@@ -40,26 +39,16 @@ class WriteTask:
         """Write all blocks; how many records. Raises the first error of a record."""
         producer = Producer(**self.producer, bootstrap=self.bootstrap, token=self.token)
         try:
-            return self.send(producer, blocks)
+            return send_all(producer, self._parts(blocks))
         finally:
             producer.close(CLOSE_TIMEOUT_S)
 
-    def send(self, producer: Producer, blocks: Iterable[Any]) -> int:
-        """Send all blocks, and wait until they are stored."""
-        records = 0
-        under_way: deque[SentBatch] = deque()
+    def _parts(self, blocks: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
         for block in blocks:
             table = BlockAccessor.for_block(block).to_arrow()
             for first in range(0, table.num_rows, ROWS_MAX):
                 found = records_of(table.slice(first, ROWS_MAX), self.fields, int(time.time() * 1000))
-                sent = producer.send_arrow(self.topic, found.columns, found.partitions)
-                records += len(sent)
-                under_way.append(sent)
-            while under_way and under_way[0].done():
-                under_way.popleft().result(0)
-        for sent in under_way:  # each has a deadline of its own: delivery_timeout_ms
-            sent.result()
-        return records
+                yield self.topic, found.columns, found.partitions
 
 
 class RaylogDatasink(Datasink[int]):

@@ -102,7 +102,7 @@ class _Texts:
 
 def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
     """Check the options of a batch read or a stream read. Raises InvalidConfig with a sentence on what to change."""
-    texts = _Texts(canonical(given))
+    texts = _Texts(canonical(given, (*READ, *LIMITS, *WITHOUT_EFFECT, *CLIENT), REFUSED))
     if is_stream and (ending := [name for name in ENDINGS if name in texts]):
         raise InvalidConfig(
             f"{ending[0]} has no meaning in a stream, which has no end: leave it out, or use Trigger.AvailableNow, "
@@ -144,19 +144,22 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
     return ReadOptions(wanted=wanted, reading=reading, columns=_columns(texts), limits=_limits(texts))
 
 
-def canonical(given: Mapping[str, str]) -> dict[str, str]:
-    """The options under the spelling used here; InvalidConfig for one that is refused or unknown."""
-    spelling = {name.lower(): name for name in (*READ, *LIMITS, *WITHOUT_EFFECT, *CLIENT)}
+def canonical(given: Mapping[str, str], known_names: Iterable[str], refused: Mapping[str, str]) -> dict[str, str]:
+    """The options of a read or a write under the spelling of `known_names`.
+
+    Raises InvalidConfig for one that is unknown, or refused (why, by its name in small letters).
+    """
+    spelling = {name.lower(): name for name in known_names}
     found = {}
     for name, text in given.items():
-        if name.lower() in REFUSED:
-            raise InvalidConfig(f"The option {name!r} is not supported: {REFUSED[name.lower()]}.")
+        if name.lower() in refused:
+            raise InvalidConfig(f"The option {name!r} is not supported: {refused[name.lower()]}.")
         if name.lower().startswith(SECURITY):
             raise InvalidConfig(f"The option {name!r} is not supported: {SECURITY_HINT}.")
         known = spelling.get(name.lower())
         if known is None:
             raise InvalidConfig(_unknown(name, spelling))
-        found[known] = text
+        found[known] = str(text)
     return found
 
 

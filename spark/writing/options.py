@@ -15,7 +15,7 @@ from typing import Any
 from raylog.client.cluster.discovery import parse_secret, read_token
 from raylog.client.config import WHERE, ProducerConfig, kafka_name, keys_of, load
 from raylog.core.errors import InvalidConfig, did_you_mean
-from raylog.spark.options import SECURITY, SECURITY_HINT
+from raylog.spark.options import canonical
 
 GUARANTEES = AT_LEAST_ONCE, EXACTLY_ONCE = ("at-least-once", "exactly-once")
 WRITE = (
@@ -77,7 +77,7 @@ class WriteOptions:
 
 def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Check the options of a write. Raises InvalidConfig with a sentence on what to change."""
-    texts = _canonical(given)
+    texts = canonical(given, (*WRITE, *WITHOUT_EFFECT, *CLIENT), REFUSED)
     guarantee = texts.get("deliveryGuarantee", AT_LEAST_ONCE).strip().lower()
     if guarantee not in GUARANTEES:
         raise InvalidConfig(did_you_mean("value of deliveryGuarantee", guarantee, GUARANTEES))
@@ -109,25 +109,6 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         token_lifetime_s=_lifetime_s(texts),
         producer=_producer(texts, exactly_once),
     )
-
-
-def _canonical(given: Mapping[str, str]) -> dict[str, str]:
-    """The options under the spelling used here; InvalidConfig for one that is refused or unknown."""
-    spelling = {name.lower(): name for name in (*WRITE, *WITHOUT_EFFECT, *CLIENT)}
-    found = {}
-    for name, text in given.items():
-        if name.lower() in REFUSED:
-            raise InvalidConfig(f"The option {name!r} is not supported: {REFUSED[name.lower()]}.")
-        if name.lower().startswith(SECURITY):
-            raise InvalidConfig(f"The option {name!r} is not supported: {SECURITY_HINT}.")
-        known = spelling.get(name.lower())
-        if known is None:
-            sentence = did_you_mean("option", name.lower(), spelling)
-            for small in sorted(spelling, key=len, reverse=True):
-                sentence = sentence.replace(f"'{small}'", f"'{spelling[small]}'")
-            raise InvalidConfig(sentence.replace(repr(name.lower()), repr(name)))
-        found[known] = str(text)
-    return found
 
 
 def _prefix(texts: Mapping[str, str], streaming: bool) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from raylog.client.cluster.discovery import read_token
-from raylog.client.producer.columns import SentBatch
+from raylog.client.producer.bulk import send_all
 from raylog.client.producer.producer import Producer
 from raylog.client.producer.transactions.state import Identity as ProducerIdentity
 from raylog.client.runtime import shared
@@ -73,23 +72,14 @@ def write_task(plan: TaskPlan, batches: Iterable[Any]) -> Written:
     if plan.exactly_once:
         return _in_transaction(plan, batches)
     with _kept_producer(plan) as producer:
-        return Written(_send(producer, plan.topic, batches))
+        return Written(send_all(producer, parts_of(plan.topic, batches)))
 
 
-def _send(producer: Producer, topic: str | None, batches: Iterable[Any]) -> int:
-    """Send everything, and wait until it is stored; how many records. Raises the first error of a record."""
-    records = 0
-    under_way: deque[SentBatch] = deque()
+def parts_of(topic: str | None, batches: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What `send_all` sends of Spark's batches: topic, columns and partitions of the rows of each topic."""
     for batch in batches:
         for rows in split(batch, topic, int(time.time() * 1000)):
-            sent = producer.send_arrow(rows.topic, rows.columns, rows.partitions)
-            records += len(sent)
-            under_way.append(sent)
-        while under_way and under_way[0].done():
-            under_way.popleft().result(0)
-    for sent in under_way:  # each has a deadline of its own: delivery_timeout_ms
-        sent.result()
-    return records
+            yield rows.topic, rows.columns, rows.partitions
 
 
 # At least once
@@ -153,7 +143,7 @@ def _in_transaction(plan: TaskPlan, batches: Iterable[Any]) -> Written:
         if not own.begin(owner, batch, takes_over=plan.takes_over):
             _drain(batches)
             return Written(0, prefix, owner, attempt, None, run)
-        records = _send(producer, plan.topic, batches)
+        records = send_all(producer, parts_of(plan.topic, batches))
         return Written(records, prefix, owner, attempt, own.leave_open(), run)
     finally:
         producer.close(CLOSE_TIMEOUT_S)  # aborts what was not left open

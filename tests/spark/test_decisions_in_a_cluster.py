@@ -13,13 +13,14 @@ import pytest
 from raylog.client.admin.admin import Admin
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig, load
+from raylog.client.producer.bulk import send_all
 from raylog.client.producer.producer import Producer
 from raylog.client.runtime import shared
 from raylog.core.errors import InvalidTxnState, ProducerFenced, TransactionAborted
 from raylog.spark.writing.commits import Decision, End, Fence, Prepared, Read, Request, Store, Talk, commit, task_id
 from raylog.spark.writing.coordinators import Coordinators, hold
 from raylog.spark.writing.driver import abort_batch, commit_batch
-from raylog.spark.writing.task_writer import OwnTransaction, TaskPlan, Written, _send
+from raylog.spark.writing.task_writer import OwnTransaction, TaskPlan, Written, parts_of
 from tests.spark.whole_cluster import WholeCluster
 
 pytestmark = pytest.mark.slow
@@ -59,7 +60,7 @@ class Query:
             if not own.begin("query", batch, takes_over=False):
                 return Written(0, self.name, "query", attempt)
             rows = [pa.record_batch({"value": pa.array([value.encode()])})] if value else []
-            records = _send(producer, self.name, rows)
+            records = send_all(producer, parts_of(self.name, rows))
             return Written(records, self.name, "query", attempt, own.leave_open())
         finally:
             producer.close(1.0)

@@ -76,13 +76,13 @@ def wire(ray_here: None, root: Path) -> Iterator[Wire]:
     cluster.stop()
 
 
-def replicas() -> list[dict[str, Any]]:
-    """Return the status of every replica."""
-    return [call_actor(name, "status") for name in actor_names() if name.startswith(f"replica:{TOPIC}-")]
+def replicas(topic: str = TOPIC) -> list[dict[str, Any]]:
+    """Return the status of every replica of a topic."""
+    return [call_actor(name, "status") for name in actor_names() if name.startswith(f"replica:{topic}-")]
 
 
-def replica(partition: int, broker: int) -> dict[str, Any]:
-    return next(replica for replica in replicas() if (replica["partition"], replica["broker"]) == (partition, broker))
+def replica(partition: int, broker: int, topic: str = TOPIC) -> dict[str, Any]:
+    return next(row for row in replicas(topic) if (row["partition"], row["broker"]) == (partition, broker))
 
 
 def test_nine_replicas_run_each_in_a_process_of_its_own(wire: Wire) -> None:
@@ -211,17 +211,23 @@ def test_a_killed_leader_is_replaced_within_milliseconds_and_returns(wire: Wire)
 
 
 def test_a_stopped_leader_is_replaced_while_its_broker_runs_and_rejoins(wire: Wire) -> None:
-    _, leader, epoch, *_ = wire.look(TOPIC, 0)
-    pid = replica(0, leader)["pid"]
+    """Of a topic that never dozes: its broker vouches for a process that it has stopped itself."""
+    topic = "stopped"
+    config = {"replica.doze.after.ms": "-1"}
+    wire.run(wire.call(wire.broker_endpoint(), "create_topic", [topic, 1, 3, None, config, False, 10_000]))
+    wire.wait_whole(topic, 1)
+    _, leader, epoch, *_ = wire.look(topic, 0)
+    pid = replica(0, leader, topic)["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        wire.leader_after(TOPIC, 0, epoch, time.monotonic())
-        wire.produce(TOPIC, 0, b"without it")
+        wire.leader_after(topic, 0, epoch, time.monotonic())
+        wire.produce(topic, 0, b"without it")
     finally:
         os.kill(pid, signal.SIGCONT)
-    wire.wait_whole(TOPIC, PARTITIONS)
-    back = replica(0, leader)
+    wire.wait_whole(topic, 1)
+    back = replica(0, leader, topic)
     assert (back["role"], back["pid"]) == ("follower", pid)
+    wire.run(wire.call(wire.broker_endpoint(), "delete_topic", [topic]))
 
 
 def test_a_killed_controller_interrupts_no_client_and_comes_back(wire: Wire) -> None:

@@ -2,7 +2,8 @@
 #
 #   make demo        run examples/flights: Ray, Raylog and Spark on this machine, nothing else to install
 #   make pipelines   run examples/pipelines: five pipelines on the flights of a year, with Spark and Ray Data
-#   make test        linters, types, import rule, then every level of tests (what .ci/run calls)
+#   make test        linters, types, import rule, then every level of tests (what .ci/run calls); a file whose cluster
+#                    tests failed runs once more, alone, and is reported as unstable if it passes then
 #   make lint        only the checks, without the tests
 #   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
@@ -51,7 +52,7 @@ pipelines: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.pipelines $(PIPELINES_ARGS)
 
 test: lint compiled
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m tests.repeated -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: ruff types imports
 

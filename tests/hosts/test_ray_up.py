@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def programs() -> str:
     """The folder with this machine's missing programs, empty when none is missing."""
+    if Path(sys.prefix).is_relative_to("/tmp"):
+        pytest.skip("each host has a /tmp of its own, which hides this environment: clone Raylog to another folder")
     try:
         require_namespaces()
         tree = tree_of_programs(ROOT / "build" / "host-programs")

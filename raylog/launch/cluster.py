@@ -50,8 +50,9 @@ STOP_TIMEOUT_S: Final = 30.0
 NODES_DEFAULTS: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "50",
     "transaction.state.log.num.partitions": "50",
+    "replica.spares": "6",
 }
-"""Configuration of a new cluster of nodes where none is given; an embedded one has the keys' defaults (ADR 0044)."""
+"""Configuration of a new cluster of nodes where none is given; an embedded one has the keys' defaults (ADR 18, 44)."""
 
 
 class Cluster:

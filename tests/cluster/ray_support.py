@@ -29,6 +29,8 @@ from tests.waiting import wait_for
 T = TypeVar("T")
 AWAKE: Final = {"replica.sleep.after.ms": "-1"}
 """For tests of replicas and their processes: those of a new partition start at once, and stay."""
+NO_SPARES: Final = {"replica.spares": "0"}
+"""For tests on several nodes, which one machine has to start: a cluster of nodes has spares by default."""
 STORE_BYTES: Final = 80 * 2**20
 """Size of Ray's object store, which Raylog does not use."""
 
@@ -92,12 +94,14 @@ class RayNodes:
         self._rays.remove_node(node, allow_graceful=False)
 
     def start(self, name: str, config: dict[str, str] | None = None) -> Cluster:
-        """Start Raylog as on the node of this name."""
+        """Start Raylog as on the node of this name, without ``config`` without spare processes."""
         import ray
 
         if not ray.is_initialized():
             ray.init(address=self._rays.address, log_to_driver=False)
-        return raylog.start(self.root / name, timeout_s=120, allow_plaintext=True, config=config)
+        return raylog.start(
+            self.root / name, timeout_s=120, allow_plaintext=True, config=NO_SPARES if config is None else config
+        )
 
 
 def online(cluster: Cluster) -> set[int]:

@@ -14,10 +14,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 def test_groups_are_spread_over_fifty_coordinators_on_nodes(tmp_path: Path) -> None:
     with RayNodes(tmp_path) as nodes:
         nodes.add("head")
-        cluster = nodes.start("head")
-        assert cluster.status()["config"]["offsets.topic.num.partitions"] == "50"
+        cluster = nodes.start("head", config={})
+        config = cluster.status()["config"]
+        assert (config["offsets.topic.num.partitions"], config["replica.spares"]) == ("50", "6")
         cluster.stop()
-        cluster = nodes.start("head")  # before the first group, whose partition brokers and the controller agree on
+        cluster = nodes.start(
+            "head", config={}
+        )  # before the first group, whose partition brokers and the controller agree on
         with raylog.Admin() as admin:
             admin.create_topic("t", partitions=1, replication_factor=1)
         for offset, group in enumerate("abc"):

@@ -133,6 +133,11 @@ def test_a_bounded_follower_ends_and_works_behind_an_operator(flights: str) -> N
     assert ds.map_batches(lambda batch: {"twice": batch["offset"] * 2}).sum("twice") == 2 * ROWS * (ROWS - 1)
 
 
+def test_fewer_followers_than_nodes_read_all_partitions(flights: str) -> None:
+    alone: dict[str, Any] = {"override_num_blocks": 1, "columns": ["offset"]}
+    assert raylog.data.read(flights, trigger="continuous", end_offset=ROWS, **alone).sum("offset") == ROWS * (ROWS - 1)
+
+
 def test_rows_are_written_as_json_and_columns_as_they_are(admin: raylog.Admin, flights: str) -> None:
     admin.create_topic("rows", partitions=2)
     raylog.data.write(ray.data.range(500), "rows", key_field="id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from raylog.client.config import ClientConfig, ConsumerConfig, load
 from raylog.core.errors import InvalidConfig, did_you_mean
 
 Config = TypeVar("Config", bound=ClientConfig)
+logger = logging.getLogger(__name__)
 
 REFUSED_OF_CONSUMER = {
     "group_id": "a dataset belongs to no group; keep the offsets of the records you have",
@@ -95,14 +97,23 @@ def config_of(kind: type[Config], argument: str, given: Any, refused: Mapping[st
 
 
 def consumer_of(given: Any, isolation_level: str | None) -> ConsumerConfig:
-    """The configuration for reading; `isolation_level` beside it wins, and is `read_committed` without either."""
+    """The configuration for reading; `isolation_level` beside it wins, and is `read_committed` without either.
+
+    A warning says so when `consumer_config` has another level.
+    """
     keys = dict(given) if isinstance(given, Mapping) else given
     if isinstance(keys, dict) or keys is None:
         keys = keys or {}
+        levels = {name: keys[name] for name in keys if str(name).replace(".", "_") == "isolation_level"}
         if isolation_level is not None:
-            keys = {name: value for name, value in keys.items() if str(name).replace(".", "_") != "isolation_level"}
+            for name, level in levels.items():
+                del keys[name]
+                if level != isolation_level:
+                    logger.warning(
+                        "isolation_level=%s wins; %s=%s in consumer_config is ignored.", isolation_level, name, level
+                    )
             keys["isolation_level"] = isolation_level
-        elif not {"isolation.level", "isolation_level"} & keys.keys():
+        elif not levels:
             keys["isolation_level"] = "read_committed"
     return config_of(ConsumerConfig, "consumer_config", keys, REFUSED_OF_CONSUMER)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+
 import ray
 
+from raylog.client.cluster.discovery import ENV_BOOTSTRAP
 from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
 from raylog.core.errors import NoClusterFound
 
 
 def join_ray(bootstrap: str | None) -> None:
-    """Join the Ray that runs here; without one, a private Ray reads a cluster that is named."""
+    """Join the Ray that runs here; without one, a private Ray reads a cluster that is named.
+
+    NoClusterFound where neither the argument nor the environment names one.
+    """
     if ray.is_initialized():
         return
     address = running_ray_address()
     if address is not None:
         ray.init(address=address, log_to_driver=False)
-    elif bootstrap is not None:
+    elif bootstrap is not None or os.environ.get(ENV_BOOTSTRAP):
         ray.init(**own_ray_options())
     else:
         raise NoClusterFound()

@@ -113,6 +113,7 @@ def _wanted(topics: tuple[str, ...], start: OffsetSpec, end: OffsetSpec, follows
         end=end,
         latest_without_match=True,
         fail_on_data_loss=False,
+        may_lie_ahead=True,
         refuses_start_behind_end=True,
         follows=follows,
     )
@@ -149,12 +150,12 @@ class _Plan:
             # As many blocks as tasks: Ray would cut the blocks of a task into smaller ones to have more.
             placed = {**options, **_placement(node)}
             datasets.append(ray.data.read_datasource(source, override_num_blocks=len(groups), **placed))
-        return datasets[0].union(*datasets[1:]) if len(datasets) > 1 else datasets[0]
+        return _united(datasets)
 
     def followed(
         self, ranges: Sequence[PartitionRange], tasks: int | None, options: Mapping[str, Any]
     ) -> ray.data.Dataset:
-        """One read operator, all of whose tasks run from the beginning."""
+        """One read operator for each node with leaders, as above; the tasks of all run from the beginning."""
         cpus = _cpus()
         share = FOLLOWING_CPUS if options["num_cpus"] is None else options["num_cpus"]
         count = min(tasks or max(1, int(cpus)), len(ranges))
@@ -170,15 +171,27 @@ class _Plan:
             enable_auto_commit=False,
             fetch_max_bytes=min(self.consumer.fetch_max_bytes, FOLLOWING_BUFFER_BYTES),
         )
-        groups = [
-            FollowingTask(tuple(found), settings, self.names, self.timeout_s) for found in shared_out(ranges, count)
-        ]
+        by_nodes = by_node(ranges, _nodes() if _may_place(options) else ())
+        if count < len(by_nodes) or not by_nodes:
+            by_nodes = {"": list(ranges)}
+        counts = shares([len(found) for found in by_nodes.values()], count)
         context = DataContext.get_current().copy()
         context.target_max_block_size = AtOnce(BLOCK_BYTES_MAX)
-        placed = {**options, "num_cpus": share, "override_num_blocks": max(1, len(groups))}
         with DataContext.current(context):
-            found: ray.data.Dataset = ray.data.read_datasource(FollowingDatasource(groups), **placed)
-        return found
+            datasets: list[ray.data.Dataset] = []
+            for (node, found), number in zip(by_nodes.items(), counts, strict=True):
+                groups = [
+                    FollowingTask(tuple(item), settings, self.names, self.timeout_s)
+                    for item in shared_out(found, number)
+                ]
+                placed = {**options, "num_cpus": share, **_placement(node)}
+                source = FollowingDatasource(groups)
+                datasets.append(ray.data.read_datasource(source, override_num_blocks=max(1, len(groups)), **placed))
+            return _united(datasets)
+
+
+def _united(datasets: Sequence[ray.data.Dataset]) -> ray.data.Dataset:
+    return datasets[0].union(*datasets[1:]) if len(datasets) > 1 else datasets[0]
 
 
 def _cut(ranges: Sequence[PartitionRange], blocks: int | None, cpus: float) -> list[PartitionRange]:

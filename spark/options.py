@@ -30,9 +30,10 @@ READ = (
 LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 """Of streams; without effect in a batch query, as in Kafka's source, so that one set of options serves both."""
 ENDINGS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+RETRIES = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 WITHOUT_EFFECT = (
     # Of Kafka's source: there is no group to prefix, and repetitions are bound by time instead of a count.
-    *("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    *("groupIdPrefix", *RETRIES),
     # Spark's own, from load(path).
     "path",
 )
@@ -67,6 +68,8 @@ class ReadOptions:
     columns: tuple[str, ...] = COLUMNS
     limits: Limits = field(default_factory=Limits)
     """What each trigger of a stream reads."""
+    ignored: tuple[str, ...] = ()
+    """A sentence for each option that another one leaves without effect."""
 
 
 class _Texts:
@@ -112,6 +115,8 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
     strategy = (texts.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
         raise InvalidConfig(did_you_mean("value of startingOffsetsByTimestampStrategy", strategy, ("error", "latest")))
+    for name in RETRIES:
+        texts.number(name, 0)
     consumer = _consumer(texts)
     fail_on_data_loss = texts.truth("failOnDataLoss", True)
     min_partitions, max_records = texts.number("minPartitions", 1), texts.number("maxRecordsPerPartition", 1)
@@ -141,7 +146,9 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         check_crcs=consumer.check_crcs,
         short_circuit_reads=consumer.short_circuit_reads,
     )
-    return ReadOptions(wanted=wanted, reading=reading, columns=_columns(texts), limits=_limits(texts))
+    return ReadOptions(
+        wanted=wanted, reading=reading, columns=_columns(texts), limits=_limits(texts), ignored=_ignored(texts)
+    )
 
 
 def canonical(given: Mapping[str, str], known_names: Iterable[str], refused: Mapping[str, str]) -> dict[str, str]:
@@ -199,13 +206,33 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 
 def _edge(texts: _Texts, prefix: str, default: str, *, illegal: int | None) -> OffsetSpec:
     """One end of the read; Kafka's order of precedence: a time for all, times for each, offsets."""
-    time_ms = texts.number(f"{prefix}Timestamp", 0)
+    time, times, offsets = _precedence(prefix)
+    time_ms = texts.number(time, 0)
     if time_ms is not None:
-        return OffsetSpec(option=f"{prefix}Timestamp", everywhere=time_ms, is_time=True)
-    times = texts.text(f"{prefix}OffsetsByTimestamp")
-    if times is not None:
-        return parse_times(f"{prefix}OffsetsByTimestamp", times)
-    return parse_offsets(f"{prefix}Offsets", texts.text(f"{prefix}Offsets") or default, illegal=illegal)
+        return OffsetSpec(option=time, everywhere=time_ms, is_time=True)
+    each = texts.text(times)
+    if each is not None:
+        return parse_times(times, each)
+    return parse_offsets(offsets, texts.text(offsets) or default, illegal=illegal)
+
+
+def _precedence(prefix: str) -> tuple[str, str, str]:
+    """The options for one end of the read; the first of them that is given wins."""
+    return f"{prefix}Timestamp", f"{prefix}OffsetsByTimestamp", f"{prefix}Offsets"
+
+
+def _ignored(texts: _Texts) -> tuple[str, ...]:
+    """A sentence for each option that another one, or the lack of one, leaves without effect."""
+    found = []
+    for prefix in ("starting", "ending"):
+        winner, *others = [name for name in _precedence(prefix) if name in texts] or [""]
+        found += [f"{winner} wins; {name} is ignored." for name in others]
+    strategy, times = "startingOffsetsByTimestampStrategy", _precedence("starting")[:2]
+    if strategy in texts and not any(name in texts for name in times):
+        found.append(f"{strategy} is ignored: it needs {' or '.join(times)}.")
+    if "maxTriggerDelay" in texts and "minOffsetsPerTrigger" not in texts:
+        found.append("maxTriggerDelay is ignored: it needs minOffsetsPerTrigger.")
+    return tuple(found)
 
 
 def _limits(texts: _Texts) -> Limits:

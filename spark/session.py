@@ -28,6 +28,7 @@ from raylog.spark import java
 from raylog.spark.driver import DriverJvm, end_jvm
 from raylog.spark.progress import Progress
 from raylog.spark.sizes import Node, Sizes, choose, shortage
+from raylog.spark.to_driver import passed_to_children
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,8 +159,12 @@ def phases() -> list[tuple[str, float]]:
 def register(spark: SparkSession) -> None:
     """Register `format("raylog")` in a Spark session, unless Spark finds `pyspark_raylog` by itself.
 
-    It looks for modules of that name in the folders of `sys.path`; an editable install puts none there.
+    It looks for modules of that name in the folders of `sys.path`; an editable install puts none there. Raises
+    WrongVersions and ImportError when the packages of this process do not suit.
     """
+    from raylog.spark import versions
+
+    versions.require(versions.WITHOUT_RAY, "The data source raylog")
     if any(module.name == "pyspark_raylog" for module in pkgutil.iter_modules()):
         return
     from raylog.spark.source import RaylogDataSource
@@ -184,7 +189,7 @@ def _start(
     java_on_ray = _request_java() if checks_java else None
     sizes = sized()
     address = ray.get_runtime_context().gcs_address
-    with _ray_address_for_children(address):
+    with _ray_address_for_children(address), passed_to_children():
         jvm = _driver_jvm(DEFAULTS | config, sizes, address)
         _running = running = _Running(master=f"{app_name}_SPARK_MASTER", jvm=jvm)
         try:

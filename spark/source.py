@@ -6,6 +6,8 @@ Spark's Kafka source (raylog.spark.options lists them), so a query changes its f
 
 from __future__ import annotations
 
+import logging
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -15,10 +17,13 @@ from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.plainly import plainly
 from raylog.spark.reader import RaylogReader
 from raylog.spark.streaming.stream_reader import RaylogStreamReader, RefusedStreamReader
+from raylog.spark.to_driver import warnings_to_driver
 from raylog.spark.writing.batch_writer import RaylogBatchWriter
 from raylog.spark.writing.columns import check_columns
 from raylog.spark.writing.options import WriteOptions, parse_write_options
 from raylog.spark.writing.stream_writer import RaylogStreamWriter
+
+logger = logging.getLogger(__name__)
 
 
 @plainly("schema", "reader", "streamReader", "writer", "streamWriter")
@@ -40,18 +45,18 @@ class RaylogDataSource(DataSource):
     def schema(self) -> StructType:
         """Kafka's columns. Options are checked here already, so that load() fails and not the first action.
 
-        Spark has not decided between batch and stream, so what is right for one of them passes.
+        Spark has not decided between batch and stream, so what is right for one of them passes. Options that others
+        leave without effect are warned of here, because this is called once for each load().
         """
-        try:
-            return row_schema(parse_options(self.options).columns)
-        except InvalidConfig as error:
-            try:
-                return row_schema(parse_options(self.options, is_stream=True).columns)
-            except InvalidConfig:
-                raise error from None
+        warnings_to_driver()
+        options = self._options_of_either()
+        for sentence in options.ignored:
+            logger.warning("%s", sentence)
+        return row_schema(options.columns)
 
     def reader(self, schema: StructType) -> RaylogReader:
         """Read once, from one offset to another. Raises InvalidConfig for wrong options, and for another schema."""
+        warnings_to_driver()
         options = parse_options(self.options)
         _check_schema(schema, options)
         self._has_reader = True
@@ -59,6 +64,7 @@ class RaylogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> RaylogStreamReader | RefusedStreamReader:
         """Follow what the options name. For wrong options, and for another schema, the reader raises InvalidConfig."""
+        warnings_to_driver()
         try:
             options = parse_options(self.options, is_stream=True)
             _check_schema(schema, options)
@@ -77,7 +83,17 @@ class RaylogDataSource(DataSource):
         """Write micro-batches; in complete mode each has all rows again, as with Kafka's sink. Raises InvalidConfig."""
         return RaylogStreamWriter(self._write_options(schema, streaming=True))
 
+    def _options_of_either(self) -> ReadOptions:
+        try:
+            return parse_options(self.options)
+        except InvalidConfig as error:
+            try:
+                return parse_options(self.options, is_stream=True)
+            except InvalidConfig:
+                raise error from None
+
     def _write_options(self, schema: StructType, *, streaming: bool) -> WriteOptions:
+        warnings_to_driver()
         options = parse_write_options(self.options, streaming=streaming)
         check_columns(schema, options.topic)
         return options

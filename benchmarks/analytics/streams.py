@@ -35,7 +35,8 @@ START_S = 120.0
 def spark_stream(bench: Bench, sizes: Sizes) -> None:
     """A steady stream into a query at processingTime=0: latency from `send` to the sink, and the source's phases.
 
-    The sink collects each micro-batch on the driver. Spark's rate source makes its rows in the query itself.
+    The sink is `foreachBatch`, which collects each micro-batch on the driver and notes the time. So does `console`, but
+    its printing is left out. Spark's rate source makes its rows in the query itself.
     """
     found = jars(bench)
     contestants = able(bench, found, OURS, RATE_SOURCE, CEILING, CONNECTOR)

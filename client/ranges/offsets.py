@@ -17,6 +17,8 @@ from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 
 EDGES = {"earliest": EARLIEST, "latest": LATEST}
 EDGE_NAMES = {number: name for name, number in EDGES.items()}
+NO_TOPIC = "/"
+"""A character that no topic's name has: keys with it hold what a stream notes beside its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ class OffsetSpec:
 def parse_offsets(option: str, text: str, *, illegal: int | None) -> OffsetSpec:
     """Read `earliest`, `latest` or `{"topic": {"0": 23, "1": -1}}`; `illegal` is the edge that makes no sense here.
 
-    None: both do, as in a stream.
+    None: both do, as in a stream. An offset of a stream may be given as its progress and its checkpoint have it: what
+    the JSON holds beside the topics is left out.
     """
     word = text.strip().lower()
     if word in EDGES:
@@ -91,6 +94,8 @@ def parse_partition_numbers(option: str, text: str, shape: str) -> dict[TopicPar
     found = _json(text, refusal)
     each: dict[TopicPartition, int] = {}
     for topic, numbers in found.items():
+        if NO_TOPIC in topic:
+            continue
         if not isinstance(numbers, dict):
             raise refusal
         for partition, number in numbers.items():

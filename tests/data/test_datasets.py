@@ -90,6 +90,24 @@ def test_a_loop_trains_on_a_topic_in_one_expression(flights: str) -> None:
     assert np.allclose(np.linalg.solve(xtx, xty), [3, 1])
 
 
+def test_following_tasks_run_on_the_nodes_of_their_leaders(cluster: raylog.Cluster, admin: raylog.Admin) -> None:
+    admin.create_topic("followed", partitions=4)
+    with raylog.Producer() as producer:
+        for partition in range(4):
+            producer.send("followed", b"0", partition=partition).result(30)
+    status = cluster.status()
+    node_of = {row["broker"]: row["node_id"] for row in status["brokers"]}
+    leaders = {row["partition"]: node_of[row["leader"]] for row in status["topics"]["followed"]}
+    assert len(set(leaders.values())) == 2
+    ds = raylog.data.read("followed", trigger="continuous", end_offset=1, columns=["partition"])
+    found = {}
+    for bundle in ds.materialize().iter_internal_ref_bundles():
+        for block in bundle.blocks:
+            for partition in ray.get(block.ref)["partition"].to_pylist():
+                found[partition] = block.metadata.exec_stats.node_id
+    assert found == leaders
+
+
 def test_a_topic_is_followed_until_the_loop_is_left(admin: raylog.Admin) -> None:
     admin.create_topic("live", partitions=3)
     ds = raylog.data.read("live", trigger="continuous", columns=["partition", "value", "timestamp"])
@@ -113,6 +131,11 @@ def test_a_topic_is_followed_until_the_loop_is_left(admin: raylog.Admin) -> None
 def test_a_bounded_follower_ends_and_works_behind_an_operator(flights: str) -> None:
     ds = raylog.data.read(flights, trigger="continuous", end_offset=ROWS, columns=["offset"])
     assert ds.map_batches(lambda batch: {"twice": batch["offset"] * 2}).sum("twice") == 2 * ROWS * (ROWS - 1)
+
+
+def test_fewer_followers_than_nodes_read_all_partitions(flights: str) -> None:
+    alone: dict[str, Any] = {"override_num_blocks": 1, "columns": ["offset"]}
+    assert raylog.data.read(flights, trigger="continuous", end_offset=ROWS, **alone).sum("offset") == ROWS * (ROWS - 1)
 
 
 def test_rows_are_written_as_json_and_columns_as_they_are(admin: raylog.Admin, flights: str) -> None:

@@ -29,6 +29,10 @@ spark = SparkSession.builder.appName("job").getOrCreate()
 rows = spark.read.format("raylog").option("raylog.bootstrap", sys.argv[1]).option("raylog.token", sys.argv[2])
 print("MASTER", spark.sparkContext.master.partition(":")[0])
 print("COUNT", rows.option("subscribe", "orders").load().count())
+place = {"raylog.bootstrap": sys.argv[1], "raylog.token": sys.argv[2]}
+values = spark.range(10).selectExpr("cast(id as string) as value")
+values.write.format("raylog").options(**place, topic="copies").mode("append").save()
+rows.option("subscribe", "orders").option("startingTimestamp", 0).option("startingOffsets", "earliest").load()
 try:
     rows.option("subscribe", "ordes").load().count()
 except Exception as error:
@@ -89,30 +93,31 @@ def running(command: list[str], sign: str, environment: dict[str, str], log: Pat
 
 
 def run(command: list[str], environment: dict[str, str], folder: Path) -> str:
-    """Run a program to its end and return what it printed."""
+    """Run a program to its end and return what it printed, on standard output and as its errors."""
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
-    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
-    return done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr[:3000] + done.stderr[-3000:]
+    return done.stdout + done.stderr
 
 
 def token(cluster: ToyCluster) -> str:
-    """A token that reads `orders`."""
+    """A token that reads `orders` and writes `copies`."""
     with Admin(**cluster.options) as admin:
-        return admin.create_token(read=["orders"])
+        return admin.create_token(read=["orders"], write=["copies"])
 
 
 @pytest.fixture
 def orders(cluster: ToyCluster) -> ToyCluster:
-    """The cluster with 1,500 records in each of the two partitions of `orders`."""
+    """The cluster with 1,500 records in each of the two partitions of `orders`, and an empty `copies`."""
     cluster.create_topic("orders", 2)
+    cluster.create_topic("copies", 1)
     for partition in (0, 1):
         fill(cluster, "orders", partition, [700, 800])
     return cluster
 
 
-def test_a_job_on_a_standalone_cluster_reads_with_a_token(
+def test_a_job_on_a_standalone_cluster_reads_and_writes_with_a_token(
     orders: ToyCluster, environment: dict[str, str], tmp_path: Path
 ) -> None:
     job = tmp_path / "job.py"
@@ -129,12 +134,13 @@ def test_a_job_on_a_standalone_cluster_reads_with_a_token(
     assert "MASTER spark" in printed
     assert "COUNT 3000" in printed
     assert "MISTAKE raylog.core.errors." in printed
+    assert "startingTimestamp wins; startingOffsets is ignored." in printed
+    assert orders.partitions["copies", 0].log_end == 10
 
 
 def test_a_client_of_spark_connect_reads_with_a_token(
     orders: ToyCluster, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("grpc", reason="needs `pip install 'pyspark[connect]'`")
     server = [
         *(str(HOME / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
         *("--master", "local[1]", *QUIET, "--conf", "spark.connect.grpc.binding.address=127.0.0.1"),

@@ -127,6 +127,9 @@ def test_a_decided_batch_is_finished_by_a_repetition_that_writes_nothing(whole: 
     assert query.values_at_rest() == [b"a", b"b"]
     query.commit([query.write("c", 1)], 1)
     assert query.values_at_rest() == [b"a", b"b", b"c"]
+    with pytest.raises(InvalidTxnState, match="Batch 0 is repeated although batch 1 is committed"):
+        query.write("of an older checkpoint", 0)
+    assert query.values_at_rest() == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(("last", "visible"), [(End, [b"a", b"b"]), (Store, [])])

@@ -46,8 +46,13 @@ spark.stop()
 """
 
 ON_RAY = """
-import os, signal, threading, time
+import logging, os, signal, threading, time
 from raylog.spark import java
+warnings = []
+class Kept(logging.Handler):
+    def emit(self, record):
+        warnings.append(record.getMessage())
+logging.getLogger("raylog.spark").addHandler(Kept())
 java.prepare()
 import ray
 ray.init(address="local", num_cpus=2, log_to_driver=False)
@@ -60,6 +65,12 @@ with raylog.spark.session("session-test", executor_memory="512m", config=config)
     print("FREE", ray.available_resources()["CPU"])
     print("BESIDE", ray.get([ray.remote(lambda: 3).remote() for _ in range(2)], timeout=60))
     log = spark.conf.get("spark.raylog.log")
+    contradictory = spark.read.format("raylog").option("subscribe", "t").option("startingTimestamp", 0)
+    contradictory.option("startingOffsets", "earliest").load()
+    deadline = time.monotonic() + 30
+    while not warnings and time.monotonic() < deadline:
+        time.sleep(0.05)
+    print("WARNINGS", warnings)
     try:
         raylog.spark.session("second")
     except RuntimeError as error:
@@ -98,6 +109,11 @@ try:
     raylog.spark.session("interrupted", executor_memory="512m", config=config)
 except KeyboardInterrupt:
     print("INTERRUPTED", list_named_actors())
+began = time.monotonic()
+try:
+    raylog.spark.session("wrong", executor_memory="512m", config={**config, "spark.driver.memory": "lots"})
+except raylog.SparkStartFailed as error:
+    print("JVM", error, time.monotonic() - began)
 deadline = time.monotonic() + 30
 while ray.available_resources().get("CPU") != 2.0 and time.monotonic() < deadline:
     time.sleep(0.1)
@@ -151,11 +167,14 @@ def test_a_session_on_ray_starts_works_and_ends(no_java: dict[str, str], tmp_pat
     assert "SECOND This process has a Spark session already" in printed
     assert "FREE 1.0" in printed, "half of the CPUs, and none for RayDP's master"
     assert "BESIDE [3, 3]" in printed, "other users of Ray go on meanwhile"
+    assert "WARNINGS ['startingTimestamp wins; startingOffsets is ignored.']" in printed
     assert "NAMESPACE Another program runs Spark in the Ray namespace" in printed
     assert "LOG True" in printed
     assert "RAY GOES ON 7 []" in printed
     starving = "STARVING After 1 s, 1 of 1 executors did not start: each needs 1 CPU on one node, and free are 0 of 2"
     assert starving in printed
     assert "INTERRUPTED []" in printed
+    assert "JVM The JVM of Spark's driver failed; " in printed
+    assert "lots" in printed.partition("JVM The JVM")[2], "the end of its log"
     assert "CPUS 2.0" in printed
     assert "CHILDREN []" in printed

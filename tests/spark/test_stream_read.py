@@ -86,7 +86,7 @@ def every(topic: str, *sizes: int) -> Found:
     return [(topic, partition, offset) for partition, size in enumerate(sizes) for offset in range(size)]
 
 
-def test_available_now_reads_in_limited_batches_and_resumes(run: Run, topic: ToyCluster) -> None:
+def test_available_now_reads_in_limited_batches_and_resumes(spark: SparkSession, run: Run, topic: ToyCluster) -> None:
     query = run.finish(subscribe="orders", maxOffsetsPerTrigger=60)
     assert run.records == every("orders", 100, 50)
     assert [len(batch) for batch in run.batches.values()] == [60, 60, 30]
@@ -96,6 +96,9 @@ def test_available_now_reads_in_limited_batches_and_resumes(run: Run, topic: Toy
     fill(topic, "orders", 1, [25])
     run.finish(subscribe="orders", minOffsetsPerTrigger=1_000)
     assert run.records == every("orders", 100, 75)
+    behind = spark.read.format("raylog").options(**{"raylog.bootstrap": topic.bootstrap, "raylog.secret": SECRET.hex()})
+    place = first["sources"][0]["endOffset"]  # with the ids of the topics
+    assert behind.options(subscribe="orders", startingOffsets=place).load().count() == 175 - 60
 
 
 def test_a_first_batch_that_fails_is_repeated_from_the_same_offsets(run: Run, topic: ToyCluster) -> None:

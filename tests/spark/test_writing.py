@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from raylog.client.admin.admin import Admin
 from tests.spark.whole_cluster import WholeCluster
 
 if TYPE_CHECKING:
@@ -54,6 +55,33 @@ def test_a_batch_is_appended(spark: SparkSession, whole: WholeCluster) -> None:
     assert tuple(found.collect()[0]) == (5000, 7, 1000, 5999, "h")
 
 
+def by_token(whole: WholeCluster, topic: str, **rights: Any) -> dict[str, str]:
+    """Options of a writer that has a token for this topic instead of the secret."""
+    with Admin(**whole.options) as admin:
+        token = admin.create_token(write=[topic], **rights)
+    return {"raylog.bootstrap": whole.options["bootstrap"], "raylog.token": token, "topic": topic}
+
+
+def test_a_token_that_writes_a_topic_is_enough_for_a_batch(spark: SparkSession, whole: WholeCluster) -> None:
+    whole.create_topic("by-token", 2)
+    numbers(spark, 500).write.format("raylog").options(**by_token(whole, "by-token")).mode("append").save()
+    assert whole.values("by-token", 2) == expected(500)
+
+
+def test_a_job_that_fails_half_way_leaves_nothing_visible(spark: SparkSession, whole: WholeCluster) -> None:
+    whole.create_topic("half-way", 1)
+    rows = numbers(spark, 50_000, tasks=1)
+    fails = rows.selectExpr("if(value = '49999', string(raise_error('the last row')), value) as value")
+    given: dict[str, Any] = {**whole.spark_options, "topic": "half-way", "deliveryGuarantee": "exactly-once"}
+    small = {"kafka.buffer.memory": 65_536}  # so that rows of the first half are stored before the second is read
+    with pytest.raises(Exception, match="the last row"):
+        fails.write.format("raylog").options(**given, **small).mode("append").save()
+    assert whole.values_at_rest("half-way") == []
+    assert whole.values("half-way", isolation_level="read_uncommitted"), "records of the task that failed"
+    rows.write.format("raylog").options(**given).mode("append").save()
+    assert whole.values_at_rest("half-way") == expected(50_000)
+
+
 def test_exactly_once_batch(spark: SparkSession, whole: WholeCluster) -> None:
     whole.create_topic("batch-once", 2)
     given: dict[str, Any] = {**whole.spark_options, "topic": "batch-once", "deliveryGuarantee": "exactly-once"}
@@ -62,6 +90,7 @@ def test_exactly_once_batch(spark: SparkSession, whole: WholeCluster) -> None:
 
 
 def test_exactly_once_stream(spark: SparkSession, whole: WholeCluster, tmp_path: Path) -> None:
+    """With a token, which names the prefix of the transactions."""
     whole.create_topic("stream-in", 1)
     whole.create_topic("stream-once", 2)
     source = str(tmp_path / "source")
@@ -70,7 +99,8 @@ def test_exactly_once_stream(spark: SparkSession, whole: WholeCluster, tmp_path:
         spark.readStream.schema("value string")
         .text(source)
         .writeStream.format("raylog")
-        .options(**whole.spark_options, topic="stream-once", deliveryGuarantee="exactly-once")
+        .options(**by_token(whole, "stream-once", transactional_id_prefix="once"), transactionalIdPrefix="once")
+        .option("deliveryGuarantee", "exactly-once")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()

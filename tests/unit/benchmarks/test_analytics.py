@@ -155,11 +155,16 @@ def test_goals_compare_rows_of_one_run(bench: Bench) -> None:
     add("reader-arrow", "100 B, 6 partitions", READER, "rate", 6e6)
     add("ray-data", "read 100 B", RAY_DATA, "rate", 8e5)
     add("ray-data", "read 100 B", RAY_KAFKA, "rate", 1e5)
+    parts = {"part_read": 0.006, "part_over_network": 0.52}
+    bench.results.measured.append(Measured("time-filter", "in the middle", READER.name, "part_read", [parts]))
     found = {verdict.goal: (verdict.found, verdict.reached) for verdict in verdicts(bench.results)}
     assert found["Spark reads 100 B: 0.9 x ready-made Arrow batches"] == ("0.95 x", True)
     assert found["Spark reads 1,000 B: 0.9 x ready-made Arrow batches"] == ("not measured", None)
     assert found["reader alone to Arrow, 100 B: at least 5 M records/s a core"] == ("6.00 M records/s", True)
     assert [text for goal, text in found.items() if "50 ms" in goal] == [("+60 ms", False)]
+    goal = "a thousandth of the time in the middle of a topic: less than a hundredth of its bytes"
+    assert found[f"{goal}, the leader's files"] == ("0.0060", True)
+    assert found[f"{goal}, over the network"] == ("0.5200", False)
     assert found["Ray Data, read: 5 x its functions for Kafka"] == ("8.00 x", True)
     assert found["Ray Data, write: 1 x its functions for Kafka"] == ("not measured", None)
 

@@ -79,6 +79,15 @@ def test_reads_are_committed_unless_configured_otherwise() -> None:
     assert consumer_of({"isolation.level": "read_uncommitted"}, "read_committed").isolation_level == "read_committed"
 
 
+def test_a_level_beside_the_configuration_wins_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert consumer_of({"isolation_level": "read_committed"}, "read_committed").isolation_level == "read_committed"
+    assert not caplog.messages
+    assert consumer_of({"isolation.level": "read_uncommitted"}, "read_committed").isolation_level == "read_committed"
+    assert caplog.messages == [
+        "isolation_level=read_committed wins; isolation.level=read_uncommitted in consumer_config is ignored."
+    ]
+
+
 def test_tasks_are_placed_by_the_node_of_the_leader() -> None:
     found = [piece(0, node="a"), piece(1, node="b"), piece(2, node="gone")]
     assert by_node(found, {"a", "b"}) == {"a": [found[0]], "b": [found[1]], "": [found[2]]}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import ray
 
 import raylog
 from raylog.client.admin.admin import Admin
@@ -15,9 +16,11 @@ from raylog.core.errors import (
     ClusterAuthorizationFailed,
     ConnectionFailed,
     InvalidConfig,
+    NoClusterFound,
     RaylogError,
     UnknownTopicOrPartition,
 )
+from raylog.data import joining
 from raylog.rpc import Grant, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
@@ -72,6 +75,33 @@ def test_wrong_tokens(cluster: ToyCluster) -> None:
     assert isinstance(refused(other), ClusterAuthorizationFailed)
     assert str(refused(other)).endswith("make one with `raylog token create --read flights`.")
     assert "The token is incomplete" in str(refused(other[:-3]))
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A machine without Ray; the options with which a private one would be started."""
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr(joining, "running_ray_address", lambda: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: started.append(options))
+    monkeypatch.delenv("RAYLOG_BOOTSTRAP", raising=False)
+    return started
+
+
+def test_no_ray_and_no_address(no_ray: list[dict[str, Any]]) -> None:
+    with pytest.raises(
+        NoClusterFound, match=r"No Raylog cluster runs here: call raylog.start\(\), or give its address"
+    ):
+        raylog.data.read("flights")
+    assert not no_ray
+
+
+def test_an_address_in_the_environment_is_read_in_a_private_ray(
+    no_ray: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYLOG_BOOTSTRAP", "127.0.0.1:1")
+    joining.join_ray(None)
+    assert [options["address"] for options in no_ray] == ["local"]
 
 
 def test_no_broker_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

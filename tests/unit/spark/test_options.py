@@ -1,5 +1,6 @@
 """The options of a batch read: Kafka's names, Kafka's rules, and errors that say what to change."""
 
+import json
 import pickle
 
 import pytest
@@ -10,6 +11,8 @@ from raylog.rpc import Grant, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ranges_of
 from raylog.spark.options import COLUMNS, ReadOptions, parse_options
+from raylog.spark.source import RaylogDataSource
+from raylog.spark.streaming.stream_offsets import StreamOffsets
 
 
 def parsed(**given: str) -> ReadOptions:
@@ -93,6 +96,54 @@ def test_a_time_wins_over_times_and_times_win_over_offsets() -> None:
     assert (found.wanted.start.each, found.wanted.start.is_time) == ({TopicPartition("orders", 0): 5}, True)
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"startingTimestamp": "5", "startingOffsets": "earliest"},
+            "startingTimestamp wins; startingOffsets is ignored.",
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"orders": {"0": 5}}', "endingOffsets": "latest"},
+            "endingOffsetsByTimestamp wins; endingOffsets is ignored.",
+        ),
+        (
+            {"startingOffsetsByTimestampStrategy": "latest"},
+            "startingOffsetsByTimestampStrategy is ignored: it needs startingTimestamp or startingOffsetsByTimestamp.",
+        ),
+        ({"maxTriggerDelay": "5m"}, "maxTriggerDelay is ignored: it needs minOffsetsPerTrigger."),
+    ],
+)
+def test_an_option_that_another_one_overrules_is_warned_of_once_a_load(
+    caplog: pytest.LogCaptureFixture, given: dict[str, str], sentence: str
+) -> None:
+    RaylogDataSource({"subscribe": "orders", **given}).schema()
+    assert [record.getMessage() for record in caplog.records] == [sentence]
+
+
+def test_each_of_three_ways_to_say_a_beginning_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    times = '{"orders": {"0": 5}}'
+    given = {"startingTimestamp": "5", "startingOffsetsByTimestamp": times, "startingOffsets": "earliest"}
+    assert parsed(**given).ignored == (
+        "startingTimestamp wins; startingOffsetsByTimestamp is ignored.",
+        "startingTimestamp wins; startingOffsets is ignored.",
+    )
+
+
+def test_options_that_all_have_an_effect_are_silent() -> None:
+    given = {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest", "endingOffsets": "latest"}
+    assert not parsed(**given, minOffsetsPerTrigger="5", maxTriggerDelay="5m").ignored
+
+
+def test_the_offsets_of_a_streams_progress_may_be_pasted_back() -> None:
+    places = {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): 7}
+    shown = json.dumps(StreamOffsets(places, {"orders": "id"}, began=places).to_json())
+    assert "raylog/ids" in shown
+    assert "raylog/began" in shown
+    assert parsed(startingOffsets=shown, endingOffsets=shown).wanted.start.each == places
+    assert "startingOffsets" in refusal({"subscribe": "orders", "startingOffsets": '{"raylog/ids": {"orders": "id"}}'})
+
+
 def test_an_unknown_option_names_the_nearest_one_in_its_right_spelling() -> None:
     assert refusal({"subscribe": "a", "startingofsets": "earliest"}) == (
         "Unknown option 'startingofsets'; did you mean 'startingOffsets'?"
@@ -136,6 +187,8 @@ def test_keys_of_the_consumer_pass_through_and_are_checked() -> None:
         ("maxRecordsPerPartition", "-1"),
         ("failOnDataLoss", "maybe"),
         ("raylog.timestampLatenessMs", "-1"),
+        ("fetchOffset.numRetries", "many"),
+        ("fetchOffset.retryIntervalMs", "-1"),
     ],
 )
 def test_numbers_and_truths_are_checked_by_name(name: str, text: str) -> None:

@@ -72,7 +72,9 @@ def test_offsets_must_name_every_partition_and_no_other(cluster: ToyCluster) -> 
         plan(options(cluster, subscribe="orders", endingOffsets='{"orders": {"0": 1, "1": 1, "2": 1}}'))
 
 
-def test_offsets_that_are_not_there_are_an_error_unless_loss_is_accepted(cluster: ToyCluster) -> None:
+def test_offsets_that_are_not_there_are_an_error_unless_loss_is_accepted(
+    cluster: ToyCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     drop_before(cluster, "orders", 0, 30)
     given = {
         "assign": '{"orders": [0]}',
@@ -84,6 +86,10 @@ def test_offsets_that_are_not_there_are_an_error_unless_loss_is_accepted(cluster
     ):
         plan(options(cluster, **given))
     assert spans(plan(options(cluster, **given, failOnDataLoss=False))) == [("orders", 0, 30, 100)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "startingOffsets names offset 7 of orders-0, whose log begins at 30: it is read from there.",
+        "endingOffsets names offset 999 of orders-0, whose log ends at 100: that offset is taken instead.",
+    ]
 
 
 def test_a_start_behind_its_end_is_a_mistake(cluster: ToyCluster) -> None:

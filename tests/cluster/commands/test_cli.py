@@ -90,12 +90,12 @@ def test_commands_that_take_long_show_how_far_they_are(shell: Shell) -> None:
     shell.run("start", "--address", "local", "--brokers", "1")
     awake = ("--partitions", "40", "--config", "replica.sleep.after.ms=-1")
     printed, shown = shell.outcome("topic", "create", "many", *awake)
-    assert printed == "Topic many created: 40 partitions, replication factor 1.\n"
+    assert "Topic many created: 40 partitions, replication factor 1.\n" in printed  # beside Ray's own warnings
     led = counted(shown, 40, "partitions have a leader")
     assert led
     assert led == sorted(set(led))
     printed, shown = shell.outcome("stop")
-    assert printed.startswith("Raylog has stopped")
+    assert "Raylog has stopped" in printed
     ended = counted(shown, 42, "processes ended")  # with the controller and the broker
     assert ended == sorted(set(ended))
     printed, shown = shell.outcome("start", "--address", "local")

@@ -1,6 +1,7 @@
 """A replica that finds no broker that may stop it: it does not rest, and states why if that can be changed."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ def doze() -> Doze:
 
 @pytest.fixture
 def replica_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What connects is told that the process at the other end is one of another user."""
-    real = channel.os.getuid()
-    monkeypatch.setattr(channel.os, "getuid", lambda: real + 1)
+    """The process at the other end of a connection is one of another user."""
+    real = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: real + 1)
     monkeypatch.setattr(resting, "RETRY_MS", 0)
 
 

@@ -14,8 +14,8 @@ from benchmarks.rest.deadline import Deadline
 from benchmarks.rest.peer import Request, Writer, expect
 
 PLAN = Plan(partitions=5, replication=1, deadline_s=60.0, quiet_s=0.0, window_s=0.01)
-ALL = ["start", "create", "serve", "status", "create", "serve", "write 0", "write 1", "write 2", "write 3", "write 4", "stop", "start",
-       "read", "write 0", "end"]  # fmt: skip
+ALL = ["start", "create", "serve", "status", "create", "serve", "write 0", "write 1", "write 2", "write 3", "write 4",
+       "stop", "start", "read", "write 0", "end"]  # fmt: skip
 
 
 class Pretended:

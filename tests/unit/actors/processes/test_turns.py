@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from raylog.actors.processes.turns import Turns
+from raylog.actors.processes.turns import LEAST, Turns
+
+STARTS = 20
 
 
 class Starts:
@@ -14,8 +16,8 @@ class Starts:
     def __init__(self, total: int, sharing: Callable[[], int]) -> None:
         self.turns = Turns(total, sharing)
         self.going: list[int] = []
-        self.ends = [asyncio.Event() for _ in range(10)]
-        self.tasks = [asyncio.create_task(self._start(number)) for number in range(10)]
+        self.ends = [asyncio.Event() for _ in range(STARTS)]
+        self.tasks = [asyncio.create_task(self._start(number)) for number in range(STARTS)]
 
     async def _start(self, number: int) -> None:
         async with self.turns.turn():
@@ -39,9 +41,9 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(("sharing", "at_once"), [(1, 4), (2, 2), (3, 1), (9, 1)])
+@pytest.mark.parametrize(("sharing", "at_once"), [(1, 12), (2, 6), (3, 4), (9, LEAST)])
 async def test_the_brokers_of_a_machine_share_its_turns(sharing: int, at_once: int) -> None:
-    starts = Starts(4, lambda: sharing)
+    starts = Starts(12, lambda: sharing)
     await settle()
     assert starts.going == list(range(at_once))
     await starts.end_all()
@@ -69,10 +71,10 @@ async def test_when_a_broker_leaves_the_others_have_its_turns() -> None:
 
 
 async def test_a_start_that_is_given_up_leaves_its_turn() -> None:
-    starts = Starts(1, lambda: 1)
+    starts = Starts(2, lambda: 1)
     await settle()
-    for number in (1, 0):  # one that waits, and the one that has the turn
+    for number in (2, 0):  # one that waits, and one that has a turn
         starts.tasks[number].cancel()
     await settle()
-    assert 2 in starts.going
+    assert 3 in starts.going
     await starts.end_all()

@@ -179,6 +179,11 @@ class BrokerServer:
         return max(0, self.image.awake[me] - dozing), dozing, asleep
 
     @property
+    def brokers_here(self) -> int:
+        """How many running brokers share this machine, this one included."""
+        return self.image.sharing(BrokerId(self.broker))
+
+    @property
     def is_locked(self) -> bool:
         """Whether this process holds the lock of its data directory."""
         return self._directory is not None

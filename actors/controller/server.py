@@ -192,16 +192,21 @@ class ControllerServer:
         self._running().rest()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        asleep, awake, since_s = -1, -1, loop.time()
+        asleep, since_s = -1, loop.time()
         while True:
-            states = list(self.image.partitions())
-            slept = sum(state.asleep is not None for state in states)
+            slept, awake = self.asleep_and_awake()
             if slept != asleep:
-                asleep, awake, since_s = slept, len(states) - slept, loop.time()
+                asleep, since_s = slept, loop.time()
             now_s = loop.time()
             if not awake or now_s >= deadline_s or now_s - since_s >= REST_QUIET_S:
                 return [asleep, awake]
             await asyncio.sleep(REST_LOOK_S)
+
+    def asleep_and_awake(self) -> list[int]:
+        """Return how many partitions sleep and how many do not."""
+        states = list(self.image.partitions())
+        asleep = sum(state.asleep is not None for state in states)
+        return [asleep, len(states) - asleep]
 
     # ------------------------------------------------------------ sessions
 

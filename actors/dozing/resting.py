@@ -37,6 +37,7 @@ class DozeLink:
         self._channel: socket.socket | None = None
         self._retry_at_ms = 0
         self._is_off = False
+        self._has_complained = False
 
     def close(self) -> None:
         """Close the connection; the broker stops this process no more."""
@@ -81,9 +82,24 @@ class DozeLink:
         now_ms = monotonic_ms()
         if self._channel is None and not self._is_off and now_ms >= self._retry_at_ms:
             self._retry_at_ms = now_ms + RETRY_MS
-            with suppress(OSError):  # no broker, or one that does not stop replicas
+            try:
                 self._channel = connect(self._folder)
+            except PermissionError as error:
+                self._complain(error)
+            except OSError as error:  # no broker, or one that does not stop replicas
+                logger.debug("%s finds no broker that may stop it: %s", self._name, error)
         return self._channel
+
+    def _complain(self, error: PermissionError) -> None:
+        """Log once why this process does not doze; a later broker may be one of the same user."""
+        if not self._has_complained:
+            self._has_complained = True
+            logger.warning(
+                "%s does not doze, because it runs as another user than its broker (%s): run all processes of a node's "
+                "Ray as one user, or set replica.doze.after.ms=-1",
+                self._name,
+                error,
+            )
 
     def _drain(self, channel: socket.socket) -> None:
         """Forget what the broker sent about an earlier rest; raises OSError when it has closed the connection."""

@@ -182,6 +182,10 @@ class Controller:
         """Have partitions fall asleep before the cluster stops; returns how many sleep and how many do not."""
         return await self._server.put_to_sleep(timeout_s)
 
+    async def asleep_and_awake(self) -> list[int]:
+        """Return how many partitions sleep and how many do not."""
+        return self._server.asleep_and_awake()
+
     async def stop(self) -> None:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
         await self._nodes.stop()
@@ -213,7 +217,7 @@ class Broker:
             self._server = BrokerServer(
                 here,
                 find_controller=find_controller,
-                factory=RayReplicaFactory(here.node_id, self._spares, self._dozers),
+                factory=RayReplicaFactory(here.node_id, self._spares, self._dozers, lambda: self._server.brokers_here),
                 on_fatal=end_process,
                 resting=self._dozers,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 import ray
@@ -26,11 +27,12 @@ from raylog.actors.processes.ray_support import (
 )
 from raylog.actors.processes.spare_roles import name_of
 from raylog.actors.processes.spares import SpareReplicas
+from raylog.actors.processes.turns import Turns
 
 logger = logging.getLogger(__name__)
 
 TURNS: Final = max(2, os.cpu_count() or 1)
-"""Processes that a broker starts at once. More would share the same processors, and all be late."""
+"""Processes that the brokers of a machine start at once. More would share the same processors, and all be late."""
 TURN_S: Final = 5.0
 """A replica that does not serve by then, because its log is long or its disk slow, lets the next one begin."""
 
@@ -38,12 +40,12 @@ TURN_S: Final = 5.0
 class RayReplicaFactory:
     """Makes replicas as Ray actors pinned to this broker's node, for the supervisor."""
 
-    def __init__(self, node_id: str, spares: SpareReplicas, resting: Resting) -> None:
-        """``node_id`` is Ray's id of the node that holds the data directory."""
+    def __init__(self, node_id: str, spares: SpareReplicas, resting: Resting, sharing: Callable[[], int]) -> None:
+        """``node_id`` is Ray's id of the node that holds the data directory; ``sharing`` brokers share its machine."""
         self._resting = resting
         self._node_id = node_id
         self._spares = spares
-        self._turns = asyncio.Semaphore(TURNS)
+        self._turns = Turns(TURNS, sharing)
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
@@ -51,7 +53,7 @@ class RayReplicaFactory:
             if await self._spares.adopt(spec):
                 return
             name = name_of(spec)
-            async with self._turns:  # in the order of the requests
+            async with self._turns.turn():  # in the order of the requests
                 handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(spec)
                 serves = asyncio.ensure_future(answer(handle.endpoint.remote(), MAKE_TIMEOUT_S))
                 try:

@@ -18,10 +18,11 @@ from benchmarks.rest.deadline import Deadline
 from benchmarks.rest.measure import first_partitions
 from benchmarks.rest.peer import AtRest, Request, Writer
 from benchmarks.rest.readings import at_rest
-from benchmarks.rest.table import CREATE, FIRST, OVER, REST, SERVE, START, STOP
+from benchmarks.rest.table import CREATE, FIRST, MORE, MORE_PARTITIONS, OVER, REST, SERVE, START, STOP
 from benchmarks.rest.trickle import in_percentiles, trickle
 
 TOPIC = "rest"
+LATER_TOPIC = "later"
 BEFORE = b"before " * 14
 AFTER = b"after  " * 14
 REPEATED = 3
@@ -69,6 +70,7 @@ class Case:
         yield REST, self._plan.quiet_s + self._plan.window_s, self._rest
         for name, request in self._peer.requests(TOPIC, self._plan.partitions).items():
             yield name, 0.0, partial(self._request, name, request)
+        yield MORE, 0.0, self._create_more
         if not self._plan.per_minute:  # else every partition was written to
             yield FIRST, 0.0, self._first
         yield STOP, 0.0, self._stop
@@ -98,6 +100,12 @@ class Case:
     def _serve(self, deadline: Deadline) -> Outcome:
         has_waited = self._peer.serve(TOPIC, self._plan.partitions, deadline)
         return {"serve_s": deadline.passed_s} if has_waited else {}
+
+    def _create_more(self, deadline: Deadline) -> Outcome:
+        """Create further partitions beside those that are there."""
+        self._peer.create(LATER_TOPIC, MORE_PARTITIONS, self._plan.replication, deadline)
+        self._peer.serve(LATER_TOPIC, MORE_PARTITIONS, deadline)
+        return {"more_s": deadline.passed_s}
 
     def _rest(self, deadline: Deadline) -> Outcome:
         if not self._plan.per_minute:

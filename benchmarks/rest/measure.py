@@ -12,8 +12,8 @@ RAY_TITLES: Final = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent",
 RAY_PROGRAMS: Final = ("gcs_server", "raylet")
 RAY_FOLDER: Final = "/ray/"
 """In the path of each Python program of Ray, such as its log monitor, or a worker that has no title yet."""
-FIRST_MAX: Final = 20
-"""Partitions that get a first record."""
+FIRST_MAX: Final = 100
+"""Partitions that get a first record: so many that one of them is above the 99th percentile."""
 
 Key = tuple[int, int]
 """A process: its id, and when it began in clock ticks, because ids are used again."""
@@ -103,7 +103,7 @@ def split(ticks: Mapping[Key, int], commands: Mapping[Key, Sequence[str]]) -> tu
 
 
 def first_partitions(partitions: int) -> list[int]:
-    """Up to 20 partitions, evenly spread; never partition 0, which connects the producer."""
+    """Up to 100 partitions, evenly spread; never partition 0, which connects the producer."""
     count = min(FIRST_MAX, partitions - 1)
     return [1 + number * (partitions - 1) // count for number in range(count)]
 

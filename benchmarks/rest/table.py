@@ -11,6 +11,8 @@ from benchmarks.report.tables import markdown, number
 
 SCENARIO: Final = "rest"
 CREATE, SERVE, REST, FIRST, STOP, START = "create", "serve", "rest", "first record", "stop", "start"
+MORE = "create more"
+MORE_PARTITIONS: Final = 30
 STATUS, LIST, DESCRIBE = "status", "list", "describe"
 REQUESTS: Final = (STATUS, LIST, DESCRIBE)
 OVER: Final = ">"
@@ -40,6 +42,7 @@ ROWS: Final = (
     Row("status of the cluster, ms", STATUS, (f"{STATUS}_ms",)),
     Row("list of all topics, ms", LIST, (f"{LIST}_ms",)),
     Row("description of all partitions, ms", DESCRIBE, (f"{DESCRIBE}_ms",)),
+    Row(f"create {MORE_PARTITIONS} more, until every leader answers, s", MORE, ("more_s",)),
     Row("first record to a partition, p50 / p99, ms", FIRST, ("first_p50_ms", "first_p99_ms")),
     Row("clean stop, s", STOP, ("stop_s",)),
     Row("start until a record is read and one is written, s", START, ("start_s",)),

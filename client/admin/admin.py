@@ -30,6 +30,7 @@ from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.metadata import BrokerInfo
 from raylog.client.config import AdminConfig, load
+from raylog.client.progress import Progress, Say
 from raylog.client.runtime import SynchronousClient, blocking
 from raylog.core.errors import (
     InvalidPartitions,
@@ -115,11 +116,14 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin,
         config: Mapping[str, Any] | None = None,
         assignment: Sequence[Sequence[int]] | None = None,
         timeout_s: float = 30.0,
+        progress: Say | None = None,
     ) -> TopicDescription:
         """Create a topic and wait until each partition has a leader that every broker knows of.
 
         Numbers not given are the cluster's defaults; `assignment` names the brokers of each partition instead.
-        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig.
+        `progress` is called about once a second with a line such as "120 of 300 partitions have a leader", when it
+        takes longer than that. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
+        InvalidConfig.
         """
         deadline = Deadline(timeout_s)
         request = CreateTopicRequest(
@@ -138,7 +142,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin,
             if not failures:
                 raise
             # Our own first attempt may have created it before its answer was lost.
-        await self._until_everywhere(name, deadline, is_there=True)
+        await self._until_everywhere(name, deadline, is_there=True, progress=Progress(progress))
         return await self.describe_topic(name, timeout_s=deadline.left_s)
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
@@ -208,12 +212,13 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin,
         total: int,
         assignment: Sequence[Sequence[int]] | None = None,
         timeout_s: float = 30.0,
+        progress: Say | None = None,
     ) -> TopicDescription:
         """Give a topic more partitions, `total` in all, and wait until each has a leader that every broker knows of.
 
         Records stay where they are; keys may go to other partitions from then on. `assignment` names the brokers of
-        each new partition. Raises InvalidPartitions unless there are fewer now, UnknownTopicOrPartition,
-        InvalidReplicationFactor, InvalidRequest.
+        each new partition; `progress` as in `create_topic`. Raises InvalidPartitions unless there are fewer now,
+        UnknownTopicOrPartition, InvalidReplicationFactor, InvalidRequest.
         """
         deadline = Deadline(timeout_s)
         failures: list[RaylogError] = []
@@ -224,7 +229,7 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin,
             if not failures or len((await self.describe_topic(name, timeout_s=deadline.left_s)).partitions) != total:
                 raise
             # Our own first attempt added them before its answer was lost.
-        await self._until_everywhere(name, deadline, is_there=True, at_least=total)
+        await self._until_everywhere(name, deadline, is_there=True, at_least=total, progress=Progress(progress))
         return await self.describe_topic(name, timeout_s=deadline.left_s)
 
     async def wake_partitions(
@@ -322,14 +327,22 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin,
 
     # Internals
 
-    async def _until_everywhere(self, name: str, deadline: Deadline, *, is_there: bool, at_least: int = 1) -> None:
+    async def _until_everywhere(
+        self,
+        name: str,
+        deadline: Deadline,
+        *,
+        is_there: bool,
+        at_least: int = 1,
+        progress: Progress | None = None,
+    ) -> None:
         """Wait until every live broker knows all leaders of a topic, or has dropped it."""
         late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
         while not deadline.is_over:
             await self.cluster.refresh((name,), timeout_s=deadline.left_s)
             brokers = list(self.cluster.metadata.brokers.values())
             views = await asyncio.gather(*(self._view_of(broker, name, deadline) for broker in brokers))
-            waiting = 0
+            waiting, behind = 0, list[tuple[int, int]]()
             for broker, view in zip(brokers, views, strict=True):
                 if isinstance(view, RaylogError):  # a broker that dies meanwhile is not waited for
                     late = RequestTimedOut(f"Broker {broker.broker} did not describe {name!r}: {view}")
@@ -343,6 +356,9 @@ class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin,
                         f"{max(count, at_least)} partitions have a leader yet; see `raylog status`."
                     )
                     waiting += 1
+                    behind.append((led, max(count, at_least)))
+            if progress is not None and behind:
+                progress.at(*min(behind), "partitions have a leader")
             if not waiting:
                 await self.cluster.refresh((name,), timeout_s=deadline.left_s)
                 return

@@ -146,8 +146,14 @@ class ImageTables:
         found = self.brokers.get(broker)
         if found is None or found.awake_max < 0:
             return None
-        sharing = sum(other.online and other.node_id == found.node_id for other in self.brokers.values())
-        return found.awake_max // max(1, sharing)
+        return found.awake_max // self.sharing(broker)
+
+    def sharing(self, broker: BrokerId) -> int:
+        """Return how many brokers that run share the machine of this one, itself included; at least 1."""
+        found = self.brokers.get(broker)
+        if found is None:
+            return 1
+        return max(1, sum(other.online and other.node_id == found.node_id for other in self.brokers.values()))
 
     def is_stopped(self, broker: BrokerId) -> bool:
         """Return whether a stop of the broker was requested, and no resume since."""

@@ -13,6 +13,11 @@ PLAIN_WIDTH = 200
 """Columns of a table that goes into a file or a pipe, where no window limits it."""
 
 
+def say(line: str) -> None:
+    """Report on standard error how far a command is, so that what it prints stays what it was."""
+    click.echo(line, err=True)
+
+
 def show_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: Iterable[str] = ()
 ) -> None:

@@ -8,7 +8,7 @@ import click
 
 from raylog.cli.cluster.status import STYLE, condition, listed, plain_partition, warn_of_unclean
 from raylog.cli.options import Commands, ManyValues, Target, cluster_options, pairs
-from raylog.cli.output import show_json, show_table
+from raylog.cli.output import say, show_json, show_table
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -51,16 +51,17 @@ def create(
 
     with _admin(target) as admin:
         try:
-            made = admin.create_topic(name, partitions, replication_factor, settings)
+            made = admin.create_topic(name, partitions, replication_factor, settings, progress=say)
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
             click.echo(f"Topic {name} exists already.")
             return
     count = len(made.partitions)
+    asleep = ", asleep until used" if all(partition.is_asleep for partition in made.partitions) else ""
     click.echo(
         f"Topic {name} created: {count} {'partition' if count == 1 else 'partitions'}, "
-        f"replication factor {made.replication_factor}."
+        f"replication factor {made.replication_factor}{asleep}."
     )
 
 
@@ -151,7 +152,7 @@ def alter(
         raise click.UsageError("nothing to change: give --partitions N, --config key=value, or --delete-config key")
     with _admin(target) as admin:
         if partitions is not None:
-            admin.create_partitions(name, partitions)
+            admin.create_partitions(name, partitions, progress=say)
         if settings or delete_config:
             admin.alter_topic_config(name, settings, delete_config)
     click.echo(f"Topic {name} altered.")

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.client.progress import Progress, Say
 from raylog.core.errors import InvalidRequest, StartFailed
+from raylog.launch.ending.stopping import actor_names, stop_broker_actors
 from raylog.launch.kept_directories import NODE_FOLDER
-from raylog.launch.stopping import actor_names, stop_broker_actors
 from raylog.rpc.auth.secret_files import SecretFiles
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ CATCH_UP_S: Final = 15.0
 """How long the start of a broker waits for its replicas to be in sync again; a long way behind takes longer."""
 
 
-def stop_broker(status: dict[str, Any], broker: int, *, force: bool, timeout_s: float) -> StoppedBroker:
-    """Have a broker give its leaders away, then end its actors for good.
+def stop_broker(
+    status: dict[str, Any], broker: int, *, force: bool, timeout_s: float, say: Say | None = None
+) -> StoppedBroker:
+    """Have a broker give its leaders away, then end its actors for good; ``say`` gets lines about how far it is.
 
     Raises :class:`StopRefused`, :class:`InvalidRequest`, and :class:`StartFailed` when actors do not end in time. To be
     called again after a failure: finished steps are not repeated.
@@ -33,7 +36,7 @@ def stop_broker(status: dict[str, Any], broker: int, *, force: bool, timeout_s: 
 
     with Admin() as admin:
         stopped = admin.stop_broker(broker, force=force, timeout_s=timeout_s)
-    stop_broker_actors(broker, _row(status, broker)["node_id"], timeout_s)
+    stop_broker_actors(broker, _row(status, broker)["node_id"], timeout_s, say)
     return stopped
 
 
@@ -47,11 +50,13 @@ def resume_brokers(brokers: list[int], timeout_s: float) -> None:
                 admin.resume_broker(broker, timeout_s=timeout_s)
 
 
-def start_broker(status: Callable[[], dict[str, Any]], controller: Any, broker: int, *, timeout_s: float) -> None:
+def start_broker(
+    status: Callable[[], dict[str, Any]], controller: Any, broker: int, *, timeout_s: float, say: Say | None = None
+) -> None:
     """Bring a broker back that was stopped, and wait until it serves and, for a while, until it is in sync.
 
-    ``controller`` is the actor's handle. Raises :class:`InvalidRequest` for an unknown broker, :class:`StartFailed`
-    when it does not serve in time.
+    ``controller`` is the actor's handle; ``say`` gets lines about how far it is. Raises :class:`InvalidRequest` for an
+    unknown broker, :class:`StartFailed` when it does not serve in time.
     """
     import ray
 
@@ -78,17 +83,21 @@ def start_broker(status: Callable[[], dict[str, Any]], controller: Any, broker: 
     except (ray.exceptions.RayError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise StartFailed(f"Broker {broker} could not start: {lines[-1]}") from None
-    _wait_for(status, broker, deadline, timeout_s)
+    _wait_for(status, broker, deadline, timeout_s, Progress(say))
 
 
-def _wait_for(status: Callable[[], dict[str, Any]], broker: int, deadline: float, timeout_s: float) -> None:
+def _wait_for(
+    status: Callable[[], dict[str, Any]], broker: int, deadline: float, timeout_s: float, progress: Progress
+) -> None:
     in_sync_until = min(deadline, time.monotonic() + CATCH_UP_S)
     while True:
         found = status()
         online = _row(found, broker)["online"]
         partitions = [row for rows in found["topics"].values() for row in rows if broker in row["replicas"]]
-        if online and all(broker in partition["isr"] for partition in partitions):
+        in_sync = sum(broker in partition["isr"] for partition in partitions)
+        if online and in_sync == len(partitions):
             return
+        progress.at(in_sync, len(partitions), "replicas in sync")
         if online and time.monotonic() >= in_sync_until:
             return
         if time.monotonic() >= deadline:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
+from raylog.client.progress import Progress, Say
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker
 from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller
+from raylog.launch.ending.stopping import stop_actors
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
 from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.launch.placement import (
@@ -33,7 +35,6 @@ from raylog.launch.ray_note import leave_note
 from raylog.launch.readiness import Readiness
 from raylog.launch.replica_reports import replica_reports
 from raylog.launch.running_config import ignored_settings, what_was_ignored
-from raylog.launch.stopping import stop_actors
 from raylog.launch.survey import adopt, join_nodes
 from raylog.launch.voters import found_embedded, found_on_nodes, keep_voters, kept_voters
 
@@ -92,35 +93,39 @@ class Cluster:
         secret: bytes = info["secret"]
         return secret.hex()
 
-    def stop(self, timeout_s: float = 60.0) -> None:
+    def stop(self, timeout_s: float = 60.0, *, progress: Say | None = None) -> None:
         """Stop every actor of the cluster: the controller first, so that it fences no stopping process.
 
-        Data stays on disk; :func:`start` on the same directory brings everything back. Idempotent.
+        Data stays on disk; :func:`start` on the same directory brings everything back. ``progress`` is called about
+        once a second with a line such as "40 of 150 processes ended", when it takes longer than that. Idempotent.
         """
         if self._stopped:
             return
         try:
-            stop_actors(timeout_s)
+            stop_actors(timeout_s, progress)
         finally:
             if self._owns_ray:
                 _shut_ray_down()
         self._stopped = True
 
-    def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 60.0) -> StoppedBroker:
+    def stop_broker(
+        self, broker: int, *, force: bool = False, timeout_s: float = 60.0, progress: Say | None = None
+    ) -> StoppedBroker:
         """Stop one broker: its leaders move to other in-sync replicas first, then its processes end for good.
 
-        Nothing restarts it before :meth:`start_broker` or :func:`start`. Raises :class:`StopRefused`, which names the
-        partitions that could not do without it (``force`` stops it all the same), :class:`InvalidRequest` for an
-        unknown broker.
+        Nothing restarts it before :meth:`start_broker` or :func:`start`. ``progress`` as in :meth:`stop`. Raises
+        :class:`StopRefused`, which names the partitions that could not do without it (``force`` stops it all the
+        same), :class:`InvalidRequest` for an unknown broker.
         """
-        return stop_broker(self.status(), broker, force=force, timeout_s=timeout_s)
+        return stop_broker(self.status(), broker, force=force, timeout_s=timeout_s, say=progress)
 
-    def start_broker(self, broker: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def start_broker(self, broker: int, timeout_s: float = DEFAULT_TIMEOUT_S, *, progress: Say | None = None) -> None:
         """Bring a stopped broker back, and wait until it serves and its replicas are in sync (at most 15 seconds more).
 
-        Raises :class:`InvalidRequest` for an unknown broker, :class:`StartFailed` when it does not serve in time.
+        ``progress`` as in :meth:`stop`. Raises :class:`InvalidRequest` for an unknown broker, :class:`StartFailed` when
+        it does not serve in time.
         """
-        start_broker(self.status, controller(), broker, timeout_s=timeout_s)
+        start_broker(self.status, controller(), broker, timeout_s=timeout_s, say=progress)
 
     def __enter__(self) -> Self:
         """Return the cluster itself."""
@@ -142,6 +147,7 @@ def start(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     join: bool = False,
     allow_plaintext: bool | None = None,
+    progress: Say | None = None,
 ) -> Cluster:
     """Start a cluster, or bring one back from its data directory, and wait until it serves.
 
@@ -158,6 +164,8 @@ def start(
 
     On a cluster of nodes brokers listen on the nodes' addresses, which needs TLS (Ray's variables), or
     ``allow_plaintext=True`` where the network is trusted; the default is ``RAYLOG_ALLOW_PLAINTEXT``, else no.
+
+    ``progress`` is called about once a second while that takes, with a line such as "120 of 300 replicas ready".
 
     Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
     another cluster uses the directory, :class:`StartFailed` when it does not serve within ``timeout_s`` seconds.
@@ -180,10 +188,7 @@ def start(
         is_known = _join(root, placements, join, deadline, ran_before)
         placements = broker_placements(root, brokers)  # with those that --join waited for: they have the secrets
         _wait_until_made(_make_actors(root, placements, settings, is_known, allow_plaintext), deadline)
-        _resume_stopped(deadline)
-        _wait_until_serving(placements, deadline, timeout_s)
-        leave_note(root)
-        keep_voters(root, cluster_status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
+        _serve(root, placements, deadline, timeout_s, Progress(progress))
     except BaseException:  # any error: a failed start leaves nothing running that it began
         if not ran_before:
             stop_actors(STOP_TIMEOUT_S)
@@ -192,6 +197,16 @@ def start(
         raise
     ignored = _ignored(settings, deadline) if ran_before else {}
     return Cluster(owns_ray=owns_ray, ignored_config=ignored)
+
+
+def _serve(
+    root: Path, placements: list[BrokerPlacement], deadline: float, timeout_s: float, progress: Progress
+) -> None:
+    """Wait until the cluster serves, and write down where it can be found."""
+    _resume_stopped(deadline)
+    _wait_until_serving(placements, deadline, timeout_s, progress)
+    leave_note(root)
+    keep_voters(root, cluster_status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
 
 
 def _resume_stopped(deadline: float) -> None:
@@ -352,7 +367,9 @@ def _ensure_ray(address: str | None) -> bool:
     return True
 
 
-def _wait_until_serving(placements: list[BrokerPlacement], deadline: float, timeout_s: float) -> None:
+def _wait_until_serving(
+    placements: list[BrokerPlacement], deadline: float, timeout_s: float, progress: Progress
+) -> None:
     embedded = placements[0].broker is not None
     waiting = Readiness(
         {
@@ -364,7 +381,9 @@ def _wait_until_serving(placements: list[BrokerPlacement], deadline: float, time
 
     def serving() -> bool:
         status = cluster_status(max(0.1, deadline - time.monotonic()))
-        return waiting.look(status, time.monotonic(), nodes_that_offer)
+        serves = waiting.look(status, time.monotonic(), nodes_that_offer)
+        progress.line(waiting.so_far)
+        return serves
 
     try:
         _wait_for(serving, deadline, "")

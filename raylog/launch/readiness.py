@@ -19,12 +19,15 @@ class Readiness:
         self._led_since_s: float | None = None
         self.problem = "no status yet"
         """What was missing at the last check."""
+        self.so_far = ""
+        """How far the start was at the last check, in one line; "" before the first."""
         self.hopeless: list[str] = []
         """Partitions that no present replica can lead, if the last check accepted the cluster without them."""
 
     def look(self, status: Mapping[str, Any], now_s: float, nodes_here: Callable[[], set[int | str]]) -> bool:
         """Return whether the cluster serves, by its status; ``nodes_here`` returns the nodes that Ray lists now."""
         missing = self._missing(status, nodes_here)
+        self.so_far = self._how_far(status, len(missing))
         leaderless = _leaderless(status)
         names = ", ".join(leaderless) or "none"
         self.problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {names}"
@@ -48,6 +51,13 @@ class Readiness:
             for partition in partitions
         )
         return not (self._embedded and absent and patient)
+
+    def _how_far(self, status: Mapping[str, Any], missing: int) -> str:
+        if missing:
+            return f"{max(0, len(self._wanted) - missing):,} of {len(self._wanted):,} brokers online"
+        awake = [row for rows in status["topics"].values() for row in rows if not row.get("asleep")]
+        wanted = sum(len(row["replicas"]) for row in awake)
+        return f"{sum(len(set(row['online']) & set(row['replicas'])) for row in awake):,} of {wanted:,} replicas ready"
 
     def _missing(self, status: Mapping[str, Any], nodes_here: Callable[[], set[int | str]]) -> list[str]:
         key = "broker" if self._embedded else "node_id"

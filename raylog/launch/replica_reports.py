@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from raylog.launch.stopping import actor_names
+from raylog.launch.ending.stopping import actor_names
 
 logger = logging.getLogger(__name__)
 

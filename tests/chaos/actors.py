@@ -35,6 +35,9 @@ COORDINATORS: Final = ("group-coordinator-", "transaction-coordinator-")
 class RayActors:
     """Faults of single processes of a cluster in Ray, on any node."""
 
+    can_lose_nodes = False
+    """Whether :meth:`lose_node_for` can be done here."""
+
     def __init__(self, setup: Setup) -> None:
         """Nothing is started yet."""
         self._setup = setup
@@ -244,6 +247,16 @@ class RayActors:
     def send_signal(self, pid: int, number: signal.Signals) -> None:
         """Signal a process of a Ray worker; no other process is ever signalled."""
         self._signal(pid, number)
+
+    def pause_for(self, pid: int, hold_s: float) -> None:
+        """SIGSTOP a process of a Ray worker, and continue it after so long, or earlier by :meth:`release`."""
+        paused = self.pause((f"process {pid}", pid), hold_s)
+        time.sleep(hold_s)
+        paused.heal()
+
+    def lose_node_for(self, broker: int, away_s: float) -> None:
+        """Lose the node of a broker, and bring it back after so long. Raises NoTarget where all are on one node."""
+        raise NoTarget(f"broker {broker} shares its node with all others")
 
     def pause_leader(self, rng: random.Random) -> Injected:
         """SIGSTOP a leader for 1 to 5 s: it wakes as a zombie if another was elected meanwhile."""

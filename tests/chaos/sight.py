@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.actors.naming import CONTROLLER, NAMESPACE, SPARE_PREFIX
+from raylog.actors.naming import CONTROLLER, NAMESPACE, SPARE_PREFIX, broker_name, node_broker_name
 from raylog.actors.processes.spare_roles import actors_by_role
 from tests.chaos.arena import incomplete
 
@@ -56,6 +56,17 @@ def pid_of(name: str) -> int | None:
         return None if status is None else int(status["pid"])
     pid = call(name, "pid")
     return None if pid is None else int(pid)
+
+
+def pid_of_broker(broker: int) -> int | None:
+    """Process id of a broker, None when it does not answer. One of several nodes is named after its node."""
+    names = [broker_name(broker)]
+    view = status()
+    names += (
+        [] if view is None else [node_broker_name(row["node_id"]) for row in view["brokers"] if row["broker"] == broker]
+    )
+    found = actor_names("broker-")
+    return next((pid_of(name) for name in names if name in found), None)
 
 
 def is_actor_process(pid: int) -> bool:

@@ -63,6 +63,12 @@ def test_clients_see_nothing_wrong_while_a_leaders_node_is_lost(tmp_path: Path) 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(TIMEOUT_S + 40)
+def test_histories_are_sound_while_dozing_and_sleeping_ones_are_struck(tmp_path: Path) -> None:
+    injure("processes", "strike-dozers,strike-sleepers", tmp_path)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(TIMEOUT_S + 40)
 def test_each_record_is_copied_once_while_workers_and_coordinators_die(tmp_path: Path) -> None:
     injure("copies", "kill-worker,kill-transaction-coordinator,kill-group-coordinator,kill-both-ends", tmp_path)
 

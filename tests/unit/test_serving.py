@@ -55,3 +55,14 @@ def test_the_start_waits_for_in_sync_replicas_within_a_limit() -> None:
     seen = status({"n1"}, leader=1, replicas=[1, 2], online=[1], isr=[1, 2])
     assert not waiting.look(seen, 0.0, nodes())
     assert waiting.look(seen, 0.1 + FOLLOWERS_WAIT_S, nodes())
+
+
+def test_a_start_counts_brokers_first_and_then_replicas_with_a_process() -> None:
+    waiting = Readiness({1: "here", 2: "here"}, embedded=True)
+    assert waiting.so_far == ""
+    waiting.look(status({"n1"}), 0.0, nodes())
+    assert waiting.so_far == "1 of 2 brokers online"
+    seen = status({"n1", "n2"}, leader=1, replicas=[1, 2], online=[1], isr=[1, 2])
+    seen["topics"]["quiet"] = [{"leader": 1, "replicas": [1, 2], "online": [1, 2], "isr": [1, 2], "asleep": True}]
+    waiting.look(seen, 0.0, nodes())
+    assert waiting.so_far == "1 of 2 replicas ready"

@@ -12,6 +12,7 @@ import click
 
 from raylog.cli.cluster.status import broker_state
 from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
+from raylog.cli.output import say
 from raylog.launch.plaintext import ENV_ALLOW_PLAINTEXT
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def start(
     _print_addresses(cluster, root, own)
     if foreground:
         ended = _wait_for_signal(own)
-        cluster.stop()
+        cluster.stop(progress=say)
         _shut_down(own, root)
         if ended:
             raise click.ClickException("Ray ended while the cluster was running; the data directory has its log")
@@ -84,7 +85,7 @@ def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None
 
     ray_node.join(address, root)
     running = clusters.connect()
-    running.start_broker(broker, timeout_s)
+    running.start_broker(broker, timeout_s, progress=say)
     behind = [
         f"{topic}-{partition['partition']}"
         for topic, partitions in sorted(running.status()["topics"].items())
@@ -129,6 +130,7 @@ def _bring_up(
             timeout_s=timeout_s,
             join=join,
             allow_plaintext=allow_plaintext,
+            progress=say,
         )
         return running, own
     except BaseException:  # including an interrupt: a Ray node that was started for a cluster must not stay without it
@@ -221,7 +223,7 @@ def stop(
     if keep_ray or (own is not None and own.address != joined):
         own = None
     try:
-        clusters.connect().stop(timeout_s)
+        clusters.connect().stop(timeout_s, progress=say)
     except NoClusterFound:
         if own is None and not nodes:
             raise
@@ -237,7 +239,7 @@ def stop(
 
 
 def _end_other_nodes(timeout_s: float) -> None:
-    from raylog.launch.other_nodes import end_other_nodes
+    from raylog.launch.ending.other_nodes import end_other_nodes
 
     found = end_other_nodes(timeout_s)
     click.echo(f"Ray has ended on {', '.join(found.ended) or 'no other machine'}.")
@@ -253,7 +255,7 @@ def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address
     from raylog.launch import cluster as clusters
 
     ray_node.join(address, root)
-    stopped = clusters.connect().stop_broker(broker, force=force, timeout_s=timeout_s)
+    stopped = clusters.connect().stop_broker(broker, force=force, timeout_s=timeout_s, progress=say)
     leaders = "1 leader" if stopped.leaders_moved == 1 else f"{stopped.leaders_moved} leaders"
     click.echo(f"Broker {broker} has stopped ({leaders} moved); `raylog start --broker {broker}` brings it back.")
     if stopped.leaderless:

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import raylog
-from raylog.actors.naming import broker_name
 from raylog.core.errors import RaylogError
 from tests.chaos import sight
-from tests.chaos.arena import Injected
-from tests.chaos.injuries.sleepers import WITHIN_S, read_all
+from tests.chaos.arena import Injected, NoTarget
+from tests.chaos.injuries.sleepers import AWAY_S, LOSE, PAUSE_S, WITHIN_S, read_all
 
 if TYPE_CHECKING:
     from tests.chaos.actors import RayActors
@@ -28,15 +27,15 @@ RECORDS: Final = 20
 CONFIG: Final = {"replica.doze.after.ms": 200, "replica.sleep.after.ms": -1}
 STRIKE_S: Final = (0.0, 0.1)
 """When it is done: before or after the first record arrives."""
-PAUSE_S: Final = (0.5, 5.0)
-"""How long a process stays stopped: shorter or longer than a session."""
 INJURIES: Final = ("kill a replica", "stop a replica", "continue a replica", "kill a broker", "stop a broker")
 
 
 def strike_dozers(arena: "RayActors", rng: random.Random) -> Injected:
     """Let a side topic doze, injure a replica or its broker each time as records come in, and read everything."""
     name = f"dozer-{rng.getrandbits(32):08x}"
-    injuries = [rng.choice(INJURIES) for _ in range(ROUNDS)]
+    injuries = [rng.choice((*INJURIES, LOSE) if arena.can_lose_nodes else INJURIES) for _ in range(ROUNDS)]
+    if arena.can_lose_nodes:
+        injuries[0] = LOSE  # what no other arena can do
     seed = rng.getrandbits(64)
     done = threading.Event()
 
@@ -58,7 +57,7 @@ def _live(arena: "RayActors", name: str, injuries: list[str], rng: random.Random
         arena.create_side_topic(admin, name, PARTITIONS, CONFIG)
         for number, injury in enumerate(injuries):
             _wait(lambda: bool(dozing(name)), f"a replica of {name} dozes")
-            times = rng.uniform(*STRIKE_S), rng.uniform(*PAUSE_S)
+            times = rng.uniform(*STRIKE_S), rng.uniform(*(AWAY_S if injury == LOSE else PAUSE_S))
             injurer = threading.Thread(target=_injure, args=(arena, name, injury, *times), daemon=True)
             injurer.start()
             sent = [
@@ -74,25 +73,27 @@ def _live(arena: "RayActors", name: str, injuries: list[str], rng: random.Random
         admin.delete_topic(name, timeout_s=WITHIN_S)
 
 
-def _injure(arena: "RayActors", name: str, injury: str, after_s: float, pause_s: float) -> None:
-    """Do it to a process that dozes, or to its broker; nothing if there is none at that moment."""
+def _injure(arena: "RayActors", name: str, injury: str, after_s: float, hold_s: float) -> None:
+    """Do it to a process that dozes, to its broker or its node; nothing if there is none at that moment."""
     found = dozing(name)
     if not found:
         return
     replica = found[0]
-    pid = sight.pid_of(broker_name(replica["broker"])) if injury.endswith("broker") else int(replica["pid"])
+    pid = sight.pid_of_broker(replica["broker"]) if injury.endswith("broker") else int(replica["pid"])
     time.sleep(after_s)
-    if pid is None or not sight.is_actor_process(pid):
-        return
-    if injury.startswith("kill"):
-        arena.send_signal(pid, signal.SIGKILL)
-    elif injury.startswith("continue"):
-        arena.send_signal(pid, signal.SIGCONT)
-    else:
-        arena.send_signal(pid, signal.SIGSTOP)
-        time.sleep(pause_s)
-        if sight.is_actor_process(pid):
+    try:
+        if injury == LOSE:
+            arena.lose_node_for(replica["broker"], hold_s)
+        elif pid is None or not sight.is_actor_process(pid):
+            return
+        elif injury.startswith("kill"):
+            arena.send_signal(pid, signal.SIGKILL)
+        elif injury.startswith("continue"):
             arena.send_signal(pid, signal.SIGCONT)
+        else:
+            arena.pause_for(pid, hold_s)
+    except NoTarget:
+        pass  # another fault was faster
 
 
 def dozing(topic: str) -> list[dict[str, Any]]:

@@ -8,7 +8,11 @@ on the same disk. May touch: Ray, its own folder, raylets that it started itself
 import os
 import random
 import signal
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +20,12 @@ import raylog
 from raylog.actors.naming import CONTROLLER
 from tests.chaos import sight
 from tests.chaos.actors import RayActors
-from tests.chaos.arena import OBJECT_STORE_BYTES, Injected, NoTarget, Setup, incomplete
+from tests.chaos.arena import OBJECT_STORE_BYTES, Injected, NoTarget, Setup, Strike, incomplete
 from tests.chaos.injuries.processes import copy_ray_logs
 
 AWAY_S: Final = (0.5, 8.0)
+SIDE_FAULTS: Final = ("strike-sleepers", "strike-dozers")
+BACK_WITHIN_S: Final = 60.0
 NODE_FAULTS: Final = (
     "kill-leader-node",
     "kill-node",
@@ -30,6 +36,7 @@ NODE_FAULTS: Final = (
     "kill-controller-node",
     "kill-leader",
     "kill-controller",
+    *SIDE_FAULTS,
 )
 FOLDER: Final = "broker"
 KILLED_WITHIN_S: Final = 10.0
@@ -38,12 +45,18 @@ KILLED_WITHIN_S: Final = 10.0
 class RayNodes(RayActors):
     """One Ray node for each broker."""
 
+    can_lose_nodes = True
+
     def __init__(self, setup: Setup) -> None:
         """Nothing is started yet."""
         super().__init__(setup)
         self._ray: Any = None
         self._nodes: dict[str, Any] = {}
         self._paused_raylets: set[int] = set()
+        self._lost: list[tuple[float, str, threading.Event]] = []
+        """When a node that a side topic lost comes back, its name, and what waits for it."""
+        self._changing = threading.Lock()
+        """Held while nodes are added or removed: side topics lose nodes on threads of their own."""
         own = {
             "kill-node": self._kill_any,
             "kill-leader-node": self._kill_leaders,
@@ -55,6 +68,7 @@ class RayNodes(RayActors):
         }
         known = {**self.faults, **own}
         self.faults = {kind: known[kind] for kind in NODE_FAULTS}
+        self.faults |= {kind: self._bringing_back(known[kind]) for kind in SIDE_FAULTS}
 
     # The cluster
 
@@ -160,12 +174,41 @@ class RayNodes(RayActors):
 
     def collect(self, name: str) -> None:
         """End what a killed raylet left."""
-        with suppress(AssertionError):  # a process of the node needs a moment longer
+        with self._changing, suppress(AssertionError):  # a process of the node needs a moment longer
             self._ray.remove_node(self._nodes[name], allow_graceful=False)
 
     def bring_back(self, name: str) -> None:
         """Start a new raylet on the same disk."""
-        self._add(name)
+        with self._changing:
+            self._add(name)
+
+    def lose_node_for(self, broker: int, away_s: float) -> None:
+        """Lose the node of a broker, on any thread; it is brought back on the main one, where Ray can start a node."""
+        name = self.name_of(broker)
+        self.kill_raylet(name)
+        self.collect(name)
+        is_back = threading.Event()
+        self._lost.append((time.monotonic() + away_s, name, is_back))
+        is_back.wait(away_s + BACK_WITHIN_S)
+
+    def _bringing_back(self, strike: Strike) -> Strike:
+        """The fault of a side topic, which is over no earlier than its lost nodes are back."""
+
+        def struck(rng: random.Random) -> Injected:
+            found = strike(rng)
+            found.back = partial(self._is_over, found.back)
+            return found
+
+        return struck
+
+    def _is_over(self, back: Callable[[], bool]) -> bool:
+        """Whether a side topic is done; called repeatedly on the main thread, and brings nodes back that are due."""
+        for lost in [lost for lost in self._lost if time.monotonic() >= lost[0]]:
+            self._lost.remove(lost)
+            _, name, is_back = lost
+            self.bring_back(name)
+            is_back.set()
+        return not self._lost and back()
 
     def _lose(self, names: list[str], rng: random.Random) -> Injected:
         for name in names:

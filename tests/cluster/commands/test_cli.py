@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,12 @@ class Shell:
 
     def run(self, *words: str, stdin: str = "", expect: int = 0, env: dict[str, str] | None = None) -> str:
         """Run one command to its end; returns what it printed."""
+        return self.outcome(*words, stdin=stdin, expect=expect, env=env)[0 if expect == 0 else 1]
+
+    def outcome(
+        self, *words: str, stdin: str = "", expect: int = 0, env: dict[str, str] | None = None
+    ) -> tuple[str, str]:
+        """Run one command to its end; returns its standard output and standard error."""
         done = subprocess.run(
             [*PROGRAM, *words],
             cwd=self.folder,
@@ -47,7 +54,7 @@ class Shell:
         )
         assert done.returncode == expect, f"raylog {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
-        return done.stdout if expect == 0 else done.stderr
+        return done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -57,6 +64,12 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     yield shell
     if (tmp_path / "raylog-data" / "ray.json").exists():
         shell.run("stop")
+
+
+def counted(shown: str, total: int, what: str) -> list[int]:
+    """The counts in the lines "N of TOTAL WHAT"; all other lines are Ray's, or are about the command's steps."""
+    found = [re.fullmatch(rf"([\d,]+) of {total:,} {what}", line) for line in shown.splitlines()]
+    return [int(match[1].replace(",", "")) for match in found if match]
 
 
 def processes_of(session: int) -> list[int]:
@@ -71,6 +84,25 @@ def processes_of(session: int) -> list[int]:
             if int(fields[3]) == session and fields[0] not in "ZX":
                 found.append(int(entry.name))
     return found
+
+
+def test_commands_that_take_long_show_how_far_they_are(shell: Shell) -> None:
+    shell.run("start", "--address", "local", "--brokers", "1")
+    awake = ("--partitions", "40", "--config", "replica.sleep.after.ms=-1")
+    printed, shown = shell.outcome("topic", "create", "many", *awake)
+    assert "Topic many created: 40 partitions, replication factor 1.\n" in printed  # beside Ray's own warnings
+    led = counted(shown, 40, "partitions have a leader")
+    assert led
+    assert led == sorted(set(led))
+    printed, shown = shell.outcome("stop")
+    assert "Raylog has stopped" in printed
+    ended = counted(shown, 42, "processes ended")  # with the controller and the broker
+    assert ended == sorted(set(ended))
+    printed, shown = shell.outcome("start", "--address", "local")
+    assert "Raylog runs" in printed
+    ready = counted(shown, 40, "replicas ready")
+    assert ready
+    assert ready == sorted(set(ready))
 
 
 def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:

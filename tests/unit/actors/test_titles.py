@@ -1,9 +1,9 @@
-"""Title of a replica's process in ps, top and Ray."""
+"""Titles of the processes of replicas and brokers in ps, top and Ray."""
 
 import subprocess
 import sys
 
-from raylog.actors.titles import SHORT_CHARACTERS, replica_titles
+from raylog.actors.titles import SHORT_CHARACTERS, broker_title, replica_titles
 
 SHOWN = """
 import os, ray
@@ -36,3 +36,7 @@ def test_a_long_topic_leaves_room_for_partition_and_broker() -> None:
     assert title == "ray::Replica a-very-long-topic-name-12 broker 3"
     assert short == "a-very-lon-12@3"
     assert len(short) == SHORT_CHARACTERS
+
+
+def test_a_broker_counts_the_replicas_that_have_no_running_process() -> None:
+    assert broker_title("broker-2", 3, 40, 957) == "ray::Broker broker-2 (3 replicas awake, 40 dozing, 957 asleep)"

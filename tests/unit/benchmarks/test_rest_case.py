@@ -14,8 +14,8 @@ from benchmarks.rest.deadline import Deadline
 from benchmarks.rest.peer import Request, Writer, expect
 
 PLAN = Plan(partitions=5, replication=1, deadline_s=60.0, quiet_s=0.0, window_s=0.01)
-ALL = ["start", "create", "serve", "status", "write 0", "write 1", "write 2", "write 3", "write 4", "stop", "start",
-       "read", "write 0", "end"]  # fmt: skip
+ALL = ["start", "create", "serve", "status", "create", "serve", "write 0", "write 1", "write 2", "write 3", "write 4",
+       "stop", "start", "read", "write 0", "end"]  # fmt: skip
 
 
 class Pretended:
@@ -27,6 +27,7 @@ class Pretended:
     def __init__(self, fails: str = "", kept: bytes = BEFORE) -> None:
         self.log: list[str] = []
         self.values: list[bytes] = []
+        self.sizes: list[int] = []
         self._fails = fails
         self._kept = kept
 
@@ -48,6 +49,7 @@ class Pretended:
         return set()
 
     def create(self, topic: str, partitions: int, replication: int, deadline: Deadline) -> None:
+        self.sizes.append(partitions)
         self._note("create")
 
     def serve(self, topic: str, partitions: int, deadline: Deadline) -> bool:
@@ -108,11 +110,13 @@ def test_every_measure_is_taken_in_order() -> None:
     case = run(server)
     assert server.log == ALL
     assert not case.left_out
+    assert server.sizes == [5, 30]
     assert {
         "create_s",
         "memory_mb",
         "cpu_cores",
         "status_ms",
+        "more_s",
         "first_p99_ms",
         "stop_s",
         "start_s",

@@ -74,7 +74,7 @@ def test_goals_are_reached_or_missed_or_not_measured() -> None:
 
 def test_a_topic_has_a_goal_cold_and_one_with_spares() -> None:
     cold = [{"seconds": seconds, "created_s": 1.0} for seconds in (2.5, 9.0, 2.0)]
-    spared = [{"seconds": seconds, "created_s": 0.5} for seconds in (1.5, 1.25, 0.75)]
+    spared = [{"seconds": seconds, "created_s": 0.1} for seconds in (0.9, 0.25, 0.2)]
     found = {
         verdict.goal: (verdict.found, verdict.reached)
         for verdict in verdicts(
@@ -85,8 +85,8 @@ def test_a_topic_has_a_goal_cold_and_one_with_spares() -> None:
         )
     }
     goal = "topic of 6 partitions, RF 3, created and written to: under"
-    assert found[f"{goal} 3 s cold"] == ("2.50 s", True)
-    assert found[f"{goal} 1 s with spares"] == ("1.25 s", False)
+    assert found[f"{goal} 0.5 s cold"] == ("2.50 s", False)
+    assert found[f"{goal} 0.5 s with spares"] == ("0.25 s", True)
 
 
 def test_a_page_names_what_was_left_out_and_how_to_repeat_it() -> None:

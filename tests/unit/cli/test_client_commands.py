@@ -1,19 +1,25 @@
 """Producing, consuming, measuring and topics, against a cluster in memory that is reached by address and secret."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from raylog.cli.cluster.status import _draw, condition, judged
 from raylog.cli.consume import compile_format
+from raylog.client import progress
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.ids import TopicPartition
+from raylog.protocol.admin import WAKE_PARTITIONS, WakePartitionsReply, WakePartitionsRequest
+from raylog.protocol.broker import MetadataTopic
+from raylog.rpc import Request
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.records import BatchMeta
 from tests.unit.cli.support import Outcome, raylog, refusal
@@ -157,6 +163,51 @@ def test_topics_are_made_listed_altered_described_and_deleted(cluster: ToyCluste
     assert at(cluster, "topic", "delete", "tests").out == "Topic tests deleted.\n"
     assert at(cluster, "topic", "delete", "tests", "--if-exists").code == 0
     refusal(at(cluster, "topic", "delete", "tests"), 1)
+
+
+def test_a_topic_that_takes_long_to_create_shows_how_far_it_is(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe, views = cluster._describe, itertools.count(1)
+
+    def slowly(name: str) -> MetadataTopic:
+        """One leader more in each view."""
+        found, led = describe(name), next(views)
+        rows = [structs.replace(row, leader_port=row.leader_port * (row.partition < led)) for row in found.partitions]
+        return structs.replace(found, partitions=rows)
+
+    monkeypatch.setattr(cluster, "_describe", slowly)
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    made = at(cluster, "topic", "create", "tests", "--partitions", "20")
+    assert made.out == "Topic tests created: 20 partitions, replication factor 2.\n"
+    counts = [int(line.split()[0]) for line in made.err.splitlines()]
+    assert counts == sorted(set(counts))
+    assert made.err.splitlines()[0] == f"{counts[0]} of 20 partitions have a leader"
+
+
+def test_a_topic_that_is_created_soon_shows_nothing_on_the_way(cluster: ToyCluster) -> None:
+    assert at(cluster, "topic", "create", "tests", "--partitions", "20").err == ""
+
+
+def test_a_topic_that_is_born_asleep_says_so(cluster: ToyCluster) -> None:
+    cluster.asleep |= {("tests", 0), ("tests", 1)}
+    made = at(cluster, "topic", "create", "tests", "--partitions", "2")
+    assert made.out == "Topic tests created: 2 partitions, replication factor 2, asleep until used.\n"
+
+
+def test_partitions_that_sleep_are_woken(cluster: ToyCluster) -> None:
+    wanted: list[WakePartitionsRequest] = []
+
+    def wake(request: Request) -> None:
+        wanted.append(WAKE_PARTITIONS.read_request(request.args))
+        request.reply(WakePartitionsReply(len(wanted[-1].partitions or (0, 1))))
+
+    cluster.extra_methods["wake_partitions"] = wake
+    assert at(cluster, "topic", "wake", "flights").out == "Topic flights: 2 partitions slept and wake now.\n"
+    woken = at(cluster, "topic", "wake", "flights", "--partition", "1")
+    assert (woken.code, woken.out) == (0, "Topic flights: 1 partition slept and wake now.\n")
+    assert wanted == [WakePartitionsRequest("flights", None), WakePartitionsRequest("flights", [1])]
 
 
 def test_records_are_deleted_up_to_an_offset(cluster: ToyCluster) -> None:

@@ -1,0 +1,1 @@
+"""Ending a cluster: its actors in order and paced, and Ray on its other machines."""

@@ -58,7 +58,32 @@ class DiskFull(KafkaStorageError):
     """No space, or no quota, is left. Nothing of the append was kept; the log stays readable and writable."""
 
     def __init__(self, action: str, error: OSError) -> None:
-        super().__init__(f"Could not {action}: {error}. Free some space, lower retention, or add a broker.")
+        self.what = f"Could not {action}: {error}."
+        super().__init__(f"{self.what} Free some space, lower retention, or add a broker.")
+
+
+class NoRoomToClean(DiskFull):
+    """A cleaner had no space for what it writes beside the log. The log holds what it held."""
+
+    def __init__(self, cause: DiskFull) -> None:
+        self.what = cause.what
+        # Retention is no help: a topic that is only compacted has none.
+        KafkaStorageError.__init__(
+            self,
+            f"{cause.what} A cleaning needs space for the segments that it writes, before it removes the old ones. "
+            "Free some space on this disk, or move partitions to another broker (raylog topic reassign); the log is "
+            "unchanged, and is cleaned once there is room.",
+        )
+
+
+class TooManyToClean(KafkaStorageError):
+    """A log has more records than one cleaning can number, and they do not end where a segment does."""
+
+    def __init__(self, path: object, records: int) -> None:
+        super().__init__(
+            f"The log up to {path} has more than {records} records, so that nothing of it is cleaned. Create the topic "
+            "again with more partitions, and copy the records; or lower segment.bytes, if this is the first segment."
+        )
 
 
 class DescriptorsExhausted(KafkaStorageError):

@@ -19,6 +19,7 @@ from raylog.actors.settings import CleanerPace
 from raylog.core.errors import RaylogError
 from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningAborted, CleaningOrder, clean, discard_quietly
+from raylog.storage.errors import TooManyToClean
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.partition_log import PartitionLog
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 LOCK: Final = "cleaner.lock"
 NO_LAG_MS: Final = 2**63 - 1
 """Of `max.compaction.lag.ms`: records may wait without a limit."""
+TOO_MANY_PAUSE_MS: Final = 86_400_000
+"""After a cleaning that has read billions of records in vain: the next one does, too, unless retention removes some."""
 LONGEST_PAUSE_S: Final = 1.0
 """A throttled cleaning looks at least so often whether it is to end."""
 
@@ -97,13 +100,13 @@ class Cleaner:
         """Whether a cleaning runs, or has to be looked for: a replica that dozes would begin none.
 
         So a closed segment is looked at once after it was committed; and where records must not wait for longer than
-        `max.compaction.lag.ms`, the replica stays awake until they were cleaned.
+        `max.compaction.lag.ms`, the replica stays awake until they were cleaned. Markers of transactions may wait.
         """
         rules, log = self.log.config.compaction, self.log
         if self._task is not None or rules is None:
             return self._task is not None
         closed_to = log.segments[-1].base_offset
-        has_deadline = rules.max_compaction_lag_ms < NO_LAG_MS and log.cleaned_to < log.log_end_offset
+        has_deadline = rules.max_compaction_lag_ms < NO_LAG_MS and log.has_dirty_records
         return has_deadline or (log.cleaned_to < closed_to and self._looked_to < closed_to)
 
     def figures(self) -> CleanerFigures | None:
@@ -134,6 +137,9 @@ class Cleaner:
         except CleaningAborted as reason:
             self._looked_to = -1
             logger.info("%s is not cleaned now: %s", self.name, reason)
+        except TooManyToClean as error:
+            self._due_ms += TOO_MANY_PAUSE_MS
+            self._failed(error)
         except Exception as error:  # any error: the log is as it was, and the next look tries again
             self._failed(error)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
@@ -18,7 +17,6 @@ NOW_MS: Final = 1_700_000_000_000
 AT_ONCE: Final = CompactionRules(min_cleanable_dirty_ratio=0.0)
 BATCH_RECORDS: Final = 1_000
 VALUE_BYTES: Final = 100
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Cleaned(NamedTuple):
@@ -62,20 +60,25 @@ def cleaned(log: PartitionLog) -> Cleaned:
     """Clean the closed segments of a log, in this thread."""
     order = log.order_cleaning(log.log_end_offset, NOW_MS, AT_ONCE)
     assert order is not None, "there is nothing to clean"
-    before = peak = _resident()
-
-    def pace(_: int) -> None:
-        nonlocal peak
-        peak = max(peak, _resident())
-
+    before = _forget_peak()
     began_s = time.process_time()
-    result = clean(order, pace=pace)
+    result = clean(order)
     seconds = time.process_time() - began_s
-    pace(0)
+    peak = _memory("VmHWM")
     numbers = (result.bytes_read, result.bytes_written, result.records_read, result.records_kept)
     assert log.take_cleaned(result, NOW_MS), "the log was cut meanwhile"
     return Cleaned(seconds, *numbers, peak - before)
 
 
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
+def _forget_peak() -> int:
+    """Let the kernel count the peak from now on; return the memory that the process has."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    """Return a figure of this process's memory, in bytes: VmRSS now, VmHWM the peak."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"/proc/self/status has no {name}")

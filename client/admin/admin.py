@@ -412,6 +412,7 @@ class Admin(SynchronousClient):
     describe_group = blocking(AsyncAdmin.describe_group)
     delete_group = blocking(AsyncAdmin.delete_group)
     delete_offsets = blocking(AsyncAdmin.delete_offsets)
+    alter_group_offsets = blocking(AsyncAdmin.alter_group_offsets)
     group_lag = blocking(AsyncAdmin.group_lag)
     list_transactions = blocking(AsyncAdmin.list_transactions)
     describe_transactions = blocking(AsyncAdmin.describe_transactions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -16,7 +16,9 @@ from raylog.client.admin.descriptions import GroupDescription, GroupListing, Mem
 from raylog.client.admin.lag import PartitionLag, partition_lags
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
+from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import RaylogError, from_code
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.groups import (
@@ -139,6 +141,19 @@ class AsyncGroups:
                     f"The offset of {row.topic}-{row.partition} was not deleted in group {group_id!r} (error "
                     f"{row.error_code}); `raylog group describe {group_id}` shows whether it is pending.",
                 )
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, timeout_s: float = 30.0
+    ) -> None:
+        """Commit these offsets for a group without members: it goes on from there.
+
+        It ends what transactions have pending for these partitions. Raises UnknownMemberId where the group has members.
+        """
+        wanted = {
+            TopicPartition(*place): each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
+            for place, each in offsets.items()
+        }
+        await CommittedOffsets(self.cluster, group_id).commit(wanted, timeout_s=timeout_s)
 
     async def group_lag(
         self, group: str | GroupDescription, *, timeout_s: float = 30.0

@@ -8,6 +8,7 @@ import click
 
 from raylog.cli.options import Commands, Target, cluster_options
 from raylog.cli.output import show_json, show_table
+from raylog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
     from raylog.client.admin.descriptions import GroupDescription
     from raylog.client.admin.lag import PartitionLag
-    from raylog.core.ids import TopicPartition
 
 
 @click.group(cls=Commands)
@@ -101,6 +101,13 @@ def describe(target: Target, name: str, as_json: bool) -> None:
             f"Offset {pending.offset} of {pending.partition} is pending: it takes effect when the transaction of "
             f"producer id {pending.producer_id} (epoch {pending.producer_epoch}) commits."
         )
+    if found.pending_offsets:
+        place = found.pending_offsets[0].partition
+        click.echo(
+            "A producer id that `raylog transaction list` does not show will not commit. Then stop the group's "
+            f"members, and end it with a commit: raylog group set-offset {found.group_id} {place.topic} "
+            f"--partition {place.partition} --offset N"
+        )
 
 
 COLUMNS = ["topic", "partition", "committed", "end", "lag", "lag (s)", "member"]
@@ -139,6 +146,19 @@ def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int,
         wanted = sorted(held & set(partitions) if partitions else held)
         admin.delete_offsets(name, [(topic, number) for number in wanted])
         click.echo(f"Group {name} has no committed offsets for {len(wanted)} partitions of {topic} any more.")
+
+
+@group.command(name="set-offset")
+@click.argument("name")
+@click.argument("topic")
+@click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")
+@click.option("--offset", type=click.IntRange(min=0), required=True, help="Of the record that the group reads next.")
+@cluster_options
+def set_offset(target: Target, name: str, topic: str, partition: int, offset: int) -> None:
+    """Commit an offset for a group without members; what a transaction has pending there is dropped."""
+    with _admin(target.client_arguments()) as admin:
+        admin.alter_group_offsets(name, {TopicPartition(topic, partition): offset})
+        click.echo(f"Group {name} continues with offset {offset} of {topic}-{partition}.")
 
 
 @group.command()

@@ -3,7 +3,7 @@
 A log has no gaps between its batches, cleaned or not: each begins at the offset where the one before ends. A batch that
 keeps some of its records keeps its range of offsets, and lists the offsets of its records. What is left of batches
 without any is a *filler*: a control batch without records over their whole range, which every reader skips. So whatever
-checks that a log is whole goes on as before (docs/adr/0044). Called by `storage/cleaner`, and by the log for the start
+checks that a log is whole goes on as before (docs/adr/0045). Called by `storage/cleaner`, and by the log for the start
 of a filler. Pure.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from raylog.storage.cleaner.rewriting import SegmentWriter, Tombstones
 from raylog.storage.cleaner.rules import groups
 from raylog.storage.cleaner.survivors import RECORDS_MAX, KeyTable, Survivors
 from raylog.storage.descriptors import open_file
-from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
+from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, NoRoomToClean, TooManyToClean, from_os_error
 from raylog.storage.log.files import TEMPORARY, read_at
 from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from raylog.storage.transactions.aborted import AbortedTxn
@@ -49,6 +49,8 @@ class CleaningOrder:
     later one may be lost with the machine's power."""
     aborted: tuple[AbortedTxn, ...]
     """The aborted transactions with records in these segments: the records go, and supersede nothing."""
+    cleaned_to: int
+    """Where the cleaning before this one ended."""
     generation: int
     """Of the log: another one means that it was cut."""
     segment_bytes: int
@@ -67,6 +69,7 @@ class Cleaned:
     """What a cleaning has made. The files of `pairs` lie beside the log until its owner takes or discards them."""
 
     order: CleaningOrder
+    """What was done of the order."""
     pairs: list[tuple[tuple[Segment, ...], Segment]] = field(default_factory=list)
     """Segments of the log, and the one that replaces them."""
     last_batches: dict[int, int] = field(default_factory=dict)
@@ -93,43 +96,63 @@ def clean(
 ) -> Cleaned:
     """Do it. `pace` gets the bytes of each read and write; it may sleep, and raises CleaningAborted to end it.
 
-    Raises CleaningAborted, LogDamaged, DiskFull, StorageIoError, DescriptorsExhausted; no file is left then.
+    It may do a part of the order, up to the end of a segment: the result names what was done. Raises CleaningAborted,
+    TooManyToClean, LogDamaged, NoRoomToClean, StorageIoError, DescriptorsExhausted; no file is
+    left then.
     """
     done = Cleaned(order)
     try:
-        _rewrite(order, done, _survivors(order, done, pace, memory_bytes), pace)
+        found = _survivors(done, pace, memory_bytes)
+        _rewrite(done.order, done, found, pace)
+    except DiskFull as error:
+        done.discard()
+        raise NoRoomToClean(error) from error
     except BaseException:  # any error, or an end of the thread: no file may stay
         done.discard()
         raise
     return done
 
 
-def _survivors(order: CleaningOrder, done: Cleaned, pace: Callable[[int], None], memory_bytes: int) -> Survivors:
+def _survivors(done: Cleaned, pace: Callable[[int], None], memory_bytes: int) -> Survivors:
+    """Find them. An order with too many records is cut, at the end of a segment: the rest is for the next cleaning."""
+    order = done.order
     offsets = order.next_offset - order.segments[0].base_offset
     aborted = _Aborted(order.aborted)
     with KeyTable(order.folder / SPILL, min(offsets, RECORDS_MAX), memory_bytes) as table:
-        for segment in order.segments:
+        for place, segment in enumerate(order.segments):
+            before = done.records_read
+            if not _enter(segment, done, table, aborted, pace):
+                if place == 0 or segment.base_offset <= order.cleaned_to:  # another cleaning would do the same again
+                    raise TooManyToClean(segment.path, RECORDS_MAX)
+                # The keys that were entered of this segment may supersede: it stays as it is.
+                done.order, done.records_read = replace(order, segments=order.segments[:place]), before
+                break
             done.bytes_read += segment.size
-            for data, position, header in _batches(segment, pace):
-                if header.producer_id in order.producers:
-                    done.last_batches[header.producer_id] = header.base_offset
-                if header.is_control:
-                    if header.producer_id in order.producers and states_coordinator(data, position, header):
-                        done.last_markers[header.producer_id] = header.base_offset
-                    continue
-                if done.records_read + header.record_count > RECORDS_MAX:
-                    raise CleaningAborted(f"{segment.path} has more than {RECORDS_MAX} records")
-                if aborted.holds(header):
-                    table.skip(header.record_count)
-                    done.records_read += header.record_count
-                    continue
-                keys = open_batch(data, position, header).column("keys")
-                if keys is None:
-                    table.add_without_keys(header.record_count)
-                else:
-                    table.add(keys)
-                done.records_read += header.record_count
         return table.survivors()
+
+
+def _enter(segment: Segment, done: Cleaned, table: KeyTable, aborted: _Aborted, pace: Callable[[int], None]) -> bool:
+    """Enter the keys of a segment; False where there are too many records."""
+    producers = done.order.producers
+    for data, position, header in _batches(segment, pace):
+        if header.producer_id in producers:
+            done.last_batches[header.producer_id] = header.base_offset
+        if header.is_control:
+            if header.producer_id in producers and states_coordinator(data, position, header):
+                done.last_markers[header.producer_id] = header.base_offset
+            continue
+        if done.records_read + header.record_count > RECORDS_MAX:
+            return False
+        done.records_read += header.record_count
+        if aborted.holds(header):
+            table.skip(header.record_count)
+            continue
+        keys = open_batch(data, position, header).column("keys")
+        if keys is None:
+            table.add_without_keys(header.record_count)
+        else:
+            table.add(keys)
+    return True
 
 
 class _Aborted:

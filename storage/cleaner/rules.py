@@ -58,12 +58,12 @@ def cleanable(
 ) -> Cleanable:
     """Return which segments may be cleaned now: all committed, and none younger than the minimum lag.
 
-    ``upper``: the high watermark, or the end of what is on disk if that is less (exclusive). ``dirty_since_ms``: the
-    time of the first record at or behind ``cleaned_to``.
+    ``upper`` (exclusive): the last stable offset below the high watermark, or below the end of what is on disk if that
+    is less. ``dirty_since_ms``: the time of the first record at or behind ``cleaned_to`` that has one; 0 = none has.
     """
     count = dirty = clean = 0
     for segment in sealed:
-        is_dirty = segment.base_offset >= cleaned_to
+        is_dirty = segment.next_offset > cleaned_to
         is_young = segment.max_timestamp > now_ms - rules.min_compaction_lag_ms
         if segment.next_offset > upper or (is_dirty and is_young and rules.min_compaction_lag_ms > 0):
             break

@@ -1,9 +1,10 @@
-"""Which records are the last of their keys, in a log of any size and with bounded memory.
+"""Which records are the last of their keys, in little memory: a bit for each record, and what is named here.
 
 Records are numbered in the order of the log. Each key is entered with its number: 16 bytes, of which 12 are hashes of
-the key, into one of many parts by its hash. Parts that do not fit into memory go to a file. In the end each part alone
-becomes a dictionary, whose values are the last numbers. Two keys are taken for one only if 96 bits of two hashes are
-equal, of which one is keyed per process: for ten million keys the chance is below 10**-14.
+the key, into one of many parts by its hash; a key of any size takes as much as a short one. Parts that do not fit into
+memory go to a file. In the end each part alone becomes a dictionary, whose values are the last numbers. Two keys are
+taken for one only if 96 bits of two hashes are equal, of which one is keyed per process: for ten million keys the
+chance is below 10**-14.
 
 Used by `cleaning`, in its thread. May touch: one temporary file.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
@@ -62,8 +64,10 @@ class KeyTable:
         self._count = 0
         self._path = spill
         self._fd = -1
-        self._spilled: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
-        """Position and length of each piece of each part in the file."""
+        self._places = [array("Q") for _ in range(parts)]
+        """Where each piece of each part begins in the file."""
+        self._lengths = [array("I") for _ in range(parts)]
+        """The bytes of these pieces."""
         self._end = 0
         self._memory_bytes = memory_bytes
         self._spill_at = self._room()
@@ -130,7 +134,8 @@ class KeyTable:
             for part, entries in enumerate(self._parts):
                 if entries:
                     write_at(self._fd, entries, self._end)
-                    self._spilled[part].append((self._end, len(entries)))
+                    self._places[part].append(self._end)
+                    self._lengths[part].append(len(entries))
                     self._end += len(entries)
                     self._parts[part] = bytearray()
         except OSError as error:
@@ -138,7 +143,8 @@ class KeyTable:
         self._spill_at = self._room()
 
     def _whole(self, part: int) -> bytes:
-        return b"".join((*self._read(self._spilled[part]), self._parts[part]))
+        pieces = zip(self._places[part], self._lengths[part], strict=True)
+        return b"".join((*self._read(pieces), self._parts[part]))
 
     def _read(self, pieces: Iterable[tuple[int, int]]) -> Iterable[bytes]:
         for position, length in pieces:

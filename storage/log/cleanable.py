@@ -11,9 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from raylog.core.errors import RaylogError
+from raylog.storage.cleaner.ages import UNDATED_MS, Ages, has_dated
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder
 from raylog.storage.cleaner.rules import Cleanable, CompactionRules, Stretch, cleanable, is_due, is_overdue
 from raylog.storage.cleaner.swap import swap_in
+from raylog.storage.errors import DiskFull, NoRoomToClean
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.retention import DeletedFiles
 from raylog.storage.log.segment import Segment
@@ -28,6 +30,7 @@ class CleanableLog(TransactionalLog):
     """Where the last cleaning ended. Only the choice of the time for the next one depends on it."""
     dirty_ratio: float = 0.0
     """How much of what may be cleaned is dirty, 0 to 1: at the last order, or nothing after a cleaning."""
+    _ages: Ages
     _checkpoints: Checkpoints
     _deleted: DeletedFiles
     _generation: int
@@ -53,11 +56,11 @@ class CleanableLog(TransactionalLog):
     def order_cleaning(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> CleaningOrder | None:
         """What is to be cleaned now; None while it is not worth it. Raises LogDamaged, StorageIoError, DiskFull.
 
-        A segment that still takes appends is sealed when its first record has waited for the maximum lag.
+        A segment that still takes appends is sealed when its first record with a time has waited for the maximum lag.
         """
         self._require_open()
         active = self.segments[-1]
-        if active.size and is_overdue(self._first_timestamp(active), now_ms, rules):
+        if is_overdue(self._ages.first_ms(active), now_ms, rules):
             self._roll()
         found = self.cleanable(high_watermark, now_ms, rules)
         self.dirty_ratio = found.dirty_ratio
@@ -69,6 +72,7 @@ class CleanableLog(TransactionalLog):
             segments=tuple(self.segments[: found.segments]),
             producers=frozenset(self.producers.producers),
             aborted=tuple(self.aborted_between(first.base_offset, behind.base_offset)),
+            cleaned_to=self.cleaned_to,
             generation=self._generation,
             segment_bytes=self.config.segment_bytes,
             index_interval=self.config.index_interval_bytes,
@@ -79,7 +83,7 @@ class CleanableLog(TransactionalLog):
     def take_cleaned(self, cleaned: Cleaned, now_ms: int) -> bool:
         """Put cleaned segments in the place of the old ones; False, and nothing done, if the log was cut meanwhile.
 
-        Raises StorageIoError, DiskFull; the log is then closed, and its recovery finishes what was decided.
+        Raises StorageIoError, NoRoomToClean; the log is then closed, and its recovery finishes what was decided.
         """
         self._require_open()
         order = cleaned.order
@@ -98,8 +102,10 @@ class CleanableLog(TransactionalLog):
     def _replace(self, old: tuple[Segment, ...], new: Segment, due_ms: int) -> None:
         try:
             swap_in(new, old, self._deleted, due_ms)
-        except RaylogError:
+        except RaylogError as error:
             self._closed_because = "the swap of a cleaned segment failed halfway"
+            if isinstance(error, DiskFull):
+                raise NoRoomToClean(error) from error
             raise
         at = self.segments.index(old[0])
         for segment in old:
@@ -107,17 +113,19 @@ class CleanableLog(TransactionalLog):
         self.segments[at : at + len(old)] = [new]
         self._recent.touch(new)
 
-    def _dirty_since_ms(self) -> int:
-        """The time of the first dirty record in a sealed segment; 0 = there is none."""
-        for segment in self.segments[:-1]:
-            if segment.base_offset >= self.cleaned_to and segment.size:
-                return self._first_timestamp(segment)
-        return 0
+    @property
+    def has_dirty_records(self) -> bool:
+        """Whether records that have a time wait for a cleaning, in sealed segments or in the active one."""
+        return has_dated(self.segments, self.cleaned_to)
 
-    def _first_timestamp(self, segment: Segment) -> int:
-        _, header = next(segment.walk(0))
-        self._recent.release_others([segment])
-        return header.max_timestamp
+    def _dirty_since_ms(self) -> int:
+        """The time of the first dirty record in a sealed segment that has one; UNDATED_MS = there is none."""
+        sealed = self.segments[:-1]
+        dirty = (self._ages.first_ms(segment) for segment in sealed if segment.next_offset > self.cleaned_to)
+        first_ms = next((moment for moment in dirty if moment > UNDATED_MS), UNDATED_MS)
+        self._ages.keep_only(self.segments)
+        self._recent.release_others(sealed)
+        return first_ms
 
 
 def _stretch(segment: Segment) -> Stretch:

@@ -21,6 +21,7 @@ from raylog.storage.batch.cleaned import filler
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
 from raylog.storage.batch.marker import TxnMarker, markers_in
+from raylog.storage.cleaner.ages import Ages
 from raylog.storage.descriptors import keep_reserve
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, from_os_error, out_of_range
 from raylog.storage.log.checkpoints import Checkpoints, CleanMark
@@ -63,7 +64,7 @@ class PartitionLog(CleanableLog):
         self._checkpoints = checkpoints
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
         self._now_ms = now_ms
-        self._recent = RecentSegments()
+        self._recent, self._ages = RecentSegments(), Ages()
         # Guards the state that `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
         self._lock = threading.Lock()
         self._unsynced: list[Segment] = []  # sealed before they were synced
@@ -121,7 +122,7 @@ class PartitionLog(CleanableLog):
         batches = inspect(payload)
         check_produced(batches, config, now_ms)
         if config.compaction is not None:
-            check_keys(payload, batches)
+            check_keys(payload, batches, self.folder.name)
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
@@ -395,6 +396,7 @@ class PartitionLog(CleanableLog):
             if segment in self.segments:
                 segment.sync()
         self._unsynced = []
+        self._ages.clear()
         sync_folder(self.folder)
         self._folder_dirty = False
         self.log_end_offset = self.synced_end_offset = end

@@ -146,12 +146,15 @@ def rewrite(
     return changed, batches
 
 
-def check_keys(payload: Buffer, batches: list[PlacedHeader]) -> None:
+def check_keys(payload: Buffer, batches: list[PlacedHeader], partition: str) -> None:
     """Rule of compacted topics: each record has a key. The only one that opens batches. Raises InvalidRecord."""
     for position, header in batches:
         keys = open_batch(payload, position, header).column("keys")
         if keys is None or None in keys:
-            raise refused("the topic is compacted, so each record needs a key, and one has none")
+            raise refused(
+                f"{partition} is compacted, so each record needs a key, and one has none. Nothing of the batch is "
+                "stored; give each record a key, or set cleanup.policy=delete for the topic"
+            )
 
 
 def check_offsets(batches: list[PlacedHeader], expected: int) -> None:

@@ -143,11 +143,7 @@ class Run:
                 config={"segment.bytes": SEGMENT_BYTES, "max.message.bytes": MAX_MESSAGE_BYTES},
                 timeout_s=START_S,
             )
-            if options.table:
-                admin.create_topic(
-                    TABLE, partitions=1, replication_factor=min(3, options.brokers), config=CONFIG, timeout_s=START_S
-                )
-        table = Table(options.seed, self._arena.clients) if options.table else None
+            table = self._table(admin)
         workload = Workload(
             self._history,
             seed=options.seed,
@@ -174,6 +170,16 @@ class Run:
         self._phase = "stopping"
         self._arena.stop()
         return self._judge(workload, ends, wrong, drained=drained)
+
+    def _table(self, admin: raylog.Admin) -> Table | None:
+        """Return the writer of a compacted topic, which is to be started; None where the run has none."""
+        options = self._options
+        if not options.table:
+            return None
+        admin.create_topic(
+            TABLE, partitions=1, replication_factor=min(3, options.brokers), config=CONFIG, timeout_s=START_S
+        )
+        return Table(options.seed, self._arena.clients)
 
     def _judge_table(self, table: Table) -> list[Anomaly]:
         """End the table's writer, and read what is left of the table."""

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from raylog.client.types import PreparedTxnState
-from raylog.core.errors import InvalidTxnState, RaylogError, TransactionAbortable
+from raylog.core.errors import InvalidProducerEpoch, InvalidTxnState, RaylogError, TransactionAbortable
 from raylog.core.invariants import require
 
 
@@ -118,7 +118,7 @@ class TransactionState:
         if self.status is Status.ABORTABLE_ERROR and self.cause is not None:
             return TransactionAbortable(
                 f"The transaction of {self.transactional_id!r} cannot be committed, because something in it failed: "
-                f"{self.cause.message} Call abort_transaction(), then begin another one."
+                f"{self.cause.message} {_next_step(self.cause)}"
             )
         legal = [f"{each.value}()" for each in LEGAL[self.status]]
         named = legal[0] if len(legal) == 1 else f"{', '.join(legal[:-1])} or {legal[-1]}"
@@ -178,3 +178,13 @@ class TransactionState:
         """The producer can do nothing any more; the first such error stays."""
         if self.status is not Status.FATAL_ERROR:
             self.status, self.cause = Status.FATAL_ERROR, error
+
+
+def _next_step(cause: RaylogError) -> str:
+    """What to do about a transaction in which this has failed."""
+    if isinstance(cause, InvalidProducerEpoch):  # to a leader, a fenced producer and a slow one are the same
+        return (
+            "Either the transaction has timed out, or another producer has this transactional_id now. Call "
+            "abort_transaction(): if it raises ProducerFenced, close this producer; else begin another transaction."
+        )
+    return "Call abort_transaction(), then begin another one."

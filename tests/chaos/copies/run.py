@@ -37,6 +37,7 @@ class CopiesRun(Run):
         """Make the folder; nothing is started yet. Raises :class:`LeftOut` where this part cannot run."""
         super().__init__(options)
         self._workers: list[Any] = []
+        self._wrong_table: list[Anomaly] = []
         self._workload: CopiesWorkload
 
     def _load_and_injure(self) -> Result:
@@ -52,6 +53,7 @@ class CopiesRun(Run):
                     config={"segment.bytes": 262_144},
                     timeout_s=START_S,
                 )
+            table = self._table(admin)
         workload = self._workload = CopiesWorkload(
             self._history,
             seed=options.seed,
@@ -61,6 +63,8 @@ class CopiesRun(Run):
         )
         nemesis = Nemesis(self._history, self._arena, whole_within_s=self.whole_within_s)
         workload.start()
+        if table is not None:
+            table.start()
         try:
             self._start_workers()
             self._injure(nemesis)
@@ -79,6 +83,7 @@ class CopiesRun(Run):
         if not wait_until(lambda: _count(workload.read) >= _count(results), END_S):
             self._hangs.append(f"the reader has {_count(workload.read)} of {_count(results)} results")
         self._hangs += [f"{name} did not end" for name in workload.end_reader(END_S)]
+        self._wrong_table = [] if table is None else self._judge_table(table)
         self._phase = "stopping"
         self._arena.stop()
         return self._verdict(workload, inputs, results)
@@ -168,7 +173,7 @@ class CopiesRun(Run):
         violations = [*workload.violations, *find_anomalies(workload.ledger, inputs, results)]
         for violation in violations:
             analysis.add(Anomaly(violation.rule, violation.claim))
-        for anomaly in self._anomalies(inputs, results):
+        for anomaly in (*self._anomalies(inputs, results), *self._wrong_table):
             analysis.add(anomaly)
         if not self._hangs and workload.read != results:
             analysis.add(Anomaly("other results", "the reader got other results than those that are there at the end"))

@@ -90,3 +90,26 @@ async def test_a_record_without_key_is_refused(cluster: LocalCluster, talk: Talk
         batch = encode_batch(keys, [b"1", b"2"], [wall_ms()] * 2)
         await refused(talk.call(endpoint, "produce", [*head, -1, 5000], batch), InvalidRecord)
     assert (await talk.fetch("t")).records == []
+
+
+def send_without_a_key(options: dict[str, Any]) -> list[BaseException | None]:
+    """Send a batch in which one record has no key, and then the same records with keys; returns the first errors."""
+    with raylog.Producer(**options, linger_ms=200) as producer:
+        keys = [b"a", None, b"c"]
+        failed = [producer.send("t", b"1", key, partition=0).exception for key in keys]
+        errors = [exception(20) for exception in failed]
+        for future in [producer.send("t", b"2", key or b"b", partition=0) for key in keys]:
+            future.result(20)
+    return errors
+
+
+@in_cluster(brokers=1)
+async def test_a_refused_batch_may_be_sent_again_with_keys(cluster: LocalCluster, talk: Talk) -> None:
+    await talk.create("t", config=COMPACTED, replicas=1)
+    options = cluster.clients()
+    errors = await asyncio.to_thread(send_without_a_key, options)
+    for error in errors:
+        assert isinstance(error, InvalidRecord)
+        assert "t-0 is compacted, so each record needs a key, and one has none" in str(error)
+        assert "give each record a key, or set cleanup.policy=delete for the topic" in str(error)
+    assert [row[1:] for row in await asyncio.to_thread(read, options)] == [(b"a", b"2"), (b"b", b"2"), (b"c", b"2")]

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from raylog.storage import filesystem
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import BatchMeta, Header, decode_batch, encode_batch, encode_kafka_batch
+from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.cleaning import clean
 from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.errors import TooManyToClean
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 
 NOW_MS = 1_700_000_000_000
@@ -159,6 +161,29 @@ def test_the_last_record_of_each_key_stays_and_no_other(drawn: list[list[Batch]]
             log.close()
             log = writer.log = open_log(folder, size)
             assert rows_of(log) == expected(before, upto)
+        log.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(batches, min_size=3, max_size=20), segment_sizes, st.sampled_from((4, 9, 20, 40)))
+def test_more_records_than_a_cleaning_takes_are_cleaned_in_parts(drawn: list[Batch], size: int, limit: int) -> None:
+    with folder_of_its_own() as folder, patch.object(cleaning, "RECORDS_MAX", limit):
+        log = open_log(folder, size)
+        Writer(log).write(drawn)
+        before, upto = rows_of(log), log.segments[-1].base_offset
+        wanted = expected(before, upto)
+        while (order := log.order_cleaning(log.log_end_offset, NOW_MS, AT_ONCE)) is not None:
+            try:
+                cleaned = clean(order)
+            except TooManyToClean:
+                break  # what is clean, and the next segment, are too many together
+            assert log.cleaned_to < cleaned.order.next_offset <= order.next_offset
+            assert log.take_cleaned(cleaned, NOW_MS)
+            found = rows_of(log)
+            assert [row for row in found if row in wanted] == wanted
+            assert [row for row in found if row not in before] == []
+        else:
+            assert rows_of(log) == wanted
         log.close()
 
 

@@ -129,6 +129,8 @@ class Calls(Lives):
         is_known = is_known and not self.model.may_have_forgotten(turn[-1])
         kind = self.draw.choice(("damaged", "attributes", *(["turn"] * 3 if is_known else [])))
         if kind == "turn":
+            if any(batch.base < self.model.cleaned_to for batch in turn[-payloads.BATCHES_KNOWN :]):
+                turn = turn[-payloads.BATCHES_KNOWN :]  # in the place of one that was cleaned it knows an earlier one
             payload, expected = payloads.draw_out_of_turn(self.draw, self._records(), turn)
         elif kind == "attributes":
             payload, expected = payloads.draw_attributes(self.draw, self._records())
@@ -327,6 +329,7 @@ class Calls(Lives):
         """A cleaner works on the sealed segments, while the owner appends, and perhaps truncates."""
         model, options = self.model, self.options
         rules = CompactionRules(min_cleanable_dirty_ratio=0.0, delete_retention_ms=options.tombstones_ms)
+        checks.check_age(self.log, model, self.log.cleanable(model.committed, self.now_ms, rules))
         orders: list[CleaningOrder | None] = []
         if not self._done(lambda: orders.append(self.log.order_cleaning(model.committed, self.now_ms, rules))):
             return

@@ -18,6 +18,7 @@ from raylog.storage import filesystem
 from raylog.storage.batch.cleaned import horizon_of
 from raylog.storage.batch.header import iter_headers, parse_header
 from raylog.storage.batch.records import decode_batch
+from raylog.storage.cleaner.rules import Cleanable
 from raylog.storage.errors import CorruptBatch, LogDamaged
 from raylog.storage.log.config import FileSlice, LogConfig
 from raylog.storage.log.files import read_bytes
@@ -221,6 +222,19 @@ def start_after_retention(log: PartitionLog, model: Model, config: LogConfig, no
             return base
         left -= size
     return model.end
+
+
+def check_age(log: PartitionLog, model: Model, found: Cleanable) -> None:
+    """What a cleaner may work on is as old as its first dirty record that has a time: markers and fillers have none."""
+    dirty = [segment.base_offset for segment in log.segments[:-1] if segment.next_offset > log.cleaned_to]
+    if not dirty or dirty[0] < model.start:
+        return  # batches below the start may be there and are in no model
+    times = [batch.newest for batch in model.batches if dirty[0] <= batch.base < log.segments[-1].base_offset]
+    dated = [moment for moment in times if moment > 0] if found.dirty_bytes else []
+    since_ms = dated[0] if dated else 0
+    require(
+        found.dirty_since_ms == since_ms, "S14", f"dirty since {found.dirty_since_ms}, the records since {since_ms}"
+    )
 
 
 def check_cleaned(

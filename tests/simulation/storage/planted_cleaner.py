@@ -29,7 +29,7 @@ CLEANER_BUGS = (
             10,
             KeyTable,
             "_whole",
-            "(*self._read(self._spilled[part]), self._parts[part])",
+            "(*self._read(pieces), self._parts[part])",
             "(self._parts[part],)",
         ),
         (
@@ -105,7 +105,7 @@ CLEANER_BUGS = (
     ),
     *bugs(
         STORAGE_CLEANER,
-        ("S1", "S2", "S5", "S9"),
+        ("S1", "S2", "S3", "S5", "S9"),
         (
             "a cleaned segment is not synced before it counts",
             40,

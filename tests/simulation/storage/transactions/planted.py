@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.cleaner import cleaning
+from raylog.storage.cleaner.ages import Ages
 from raylog.storage.cleaner.markers import Markers
 from raylog.storage.log import recovery
 from raylog.storage.log.cleanable import CleanableLog
@@ -36,6 +37,14 @@ TRANSACTION_BUGS = bugs(
         "begin",
         "not in self.open",
         "is not None",
+    ),
+    (
+        "the lag of a segment counts from its first batch",
+        20,
+        Ages,
+        "first_ms",
+        "for _, header in segment.walk(0) if header.max_timestamp > UNDATED_MS",
+        "for _, header in segment.walk(0)",
     ),
     ("a commit counts as an abort", 20, Transactions, "end", "if not marker.committed:", "if True:"),
     (
@@ -180,7 +189,7 @@ TRANSACTION_BUGS = bugs(
         "an aborted record supersedes the one before it",
         60,
         cleaning,
-        "_survivors",
+        "_enter",
         "if aborted.holds(header):",
         "if False:",
     ),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from raylog.actors.metrics.counters import ReplicaCounters
-from raylog.actors.replica.cleaner import LOCK, Cleaner, Throttle
+from raylog.actors.replica.cleaner import LOCK, TOO_MANY_PAUSE_MS, Cleaner, Throttle
 from raylog.actors.settings import CleanerPace
+from raylog.storage.batch.header import TRANSACTIONAL_BIT
+from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch
+from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.cleaning import CleaningAborted
 from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.folder_lock import FolderLock
@@ -133,6 +137,42 @@ def test_a_replica_stays_awake_while_records_have_a_deadline(tmp_path: Path) -> 
     asyncio.run(turn(cleaner, 200, NOW + 1_000))
     assert log.cleaned_to == log.log_end_offset
     assert not stays_awake(cleaner)
+    log.close()
+
+
+def test_a_replica_does_not_stay_awake_for_markers(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0", CompactionRules(max_compaction_lag_ms=1_000))
+    meta = BatchMeta(7, 0, 0, attributes=TRANSACTIONAL_BIT)
+    log.append_as_leader(encode_batch([b"k"], [b"of a transaction"], [NOW], None, meta), 0, NOW)
+    log._roll()
+    log.append_marker(TxnMarker(7, 1, 1, True), 0, NOW)
+    log.sync()
+    cleaner = cleaner_of(log)
+    assert stays_awake(cleaner)
+    asyncio.run(turn(cleaner, 0, NOW + 1_000))
+    assert log.cleaned_to == log.log_end_offset - 1, "the marker is in the open segment"
+    assert not stays_awake(cleaner)
+    log.append_as_leader(encode_batch([b"k"], [b"behind the marker"], [NOW + 1_000], None, BatchMeta()), 0, NOW)
+    log.sync()
+    assert stays_awake(cleaner)
+    asyncio.run(turn(cleaner, 200, NOW + 2_000))
+    assert log.cleaned_to == log.log_end_offset
+    assert not stays_awake(cleaner)
+    log.close()
+
+
+def test_a_log_with_too_many_records_fails_and_is_not_read_again_soon(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    cleaner = cleaner_of(log)
+    with patch.object(cleaning, "RECORDS_MAX", 1):
+        asyncio.run(turn(cleaner, 0))
+        figures = cleaner.figures()
+        assert figures is not None
+        assert figures.is_failing
+        asyncio.run(turn(cleaner, TOO_MANY_PAUSE_MS))
+        assert cleaner.counters.cleaner_failures == 1
+        asyncio.run(turn(cleaner, TOO_MANY_PAUSE_MS + 100))
+        assert cleaner.counters.cleaner_failures == 2
     log.close()
 
 

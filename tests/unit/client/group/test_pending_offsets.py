@@ -127,6 +127,23 @@ def test_a_group_is_shown_with_its_pending_offsets(cluster: ToyCluster) -> None:
     assert row == {"topic": "flights", "partition": 0, "offset": 5, "producer_id": 7, "producer_epoch": 0}
 
 
+def test_a_pending_offset_whose_transaction_is_lost_is_ended_by_a_commit(cluster: ToyCluster) -> None:
+    async def begin() -> None:
+        async with Transaction(cluster) as transaction:
+            await transaction.commit_offsets()
+
+    asyncio.run(begin())
+    at = ("--bootstrap", cluster.bootstrap)
+    shown = raylog("group", "describe", "board", *at, RAYLOG_SECRET=SECRET.hex()).out
+    command = "raylog group set-offset board flights --partition 0 --offset N"
+    assert command in shown
+    words = command.replace(" N", " 3").split()[1:]
+    assert "continues with offset 3 of flights-0" in raylog(*words, *at, RAYLOG_SECRET=SECRET.hex()).out
+    after = json.loads(raylog("group", "describe", "board", *at, "--json", RAYLOG_SECRET=SECRET.hex()).out)
+    assert after["pending_offsets"] == []
+    assert [row["committed"] for row in after["partitions"]] == [3]
+
+
 def test_both_faces_of_a_consumer_name_their_group(cluster: ToyCluster) -> None:
     fill(cluster, "flights", 0, numbers(0, 5))
     options = {"auto_offset_reset": "earliest", **cluster.options}

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from raylog.client.encoding.arrow_columns import ArrowColumns
 from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 from raylog.core.errors import (
@@ -164,6 +166,8 @@ def test_a_record_outside_a_transaction_is_refused(
                 producer.send("t", b"outside")
         with pytest.raises(InvalidTxnState, match=r"^send\(\) is not legal"):
             producer.send_batch("t", [b"outside"])
+        with pytest.raises(InvalidTxnState, match=r"^send\(\) is not legal"):
+            producer.send_arrow("t", ArrowColumns(pa.array([b"outside"])))
     assert [value for _, _, value in cluster.records("t", 0)] == [b"inside"] * initialized
 
 
@@ -316,8 +320,11 @@ async def _asynchronous(cluster: ToyCluster) -> None:
         await producer.begin_transaction()
         await producer.send_offsets_to_transaction({WHERE: 9}, ConsumerGroupMetadata("board"))
         await producer.commit_transaction()
-        with pytest.raises(InvalidTxnState):
-            await producer.send_and_wait("t", b"outside")
+        for outside in (producer.send_and_wait, producer.send):
+            with pytest.raises(InvalidTxnState, match=r"^send\(\) is not legal now: .* begin_transaction\(\)\.$"):
+                await outside("t", b"outside")
+        with pytest.raises(InvalidTxnState, match=r"^send\(\) is not legal"):
+            await producer.send_batch("t", [b"outside"])
 
 
 def test_the_asynchronous_producer_does_the_same(cluster: ToyCluster, coordinator: ToyTransactions) -> None:

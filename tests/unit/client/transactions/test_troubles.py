@@ -187,6 +187,8 @@ def test_an_old_epoch_at_a_leader_leaves_the_verdict_to_the_coordinator(
     with transactional(cluster) as producer:
         producer.begin_transaction()
         assert isinstance(producer.send("t", b"a").exception(10), InvalidProducerEpoch)
+        with pytest.raises(TransactionAbortable, match=r"if it raises ProducerFenced, close this producer; else begin"):
+            producer.commit_transaction()
         producer.abort_transaction()
         with producer.transaction():
             producer.send("t", b"b")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +16,11 @@ import pytest
 from raylog.storage import filesystem
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
-from raylog.storage.cleaner.cleaning import CleaningAborted, clean
+from raylog.storage.cleaner import cleaning
+from raylog.storage.cleaner.cleaning import SPILL, CleaningAborted, clean
+from raylog.storage.cleaner.rewriting import CLEANED
 from raylog.storage.cleaner.rules import CompactionRules
-from raylog.storage.errors import LogDamaged
+from raylog.storage.errors import LogClosed, LogDamaged, NoRoomToClean, TooManyToClean
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, open_log
 
@@ -194,3 +198,95 @@ def test_keys_that_do_not_fit_into_memory_go_to_a_file_and_back(tmp_path: Path) 
     assert not list(log.folder.glob("*.tmp"))
     log.close()
     other.close()
+
+
+@contextmanager
+def full_disk(call: str, suffix: str) -> Iterator[None]:
+    """Refuse this call, for files of this suffix, as a disk without space does."""
+    original: Callable[..., Any] = getattr(filesystem, call)
+
+    def refusing(at: Any, *others: Any) -> Any:
+        path = os.readlink(f"/proc/self/fd/{at}") if isinstance(at, int) else str(at)
+        if path.endswith(suffix):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(at, *others)
+
+    with patch.object(filesystem, call, refusing):
+        yield
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+@pytest.mark.parametrize("suffix", [SPILL, CLEANED])
+def test_a_full_disk_ends_a_cleaning_and_the_next_look_repeats_it(tmp_path: Path, call: str, suffix: str) -> None:
+    log = written(tmp_path / "t-0")
+    before = table(log)
+    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    assert order is not None
+    with full_disk(call, suffix), pytest.raises(NoRoomToClean, match=r"No space left .* move partitions .* unchanged"):
+        clean(order, memory_bytes=1)
+    assert table(log) == before
+    assert not [path for path in log.folder.iterdir() if path.suffix in (".cleaned", ".tmp", ".swap")]
+    assert clean_once(log)
+    assert len(table(log)) < len(before)
+    log.close()
+
+
+def test_a_recovery_finishes_a_swap_that_a_full_disk_has_ended(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    before = table(log)
+    with full_disk("fsync", "t-0"), pytest.raises(NoRoomToClean, match="No space left"):
+        clean_once(log)
+    with pytest.raises(LogClosed, match="the swap of a cleaned segment failed halfway"):
+        log.read(0, 1, 1)
+    log.close()
+    again = open_log(tmp_path / "t-0", segment_bytes=250)
+    found = table(again)
+    assert found.items() < before.items()
+    assert dict(found.values()) == dict(before.values())
+    assert not [path for path in again.folder.iterdir() if path.suffix in (".cleaned", ".swap", ".tmp")]
+    assert clean_once(again)
+    assert dict(table(again).values()) == dict(before.values())
+    again.close()
+
+
+def test_more_records_than_a_cleaning_takes_are_cleaned_in_parts(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    before = table(log)
+    ends: list[int] = []
+    with patch.object(cleaning, "RECORDS_MAX", 8):
+        while log.cleaned_to < log.segments[-1].base_offset:
+            assert clean_once(log)
+            ends.append(log.cleaned_to)
+    assert len(ends) > 1
+    left = table(log)
+    keys = [key for offset, (key, _) in left.items() if offset < log.cleaned_to]
+    assert sorted(keys) == [b"a", b"k0", b"k1", b"k2"]
+    assert dict(left.values()) == dict(before.values())
+    log.close()
+
+
+def test_records_that_stay_may_be_too_many_for_a_cleaning(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    before = table(log)
+    with (
+        patch.object(cleaning, "RECORDS_MAX", 1),
+        pytest.raises(TooManyToClean, match=r"more than 1 records.* more partitions"),
+    ):
+        clean_once(log)
+    assert table(log) == before
+    log.close()
+
+
+def test_a_key_of_any_size_is_cleaned(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=10_000, max_message_bytes=1_000_000)
+    large = b"k" * 999_000
+    for value in (b"old", b"new"):
+        log.append_as_leader(encode_batch([large], [value], [NOW], None, BatchMeta()), 0, NOW)
+    put(log, 0, a=b"in the open segment")
+    log.sync()
+    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    assert order is not None
+    assert log.take_cleaned(clean(order, memory_bytes=1000), NOW)
+    assert log.size_bytes < 1_100_000
+    assert log.read(0, 1 << 21, log.log_end_offset).count(large) == 1
+    log.close()

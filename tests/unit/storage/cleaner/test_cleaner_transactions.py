@@ -10,12 +10,17 @@ import pytest
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch
+from raylog.storage.cleaner.cleaning import CleaningOrder
+from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage.transactions.reader import committed_rows
 from tests.unit.storage.cleaner.test_cleaner import Killed, clean_once, killed_after, put, table
 from tests.unit.storage.logs import NOW, open_log
 
 P, Q = 7, 8
+LAG_MS = 1_000
+BY_AGE = CompactionRules(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=LAG_MS)
+"""Nothing is cleaned before a record has waited for a second."""
 
 
 def send(log: PartitionLog, producer: int, epoch: int, sequence: int, **pairs: bytes | None) -> None:
@@ -121,3 +126,73 @@ def test_committed_readers_see_the_same_table_after_any_killed_cleaning(tmp_path
         for folder in (left, tmp_path / f"{steps}"):
             shutil.rmtree(folder)
         steps += 3
+
+
+def with_something_clean(folder: Path) -> PartitionLog:
+    """A log with a segment that is clean, and a transaction open at its end."""
+    log = open_log(folder)
+    put(log, 1, a=b"0")
+    log._roll()
+    log.sync()
+    assert clean_once(log)
+    send(log, P, 0, 0, b=b"0")
+    return log
+
+
+def ordered(log: PartitionLog, age_ms: int) -> CleaningOrder | None:
+    """What is to be cleaned when the log's records have this age."""
+    log.sync()
+    return log.order_cleaning(log.log_end_offset, NOW + age_ms, BY_AGE)
+
+
+def test_the_lag_counts_from_the_first_record_behind_markers(tmp_path: Path) -> None:
+    log = with_something_clean(tmp_path / "t-0")
+    log._roll()
+    end(log, P, 1, committed=True)
+    put(log, 1, a=b"1")
+    log.cleaned_to = log.segments[-1].base_offset
+    assert ordered(log, LAG_MS - 1) is None
+    order = ordered(log, LAG_MS)
+    assert order is not None
+    assert order.next_offset == log.log_end_offset
+    log.close()
+
+
+def test_a_segment_of_markers_does_not_hide_the_age_of_the_next_one(tmp_path: Path) -> None:
+    log = with_something_clean(tmp_path / "t-0")
+    log._roll()
+    log.cleaned_to = log.log_end_offset
+    end(log, P, 1, committed=True)
+    log._roll()
+    put(log, 1, a=b"1")
+    log._roll()
+    assert ordered(log, LAG_MS - 1) is None
+    order = ordered(log, LAG_MS)
+    assert order is not None
+    assert order.next_offset == log.log_end_offset
+    log.close()
+
+
+def test_markers_alone_have_no_age(tmp_path: Path) -> None:
+    log = with_something_clean(tmp_path / "t-0")
+    log._roll()
+    log.cleaned_to = log.log_end_offset
+    assert not log.has_dirty_records
+    end(log, P, 1, committed=True)
+    assert not log.has_dirty_records
+    assert ordered(log, 1000 * LAG_MS) is None
+    put(log, 1, a=b"1")
+    assert log.has_dirty_records
+    log.close()
+
+
+def test_a_log_that_was_cut_forgets_the_age_of_what_was_cut(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    put(log, 1, a=b"old")
+    assert ordered(log, LAG_MS - 1) is None
+    log.truncate_to(0)
+    later_ms = NOW + LAG_MS
+    log.append_as_leader(encode_batch([b"a"], [b"new"], [later_ms], None, BatchMeta()), 1, later_ms)
+    assert ordered(log, LAG_MS) is None
+    assert ordered(log, 2 * LAG_MS) is not None
+    log.close()

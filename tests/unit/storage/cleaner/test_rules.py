@@ -32,6 +32,10 @@ def test_the_ratio_counts_bytes_on_both_sides_of_the_last_cleaning() -> None:
     assert found(cleaned_to=30) == Cleanable(3, 0, 600, 0)
 
 
+def test_a_segment_that_is_clean_in_part_is_dirty() -> None:
+    assert found(cleaned_to=19) == Cleanable(3, 500, 100, NOW_MS - 300)
+
+
 def test_segments_that_are_not_committed_whole_stay() -> None:
     assert found(upper=29).segments == 2
     assert found(upper=9) == Cleanable(0, 0, 0, 0)

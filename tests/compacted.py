@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.marker import decode_marker, is_marker
 from raylog.storage.batch.records import decode_batch
 
 
@@ -19,9 +21,14 @@ class Row(NamedTuple):
 
 
 def rows_of(data: bytes) -> dict[int, Row]:
-    """The records of these batches, by their offsets."""
+    """The records of these batches, by their offsets, without those of aborted transactions: cleaners remove these."""
     found: dict[int, Row] = {}
+    opened: defaultdict[int, list[int]] = defaultdict(list)
     for position, header in iter_headers(data):
+        if is_marker(header):
+            offsets = opened.pop(header.producer_id, [])
+            for offset in () if decode_marker(data, position, header).committed else offsets:
+                del found[offset]
         if header.is_control:
             continue
         columns = decode_batch(data, position, header)
@@ -30,6 +37,8 @@ def rows_of(data: bytes) -> dict[int, Row]:
             Row, columns.keys or nothing, columns.values or nothing, columns.timestamps, columns.headers or nothing
         )
         found.update(zip(columns.offsets, rows, strict=True))
+        if header.is_transactional:
+            opened[header.producer_id] += columns.offsets
     return found
 
 

@@ -70,6 +70,7 @@ class Cleaner:
     counters: ReplicaCounters
     on_closed: Callable[[str], None] = lambda _: None
     """Called when the log was closed by an error of the disk."""
+    _on_cleaned: Callable[[], None] = lambda: None
     _due_ms: int = 0
     _task: asyncio.Task[None] | None = None
     _throttle: Throttle | None = None
@@ -116,6 +117,10 @@ class Cleaner:
         return CleanerFigures(
             dirty_ratio=self.log.dirty_ratio, last_run_ms=self._last_run_ms, is_failing=self._is_failing
         )
+
+    def tell(self, on_cleaned: Callable[[], None]) -> None:
+        """Have this called whenever the log has other batches at the same offsets than before."""
+        self._on_cleaned = on_cleaned
 
     async def stop(self) -> None:
         """End a cleaning that runs; what it has made is removed."""
@@ -167,6 +172,7 @@ class Cleaner:
         if not is_taken:
             discard_quietly(cleaned)
             return
+        self._on_cleaned()
         self._last_run_ms, self._is_failing = cleaned.order.now_ms, False
         self._count(cleaned, time.monotonic() - began_s)
         logger.info(

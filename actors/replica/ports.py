@@ -82,6 +82,9 @@ class Cleaning(Protocol):
     def figures(self) -> CleanerFigures | None:
         """Return the state of the log's cleanings for metrics; None where the log is not compacted."""
 
+    def tell(self, on_cleaned: Callable[[], None]) -> None:
+        """Have this called whenever the log has other batches at the same offsets than before."""
+
 
 class EpochEntries(Protocol):
     """The leader epochs of a log."""

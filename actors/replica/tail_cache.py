@@ -30,7 +30,11 @@ class TailCache:
         self._first, self._end, self._appended = (first, end, records) if is_small else (-1, -1, b"")
 
     def forget(self) -> None:
-        """The log was cut: the same offsets may get other records."""
+        """The log was cut or cleaned: the same offsets may have other records.
+
+        After a cleaning, the log lists the aborted transactions of what it has now. Batches from before, answered with
+        that list, would show aborted records to readers of committed ones.
+        """
         self._first = self._end = -1
         self._appended = self._found = b""
         self._last_read = None

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     logging.getLogger("raylog").addHandler(logging.NullHandler())  # the shipped shells log the faults injected here
     if options.planted:
-        return _try_planted_bugs()
+        return _try_planted_bugs(options.profile)
     overall = Totals(options.profile)
     parts: dict[str, Totals] = {}
     reported = time.monotonic()
@@ -114,7 +114,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", default=DEFAULT, help=f"one of {', '.join(known)}")
     parser.add_argument("--events", type=int, default=0, help="go on from seed to seed until so many events")
     parser.add_argument("--story", action="store_true", help="print the last steps of every run")
-    parser.add_argument("--planted", action="store_true", help="plant bugs and report which profile catches each")
+    parser.add_argument(
+        "--planted", action="store_true", help="plant bugs, all or a profile's, and report what catches each"
+    )
     options = parser.parse_args(arguments)
     if options.profile not in known:
         parser.error(f"{did_you_mean('profile', options.profile, known)} All profiles: {', '.join(known)}.")
@@ -126,24 +128,29 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _try_planted_bugs() -> int:
-    """Print the seed and invariant that caught each planted bug; return 1 when one was not caught in its budget."""
+def _try_planted_bugs(profile: str) -> int:
+    """Print the seed and invariant that caught each planted bug; return 1 when one was not caught in its budget.
+
+    Only those of one profile, if one is named.
+    """
+    every = [planted for planted in EVERY_BUG if profile in (DEFAULT, ALL, planted.profile)]
+    names = [name for name, bug in BUGS.items() if profile in (DEFAULT, ALL, bug.profile)]
     caught = 0
-    print(f"{'planted bug':<66} {'profile':<15} {'caught by':<11} seed  of")
-    for planted in EVERY_BUG:
+    print(f"{'planted bug':<66} {'profile':<28} {'caught by':<11} seed  of")
+    for planted in every:
         seed, violation = catch(planted)
         right = violation is not None and violation.rule in planted.rules
         caught += right
         rule = violation.rule if violation is not None else "NOTHING"
-        print(f"{planted.name:<66} {planted.profile:<15} {rule:<11} {seed:>4} {planted.seeds:>3}", flush=True)
-    for name in BUGS:
+        print(f"{planted.name:<66} {planted.profile:<28} {rule:<11} {seed:>4} {planted.seeds:>3}", flush=True)
+    for name in names:
         bug, seed, violation = catch_whole(name)
         right = violation is not None and violation.rule in bug.rules
         caught += right
         rule = violation.rule if violation is not None else "NOTHING"
-        print(f"{name:<66} {bug.profile:<15} {rule:<11} {seed:>4} {bug.seeds:>3}", flush=True)
-    stories = sum(planted.profile == STORY for planted in EVERY_BUG)
-    total = len(EVERY_BUG) + len(BUGS)
+        print(f"{name:<66} {bug.profile:<28} {rule:<11} {seed:>4} {bug.seeds:>3}", flush=True)
+    stories = sum(planted.profile == STORY for planted in every)
+    total = len(every) + len(names)
     print(
         f"{caught} of {total} planted bugs were caught by a checker that has to notice them, "
         f"{stories} of them in stories"

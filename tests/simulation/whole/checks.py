@@ -15,6 +15,7 @@ from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient
 from tests.simulation.whole.compaction.clients import TableReader
+from tests.simulation.whole.compaction.leftovers import dirty_table
 from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
@@ -56,7 +57,7 @@ class Finish:
         if self._world.tables:
             await self._until("tables are cleaned", self._has_dirty_tables)
         if self._world.transactions is not None:
-            await TransactionsFinish(self._world, self._until).run()
+            await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
         await self._until("the replicas are the same", self._replicas_differ)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)
@@ -286,7 +287,7 @@ class Finish:
         return {at: (starts[at], ends[at]) for at in partitions}
 
     async def _has_dirty_tables(self) -> str:
-        return self._world.observer.dirty_table()
+        return dirty_table(self._world.observer, self._world.tables)
 
     async def _check_tables(self) -> None:
         """A read of each compacted partition gives the last value of each key; what readers missed was replaced."""

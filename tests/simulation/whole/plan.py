@@ -33,7 +33,22 @@ COMPACTION: Final = "whole-compaction"
 TRANSACTIONS: Final = "whole-transactions"
 """Producers in transactions, copies of what a group consumes with its offsets, readers of committed records; faults of
 all kinds, and of transaction coordinators and clients while markers are written."""
-WHOLE_PROFILES: Final = (WHOLE, MINORITY, DISK, VOTERS, LAST_MAN, OPERATOR, SLEEPERS, DOZERS, COMPACTION, TRANSACTIONS)
+ACCOUNTS: Final = "whole-transactions-compacted"
+"""The same with a compacted topic in the transactions, and with coordinators' logs that are cleaned as often as that;
+some on virtual disks. At the end removals and markers are forgotten, and what has a cleaned log is restarted."""
+WHOLE_PROFILES: Final = (
+    WHOLE,
+    MINORITY,
+    DISK,
+    VOTERS,
+    LAST_MAN,
+    OPERATOR,
+    SLEEPERS,
+    DOZERS,
+    COMPACTION,
+    TRANSACTIONS,
+    ACCOUNTS,
+)
 
 THIN: Final = "thin"
 """A topic that acknowledges with one replica in sync."""
@@ -113,6 +128,8 @@ class Plan:
     """Clients that send in transactions; 0 = there are no transactions in this run."""
     copiers: int = 0
     """Members of the group that copies what the tellers send."""
+    accounts: int = 0
+    """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
     disks: bool = False
@@ -168,6 +185,8 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_tables(plan, seed)
     if profile == TRANSACTIONS:
         return _with_transactions(plan, seed)
+    if profile == ACCOUNTS:
+        return _with_accounts(_with_transactions(plan, seed), seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -231,8 +250,7 @@ def _with_dozers(plan: Plan, seed: int) -> Plan:
     )
 
 
-def _with_tables(plan: Plan, seed: int) -> Plan:
-    chance = random.Random(f"compaction {seed}")
+def _with_cleaners(plan: Plan, chance: random.Random) -> Plan:
     cleaner = {
         "log.cleaner.backoff.ms": str(chance.choice([100, 500, 2_000])),
         "log.cleaner.io.max.bytes.per.second": str(chance.choice([20_000, 100_000, 1 << 40])),
@@ -240,9 +258,19 @@ def _with_tables(plan: Plan, seed: int) -> Plan:
     disks = chance.random() < 0.5
     if disks:
         cleaner["replica.sync.time.max.ms"] = "2000"
+    return replace(plan, config={**plan.config, **cleaner}, disks=disks, power_cuts=True)
+
+
+def _with_accounts(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"accounts {seed}")
+    return replace(_with_cleaners(plan, chance), accounts=chance.choice([1, 2]))
+
+
+def _with_tables(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"compaction {seed}")
+    plan = _with_cleaners(plan, chance)
     return replace(
         plan,
-        config={**plan.config, **cleaner},
         tables=tuple(TABLES),
         topics=1,
         partitions_max=1,
@@ -251,8 +279,6 @@ def _with_tables(plan: Plan, seed: int) -> Plan:
         send_pause_s=chance.choice([0.3, 1.0]),
         fault_pause_s=chance.choice([0.5, 1.0, 3.0]),
         work_s=plan.work_s + 10.0,
-        power_cuts=True,
-        disks=disks,
     )
 
 

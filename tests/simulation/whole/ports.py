@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from raylog.rpc import Connection
 from raylog.storage import filesystem
 from tests.simulation.whole.loop import blocking
-from tests.simulation.whole.loop.processes import SimFuture
+from tests.simulation.whole.loop.processes import SimFuture, SimProcess
 from tests.simulation.whole.loop.scheduler import WALL_S, Scheduler
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ class HostFiles:
     def __init__(self, scheduler: Scheduler, system: object) -> None:
         """One for all processes of a world, above the operating system or virtual disks."""
         self._scheduler = scheduler
+        self._owners: dict[int, SimProcess] = {}
+        """Whose a descriptor is: also one that is closed while a claim looks into the process's log."""
         self._open, self._close, self._sync = (getattr(system, name) for name in ("open", "close", "fdatasync"))
         for name in filesystem.CALLS:
             if not hasattr(self, name):
@@ -157,12 +159,14 @@ class HostFiles:
         descriptor: int = self._open(path, flags, mode)
         if self._scheduler.current is not None and path != os.devnull:
             self._scheduler.current.descriptors[descriptor] = None
+            self._owners[descriptor] = self._scheduler.current
         return descriptor
 
     def close(self, descriptor: int) -> None:
         """As `os.close`."""
-        if self._scheduler.current is not None:
-            self._scheduler.current.descriptors.pop(descriptor, None)
+        owner = self._owners.pop(descriptor, None)
+        if owner is not None:
+            owner.descriptors.pop(descriptor, None)
         self._close(descriptor)
 
     def fdatasync(self, descriptor: int) -> None:

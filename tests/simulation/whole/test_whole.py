@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
+from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.plan import WHOLE
+from tests.simulation.whole.planted.planted import BUGS
 from tests.simulation.whole.runs import NO_BUG, Worker, catch_whole, run_whole
 
 pytestmark = pytest.mark.sim
@@ -39,6 +41,15 @@ def test_a_bug_planted_in_the_whole_world_is_noticed(name: str) -> None:
     bug, _, violation = catch_whole(name)
     assert violation is not None
     assert violation.rule in bug.rules, violation
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_each_planted_bug_fits_the_code(name: str) -> None:
+    """The runs that notice them are long and rare: here a change of the code that they were written for is noticed."""
+    bug = BUGS[name]
+    original = getattr(bug.target, bug.attribute)
+    edit = getattr(bug.patch, "__self__", None)
+    assert edit.of(original) is not original if isinstance(edit, Edit) else callable(bug.patch)
 
 
 class Wire(asyncio.Protocol):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.compaction.measure import cleaned, opened
+from raylog.storage.batch.header import TRANSACTIONAL_BIT, parse_header, stamp_all
+from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from tests.chaos.evidence.logs import End, compare, read_logs
 from tests.chaos.table import Table
-from tests.compacted import Row, difference
+from tests.compacted import Row, difference, rows_of
 
 VALUE = Row(b"k", b"v", 0, None)
 LATER = VALUE._replace(value=b"later")
@@ -19,6 +21,30 @@ OTHER = VALUE._replace(key=b"other")
 def test_a_superseded_record_may_be_on_one_side_alone() -> None:
     assert difference({0: VALUE, 1: LATER}, {1: LATER}, {}) == ""
     assert difference({1: LATER}, {0: VALUE, 1: LATER}, {}) == ""
+
+
+def test_records_of_aborted_transactions_are_none() -> None:
+    """A cleaner removes them, on one replica sooner than on another."""
+    of_seven = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_BIT}
+    log = bytearray()
+    for offset, data in enumerate(
+        (
+            encode_batch([b"k"], [b"aborted"], [0], None, BatchMeta(**of_seven)),
+            encode_batch([b"k"], [b"plain"], [0], None, BatchMeta()),
+            TxnMarker(7, 1, 3, committed=False).encode(),
+            encode_batch([b"k"], [b"committed"], [0], None, BatchMeta(**{**of_seven, "producer_epoch": 1})),
+            TxnMarker(7, 2, 3, committed=True).encode(),
+            encode_batch([b"k"], [b"open"], [0], None, BatchMeta(**{**of_seven, "producer_epoch": 2})),
+        )
+    ):
+        batch = memoryview(bytearray(data))
+        stamp_all(batch, [(0, parse_header(batch))], offset, 1)
+        log += batch
+    assert {offset: row.value for offset, row in rows_of(bytes(log)).items()} == {
+        1: b"plain",
+        3: b"committed",
+        5: b"open",
+    }
 
 
 def test_the_last_record_of_a_key_is_on_both_sides() -> None:

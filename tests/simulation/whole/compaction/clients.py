@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from raylog.client.admin.admin import AsyncAdmin
@@ -146,16 +147,26 @@ class TableReader(Client):
 class TableAdministrator(Client):
     """Moves the replicas of tables, deletes records of them, and changes how they are cleaned."""
 
+    def __init__(self, world: World, name: str) -> None:
+        """One administrator."""
+        super().__init__(world, name)
+        self.partitions = world.tables
+        self.deeds: list[Callable[[AsyncAdmin, At], Awaitable[None]]] = [
+            self._move,
+            self._configure,
+            self._configure,
+            self._delete_records,
+        ]
+
     async def run(self) -> None:
         """Change things until the world is quiet."""
         admin = AsyncAdmin(request_timeout_ms=int(API_S * 1000))
         while not await self.tried("start", admin.start(), LAST_API_S):
             admin = AsyncAdmin(request_timeout_ms=int(API_S * 1000))
             await asyncio.sleep(0.5)
-        deeds = (self._move, self._configure, self._configure, self._delete_records)
         while not self.world.is_quiet:
             await asyncio.sleep(self.between(0.5, 5.0))
-            await self.pick(list(deeds))(admin, self.pick(self.world.tables))
+            await self.pick(self.deeds)(admin, self.pick(self.partitions))
         await admin.stop()
 
     async def _move(self, admin: AsyncAdmin, at: At) -> None:

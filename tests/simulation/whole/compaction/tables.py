@@ -10,12 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.plan import BRIEF
 from tests.simulation.world import Violation
 
 At = TopicPartition
+LOST: Final = "W28"
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class Tables:
             put = self.content[at][offset]
             is_replaced = last[at, put.key] > offset or (at, put.key) in unseen
             if not (is_replaced or put.value is None or offset < self.deleted_below[at]):
-                raise Violation("W22", f"{reader} did not get {put.name!r}, the last record of {put.key!r} at {offset}")
+                raise Violation(LOST, f"{reader} did not get {put.name!r}, the last record of {put.key!r} at {offset}")
 
     def removals(self, at: At) -> dict[bytes | None, float]:
         """By key the offset of a removal after which a replica may lack it, or have the key back.
@@ -104,4 +106,4 @@ class Tables:
             put = self.puts[name]
             final = last[put.key]
             if final.value is None and final.offset not in read and put.value is not None:
-                raise Violation("W22", f"{put.name!r} is still at {offset}, and its removal at {final.offset} is not")
+                raise Violation(LOST, f"{put.name!r} is still at {offset}, and its removal at {final.offset} is not")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.simulation.whole.planted.bugs import Bug
+from tests.simulation.whole.planted.planted_accounts import ACCOUNT_BUGS
 from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
 from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
@@ -27,5 +28,6 @@ _TABLES: Final = (
     DOZER_BUGS,
     COMPACTION_BUGS,
     TRANSACTION_BUGS,
+    ACCOUNT_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -28,7 +28,7 @@ def _bug(
     return Bug(name, target, attribute, patch, rules, seeds, COMPACTION)
 
 
-_LOST: Final = ("W7", "W15", "W17", "W19", "W22")
+_LOST: Final = ("W7", "W15", "W17", "W19", "W28")
 COMPACTION_BUGS: Final = (
     _bug(
         "every cleaner keeps the first record of a key",
@@ -44,7 +44,7 @@ COMPACTION_BUGS: Final = (
         CleanableLog,
         "cleanable",
         _edit(
-            "upper=min(self.last_stable_offset(high_watermark), self.synced_end_offset)", "upper=self.log_end_offset"
+            "upper=self.last_stable_offset(min(high_watermark, self.synced_end_offset))", "upper=self.log_end_offset"
         ),
         _LOST,
         40,

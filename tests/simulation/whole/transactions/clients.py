@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
+from raylog.client.types import RecordMetadata
 from raylog.core.errors import (
     ClientClosed,
     CommitFailed,
@@ -30,6 +31,8 @@ from raylog.core.errors import (
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At, Sent
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
+from tests.simulation.whole.compaction.clients import FEW, HEADER, MANY, REMOVALS
+from tests.simulation.whole.transactions.accounts import Row
 from tests.simulation.whole.transactions.ledger import Txn
 from tests.simulation.world import Violation
 
@@ -55,6 +58,16 @@ REFUSALS: Final = (
     FencedInstanceId,
 )
 """Errors that end a transaction without being retriable: another life, a timeout or a rebalance came first."""
+
+
+def key_of(client: Client) -> bytes:
+    """Draw the key of a record of the compacted topic."""
+    return b"key %d" % int(client.between(0, FEW if client.chance(0.9) else MANY))
+
+
+def summed_up(at: At) -> bytes:
+    """Return the key under which copiers note up to which offset they have copied a partition."""
+    return b"copied %d" % at.partition
 
 
 class GivenUp(Exception):
@@ -110,15 +123,46 @@ class Transactor(Client):
         future = await self._step("send", producer.send(at.topic, value, partition=at.partition), API_S)
         _ = self.beside(self._wait(value, future))
 
+    async def put(
+        self,
+        producer: AsyncProducer,
+        txn: Txn,
+        at: At,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        *,
+        filler: int = 0,
+    ) -> None:
+        """Send a record of a key to the compacted topic in a transaction; without `key`, of any."""
+        self._count += 1
+        name = f"{self.name}/{self._count}".encode()
+        if key is None:
+            key = key_of(self)
+            value = None if self.chance(REMOVALS) else name + b"x" * int(self.between(filler, filler + 150))
+        self.ledger.sends(txn, at, name)
+        row = self.part.account_books.enter(txn, at, key, value, name)
+        work = producer.send(at.topic, value, key=key, headers=[(HEADER, name)], partition=at.partition)
+        _ = self.beside(self._wait_for_row(row, await self._step("send", work, API_S)))
+
+    async def _wait_for_row(self, row: Row, future: AsyncSendFuture) -> None:
+        stored = await self._stored(row.name, future)
+        if stored is not None:
+            self.part.account_books.stored(row, stored.offset)
+
     async def _wait(self, value: bytes, future: AsyncSendFuture) -> None:
+        stored = await self._stored(value, future)
+        if stored is not None:
+            at = TopicPartition(stored.topic, stored.partition)
+            self.world.books.stored(value, at, stored.offset, self.world.now_s)
+
+    async def _stored(self, value: bytes, future: AsyncSendFuture) -> RecordMetadata | None:
+        """Return where a record is stored; None = it is not known to be."""
         try:
-            stored = await future
+            return await future
         except RaylogError as error:
             if not (error.retriable or isinstance(error, REFUSALS)):
                 raise Violation("W8", f"{self.name}: {value[:40]!r} failed for good: {error!r}") from error
-        else:
-            at = TopicPartition(stored.topic, stored.partition)
-            self.world.books.stored(value, at, stored.offset, self.world.now_s)
+        return None
 
     async def _step(self, what: str, work: Awaitable[Any], timeout_s: float) -> Any:
         """Await a call of a transaction; raises RaylogError where it may fail, else a violation."""
@@ -186,6 +230,8 @@ class Teller(Transactor):
                 at = self.pick(self.part.inputs)
                 for _ in range(int(self.between(1, 4))):
                     await self.send(producer, txn, at)
+                if self.part.accounts and self.chance(0.7):
+                    await self.put(producer, txn, self.pick(self.part.accounts))
                 if self.chance(0.2):
                     await asyncio.sleep(self.between(0.0, 1.0))
             if self.chance(0.25):
@@ -252,6 +298,8 @@ class Copier(Transactor):
                     self.ledger.seen(self.name, at, record.offset, record.value)
                     await self.send(producer, txn, out, (at, record.offset))
                     offsets[at] = record.offset + 1
+            for at, offset in offsets.items() if self.part.accounts else ():
+                await self.put(producer, txn, self.part.account_of(at), summed_up(at), b"%d" % offset)
             self.ledger.moves(txn, offsets)
             work = producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
             await self._step("send offsets", work, END_S)

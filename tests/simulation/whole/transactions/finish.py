@@ -10,6 +10,7 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.core.errors import RaylogError
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, LAST_API_S, Client
+from tests.simulation.whole.transactions.account_finish import AccountFinish, Until
 from tests.simulation.whole.transactions.clients import Transactor
 from tests.simulation.whole.transactions.logs import check_logs, entries_of
 from tests.simulation.whole.transactions.readers import COMMITTED
@@ -18,19 +19,18 @@ from tests.simulation.world import Violation
 if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
-Until = Callable[[str, Callable[[], Awaitable[str]]], Awaitable[None]]
-"""Waits until a function returns "", which otherwise names what is missing."""
 POLL_MS: Final = 300
 
 
 class TransactionsFinish:
     """The last clients of transactions of a world."""
 
-    def __init__(self, world: World, until: Until) -> None:
-        """Made when the world is quiet."""
+    def __init__(self, world: World, until: Until, whole: Callable[[], Awaitable[str]]) -> None:
+        """Made when the world is quiet. `whole` returns "" once no replica is away."""
         assert world.transactions is not None
-        self._world, self._part, self._until = world, world.transactions, until
+        self._world, self._part, self._until, self._whole = world, world.transactions, until, whole
         self._client = Client(world, "finish")
+        self._accounts = AccountFinish(world, until)
         self._read: dict[At, dict[int, bytes]] = {}
         self._consumer = AsyncConsumer(auto_offset_reset="earliest", isolation_level=COMMITTED, group_id="last-reader")
 
@@ -38,15 +38,14 @@ class TransactionsFinish:
         """Wait until nothing is open, read everything, and compare it with the ledger."""
         part = self._part
         await self._until("every teller is done", self._tellers)
-        await self._commit_everywhere()
+        await self._commit_everywhere("the last transaction")
         await self._client.call("start", self._consumer.start(), LAST_API_S)
         await self._until("no transaction of the tellers is open", lambda: self._open(part.inputs))
         await self._read_all(part.inputs)
         await self._until("the copiers have committed everything", self._uncommitted)
         await self._until("no transaction of the copiers is open", lambda: self._open(part.outputs))
         await self._read_all(part.outputs)
-        await self._client.call("stop", self._consumer.stop(), 35.0)
-        part.ledger.finish(self._read)
+        await self._read_accounts()
         inputs = {at: list(self._read[at]) for at in part.inputs}
         if missing := part.ledger.uncopied(inputs, {at: self._read[at] for at in part.outputs}):
             raise Violation("W26", missing)
@@ -56,22 +55,55 @@ class TransactionsFinish:
             f"{part.commits} committed, {part.aborts} aborted, {len(part.ledger.txns)} begun, {part.starts} processes; "
             f"{sum(len(inputs[at]) for at in part.inputs)} records copied",
         )
-        leader_log = self._world.observer.leader_log
-        check_logs({at: entries_of(leader_log(at)) for at in (*part.inputs, *part.outputs)})
+        self._check_logs()
+        if part.accounts:
+            await self._age()
+        await self._client.call("stop", self._consumer.stop(), 35.0)
+
+    def _check_logs(self) -> None:
+        part, leader_log = self._part, self._world.observer.leader_log
+        check_logs({at: entries_of(leader_log(at)) for at in (*part.inputs, *part.outputs, *part.accounts)})
+
+    async def _read_accounts(self) -> None:
+        """Read the compacted topic, once it is cleaned, and compare all topics with the ledger."""
+        part, accounts = self._part, self._accounts
+        await self._until("no transaction of the accounts is open", lambda: self._open(part.accounts))
+        await self._until("the accounts are cleaned", accounts.are_cleaned)
+        read = await accounts.read()
+        part.ledger.finish({**self._read, **read}, part.account_books.replaced(read))
+        accounts.check_sums(read)
+        accounts.check_logs()
+
+    async def _age(self) -> None:
+        """Restart coordinators and replicas with logs that forget; everything is there as before."""
+        await self._accounts.age(self._whole)
+        await self._until("no transaction is open after a restart", lambda: self._open(self._part.accounts))
+        await self._accounts.read()
+        await self._commit_everywhere("the very last transaction")
+        everything = [*self._part.inputs, *self._part.accounts]
+        await self._until("the very last transaction has ended", lambda: self._open(everything))
+        await self._read_all(self._part.inputs)
+        await self._until("the copiers have committed everything again", self._uncommitted)
+        await self._until("no copy is open after a restart", lambda: self._open(self._part.accounts))
+        self._accounts.check_sums(await self._accounts.read())
+        self._part.account_books.check_passed()
+        self._check_logs()
 
     async def _tellers(self) -> str:
         return self._part.waits()
 
-    async def _commit_everywhere(self) -> None:
+    async def _commit_everywhere(self, name: str) -> None:
         """A transaction over all partitions commits, without a fault."""
-        last = Transactor(self._world, "last-teller", "last-teller")
+        last = Transactor(self._world, name.replace(" ", "-"), "last-teller")
         producer = await last.begun()
         assert producer is not None
-        txn = self._part.ledger.begin("the last transaction")
+        txn = self._part.ledger.begin(name)
         try:
             await producer.begin_transaction()
             for at in self._part.inputs:
                 await last.send(producer, txn, at)
+            for at in self._part.accounts:
+                await last.put(producer, txn, at)
             await last.commit(producer, txn)
         except RaylogError as error:
             raise Violation("W16", f"no transaction commits although all is as it should be: {error!r}") from error

@@ -8,7 +8,7 @@ all of it exists or none. Pure. A broken claim raises :class:`Violation`, where 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -152,8 +152,11 @@ class Ledger:
 
     # ------------------------------------------------------------ at the end
 
-    def finish(self, read: Mapping[At, Mapping[int, bytes]]) -> None:
-        """Compare everything with what a last reader of committed records has got: value by offset."""
+    def finish(self, read: Mapping[At, Mapping[int, bytes]], replaced: Container[bytes] = frozenset()) -> None:
+        """Compare everything with what a last reader of committed records has got: value by offset.
+
+        What is `replaced` by a later record of its key may be missing, in a compacted topic.
+        """
         where: dict[bytes, tuple[At, int]] = {}
         for at, records in read.items():
             for offset, value in records.items():
@@ -162,19 +165,20 @@ class Ledger:
                     raise Violation(WHOLE, f"{value[:40]!r} is stored twice: {where[value]} and {offset} of {at}")
                 where[value] = (at, offset)
         for txn in self.txns:
-            self._check_whole(txn, where)
+            self._check_whole(txn, where, replaced)
         self._check_jumps(read)
 
-    def _check_whole(self, txn: Txn, where: Mapping[bytes, tuple[At, int]]) -> None:
-        missing = [value for _, value in txn.values if value not in where]
-        if missing and (txn.is_known_committed or len(missing) < len(txn.values)):
+    def _check_whole(self, txn: Txn, where: Mapping[bytes, tuple[At, int]], replaced: Container[bytes]) -> None:
+        there = [(at, value) for at, value in txn.values if value in where]
+        missing = [value for _, value in txn.values if value not in where and value not in replaced]
+        if missing and (txn.is_known_committed or there):
             raise Violation(
                 WHOLE,
                 f"{txn.name} ({txn.outcome.value}, seen by {txn.seen_by or 'none'}) lacks {len(missing)} of "
                 f"{len(txn.values)} records, the first {missing[0][:40]!r}",
             )
         last: dict[At, int] = {}
-        for at, value in txn.values if not missing else ():
+        for at, value in there:
             found, offset = where[value]
             if found != at or offset <= last.get(at, -1):
                 raise Violation(WHOLE, f"{value[:40]!r} was sent to {at}, and is at {offset} of {found}")

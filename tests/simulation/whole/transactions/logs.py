@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.marker import decode_marker
+from raylog.storage.batch.marker import decode_marker, is_marker
 from tests.simulation.whole.books import At
 from tests.simulation.world import Violation
 
@@ -23,6 +23,8 @@ class Entry:
     producer_epoch: int
     is_transactional: bool
     committed: bool | None = None
+    is_emptied: bool = False
+    """Whether a cleaner has removed its records: it only states its producer's epoch."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ def _check_log(at: At, entries: Iterable[Entry], outcomes: Outcomes) -> Iterator
             if producer.open_at is not None:
                 outcomes.enter(entry.producer_id, producer.open_epoch, at, committed=entry.committed)
             producer.open_at = None
+        elif entry.is_emptied:
+            pass
         elif entry.is_transactional:
             if producer.open_at is None:
                 producer.open_at, producer.open_epoch = entry.offset, entry.producer_epoch
@@ -88,7 +92,24 @@ def entries_of(runner: Any) -> Iterator[Entry]:
         data = memoryview(runner.log.read(offset, 1 << 20, runner.log.log_end_offset))
         for position, header in iter_headers(data):
             offset = header.next_offset
-            committed = decode_marker(data, position, header).committed if header.is_control else None
+            committed = decode_marker(data, position, header).committed if is_marker(header) else None
             yield Entry(
-                header.base_offset, header.producer_id, header.producer_epoch, header.is_transactional, committed
+                header.base_offset,
+                header.producer_id,
+                header.producer_epoch,
+                header.is_transactional,
+                committed,
+                header.is_control and committed is None,
             )
+
+
+def check_cleaned(at: At, entries: Iterable[Entry], cleaned_to: int) -> None:
+    """No record of an aborted transaction is left below the end of the last cleaning."""
+    opened: dict[int, int] = {}
+    for entry in entries:
+        if entry.committed is not None:
+            first = opened.pop(entry.producer_id, cleaned_to)
+            if first < cleaned_to and not entry.committed:
+                raise Violation(RULE, f"{at} was cleaned up to {cleaned_to}, and has an aborted record at {first}")
+        elif entry.is_transactional and not entry.is_emptied:
+            opened.setdefault(entry.producer_id, entry.offset)

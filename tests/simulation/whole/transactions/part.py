@@ -6,10 +6,15 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.producer import AsyncProducer
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At
 from tests.simulation.whole.loop.processes import SimProcess
+from tests.simulation.whole.transactions.account_clients import AccountAdministrator, AccountReader
+from tests.simulation.whole.transactions.accounts import Accounts
 from tests.simulation.whole.transactions.clients import STRIKE_SHARE, Copier, Plain, Teller
 from tests.simulation.whole.transactions.ledger import Ledger
 from tests.simulation.whole.transactions.readers import CommittedReader, Follower
@@ -20,7 +25,10 @@ if TYPE_CHECKING:
 
 INPUT: Final = "orders"
 OUTPUT: Final = "results"
+ACCOUNTS: Final = "accounts"
+"""A compacted topic that tellers and copiers write to in the same transactions."""
 GROUP: Final = "copiers"
+ADMINISTRATOR: Final = "account-administrator"
 STRIKE_S: Final = 0.4
 """When something of a transaction is struck: at most so long after its end was called for."""
 
@@ -37,13 +45,15 @@ class Transactions:
         self.timeout_s = world.plan.transaction_timeout_s
         self.inputs: list[At] = []
         self.outputs: list[At] = []
+        self.accounts: list[At] = []
+        self.account_books = Accounts(lambda *known: world.books.on_committed(*known))
         self.readers: list[CommittedReader] = []
         self.commits = self.aborts = 0
         self._places: dict[str, SimProcess] = {}
         self._kinds: dict[str, type[Teller | Copier]] = {}
         self._lives = self._numbers = 0
         self.working: set[str] = set()
-        """Lives of tellers that have not ended."""
+        """Lives of tellers and copiers that have not ended, and the administrator of the compacted topic."""
 
     def number(self) -> int:
         """Return the number of the next transaction."""
@@ -58,6 +68,24 @@ class Transactions:
             await admin.create_topic(topic, count, self._world.plan.replication_factor, config)
         self.inputs = [TopicPartition(INPUT, number) for number in range(count)]
         self.outputs = [TopicPartition(OUTPUT, number) for number in range(count)]
+        if self._world.plan.accounts:
+            await self._make_accounts(admin, self._world.plan.accounts)
+
+    async def _make_accounts(self, admin: AsyncAdmin, count: int) -> None:
+        """Create the compacted topic; it and the coordinators' topics are cleaned as soon as a segment is closed."""
+        cleaned = {"segment.bytes": "1500", "min.cleanable.dirty.ratio": "0.01"}
+        await admin.create_topic(ACCOUNTS, count, 3, {"cleanup.policy": "compact", **cleaned})
+        self.accounts = [TopicPartition(ACCOUNTS, number) for number in range(count)]
+        async with AsyncProducer(transactional_id="founder") as producer:
+            await producer.init_transactions()
+        async with AsyncConsumer(group_id="founders", enable_auto_commit=False) as consumer:
+            await consumer.committed(self.inputs[0])
+        for topic in sorted(COORDINATED_TOPICS):
+            await admin.alter_topic_config(topic, cleaned)
+
+    def account_of(self, at: At) -> At:
+        """Return the partition of the compacted topic in which a partition's copies are summed up."""
+        return self.accounts[at.partition % len(self.accounts)]
 
     def start(self) -> None:
         """Start the clients."""
@@ -74,6 +102,11 @@ class Transactions:
             reader = CommittedReader(world, name, seeks=0.03 if host else 0.0)
             self.readers.append(reader)
             world.spawn(name, reader.run(), host)
+        if self.accounts:
+            for name, host in (("account-reader", ""), ("near-account-reader", world.cluster.host(1))):
+                world.spawn(name, AccountReader(world, name).run(), host)
+            self.working.add(ADMINISTRATOR)
+            world.spawn(ADMINISTRATOR, AccountAdministrator(world, ADMINISTRATOR).run())
 
     def fill(self, place: str) -> None:
         """Start a process with a place's transactional id, beside one that may still run."""
@@ -99,8 +132,8 @@ class Transactions:
         return self._lives
 
     def waits(self) -> str:
-        """Return a teller that works; "" = all have ended."""
-        return next((name for name in sorted(self.working) if name.startswith("teller-")), "")
+        """Return a teller or an administrator that works; "" = all have ended."""
+        return next((name for name in sorted(self.working) if not name.startswith("copier-")), "")
 
     # ------------------------------------------------------------ faults
 
@@ -152,6 +185,7 @@ class Transactions:
             lambda: self._kill(self._pick(f"replica:{INPUT}-")),
             lambda: self._kill(self._pick(f"replica:{OUTPUT}-")),
             lambda: self._kill(self._pick("replica:__transaction_state-")),
+            *([lambda: self._kill(self._pick(f"replica:{ACCOUNTS}-"))] if self.accounts else []),
             *([lambda: self._kill_client(name.rpartition(".")[0], process)] if process is not None else []),
         ]
         deed = deeds[int(self._scheduler.random.random() * len(deeds))]

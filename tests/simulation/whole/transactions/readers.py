@@ -75,7 +75,7 @@ class Follower(Client):
                 self.world.log(self.name, f"committed: {error!r}")
             else:
                 part.ledger.fetched(at, known, found)
-            at = self.pick([*part.inputs, *part.outputs])
+            at = self.pick([*part.inputs, *part.outputs, *part.accounts])
             try:
                 [end] = (await self.call("end offsets", consumer.end_offsets([at]), API_S)).values()
             except RaylogError as error:

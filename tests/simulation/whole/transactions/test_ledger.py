@@ -71,6 +71,20 @@ def test_a_committed_record_is_not_missing() -> None:
         ledger.finish({IN: {0: b"a"}})
 
 
+def test_a_committed_record_that_was_replaced_may_be_missing() -> None:
+    ledger = Ledger()
+    done(ledger, b"a", b"b")
+    ledger.finish({IN: {1: b"b"}}, {b"a"})
+
+
+def test_half_of_an_unknown_transaction_is_found_beside_a_replaced_record() -> None:
+    ledger = Ledger()
+    ledger.commits(sent(ledger, b"a", b"b", b"c"))
+    ledger.finish({IN: {}}, {b"a"})
+    with pytest.raises(Violation, match=WHOLE):
+        ledger.finish({IN: {1: b"b"}}, {b"a"})
+
+
 @pytest.mark.parametrize("found", [{}, {0: b"a", 1: b"b"}])
 def test_of_an_unknown_transaction_all_or_nothing_exists(found: dict[int, bytes]) -> None:
     ledger = Ledger()

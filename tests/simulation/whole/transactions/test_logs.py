@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.core.ids import TopicPartition
-from tests.simulation.whole.transactions.logs import Entry, check_logs
+from tests.simulation.whole.transactions.logs import Entry, check_cleaned, check_logs
 from tests.simulation.world import Violation
 
 pytestmark = pytest.mark.sim
@@ -53,3 +53,24 @@ def test_a_transaction_with_two_outcomes_is_found() -> None:
     logs = {A: [data(0, 0), marker(1, 1)], B: [data(0, 0), marker(1, 1, committed=False)]}
     with pytest.raises(Violation, match="epoch 0"):
         check_logs(logs)
+
+
+def emptied(offset: int, epoch: int) -> Entry:
+    return Entry(offset, 7, epoch, True, is_emptied=True)
+
+
+def test_an_emptied_batch_begins_no_transaction() -> None:
+    check_logs({A: [emptied(0, 0), data(1, 1), emptied(2, 1), marker(3, 2)]})
+
+
+def test_a_marker_that_went_before_its_records_is_found() -> None:
+    with pytest.raises(Violation, match="joins"):
+        check_logs({A: [data(0, 0), data(2, 1), marker(3, 2)]})
+
+
+def test_a_cleaned_log_has_no_aborted_record() -> None:
+    log = [data(0, 0), marker(1, 1), data(2, 1), marker(3, 2, committed=False)]
+    check_cleaned(A, log, 2)
+    check_cleaned(A, [*log[:2], emptied(2, 1), log[3]], 4)
+    with pytest.raises(Violation, match="aborted record at 2"):
+        check_cleaned(A, log, 4)

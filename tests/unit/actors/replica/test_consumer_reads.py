@@ -9,9 +9,10 @@ from typing import Any, cast
 
 from raylog.actors import clock
 from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.ports import Keeper, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.runner import ReplicaRunner
-from raylog.actors.settings import FlushPolicy
+from raylog.actors.settings import CleanerPace, FlushPolicy
 from raylog.core.ids import Incarnation, TopicPartition
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.protocol.replica import FetchReply, FetchRequest, ProduceRequest
@@ -70,6 +71,7 @@ def leading(folder: Path, **config: Any) -> Iterator[ReplicaRunner]:
         ),
         flush=FlushPolicy(messages=1 << 60, ms=1_000),
         counters=ReplicaCounters(),
+        cleaner=Cleaner(log, folder, "t-0", CleanerPace(backoff_ms=1, bytes_per_s=1 << 40), ReplicaCounters()),
     )
     runner.begin_life(ME, Incarnation(10), ReplicationSettings(min_insync_replicas=1))
     runner.state_received(10, partition_state(isr=(ME,), replicas=(ME,), leader_epoch=3))

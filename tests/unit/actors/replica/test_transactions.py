@@ -1,10 +1,12 @@
 """Transactions at a leader with a real log: markers, readers of committed records, and what is known of producers."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.consumer_reads import NEAR_BYTES_MIN
 from raylog.actors.replica.ports import ReplicaRequest
 from raylog.actors.replica.runner import ReplicaRunner
@@ -25,6 +27,8 @@ from raylog.protocol.replica import (
     WriteTxnMarkersRequest,
 )
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, iter_headers
+from raylog.storage.batch.records import BatchMeta, encode_batch
+from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.errors import LogDamaged
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.actors.replica.test_consumer_reads import Answered, leading
@@ -132,6 +136,47 @@ def test_an_abort_is_named_to_readers_of_committed_records_only(tmp_path: Path) 
         end(runner, committed=False)
         assert fetch(runner, 0).answer.aborted == [AbortedTxn(PRODUCER, 0)]
         assert fetch(runner, 0, READ_UNCOMMITTED).answer.aborted == ()
+
+
+def keyed(runner: ReplicaRunner, key: bytes, value: bytes, **fields: int) -> None:
+    """A batch of one record with a key."""
+    request = Request(encode_batch([key], [value], [NOW], None, BatchMeta(**fields)))
+    runner.produce(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000))
+    assert request.answer.base_offset >= 0
+
+
+async def cleaned(runner: ReplicaRunner) -> None:
+    """Clean what lies below the high watermark."""
+    cleaner = cast(Cleaner, runner.cleaner)
+    cast(PartitionLog, runner.log).sync()
+    cleaner.tick(1_000, NOW, runner.log.log_end_offset)
+    assert cleaner._task is not None
+    async with asyncio.timeout(20):
+        await cleaner._task
+
+
+def test_a_cleaning_takes_aborted_records_out_of_memory_too(tmp_path: Path) -> None:
+    """The log does not list their transaction any more: what was read before the cleaning would count as committed."""
+    with leading(tmp_path, segment_bytes=300, compaction=CompactionRules(min_cleanable_dirty_ratio=0.0)) as runner:
+        keyed(
+            runner,
+            b"one",
+            b"aborted",
+            producer_id=PRODUCER,
+            producer_epoch=0,
+            base_sequence=0,
+            attributes=TRANSACTIONAL_BIT,
+        )
+        end(runner, committed=False)
+        for key in (b"two", b"three", b"four"):
+            keyed(runner, key, bytes(200))
+        before = fetch(runner, 0)
+        assert (first_offsets(before), before.answer.aborted) == ([0, 1, 2, 3, 4], [AbortedTxn(PRODUCER, 0)])
+        asyncio.run(cleaned(runner))
+        after = fetch(runner, 0)
+        assert after.answer.aborted == ()
+        with_records = [header.base_offset for _, header in iter_headers(after.records) if not header.is_control]
+        assert with_records == [2, 3, 4]
 
 
 def test_only_those_aborted_transactions_are_named_that_are_in_the_answer(tmp_path: Path) -> None:

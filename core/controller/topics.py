@@ -100,7 +100,7 @@ class Topics:
         else:
             assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
         config = _checked_config(event.config, len(assignment[0]), decision.image)
-        self._check_awake(config, assignment, decision.image)
+        self._check_room(config, assignment, decision.image)
         if event.validate_only:
             decision.reply(event.request, [""])
             return
@@ -186,18 +186,28 @@ class Topics:
         for state in topic.partitions[first:]:
             self._liveness.expect(state, decision)
 
-    def _check_awake(self, config: Mapping[str, str], assignment: Assignment, image: MetadataImage) -> None:
-        """Refuse partitions that never sleep where a broker could not bear their replicas, all awake."""
-        if sleep_after_ms(config, image.config) >= 0:
-            return
+    def _check_room(self, config: Mapping[str, str], assignment: Assignment, image: MetadataImage) -> None:
+        """Refuse partitions where a broker could not bear their replicas, all of them awake if they never sleep."""
         added = Counter(broker for replicas in assignment for broker in replicas)
+        present = Counter(broker for state in image.partitions() for broker in state.replicas)
         for broker, count in sorted(added.items()):
-            limit = image.awake_limit(broker)
-            if limit is not None and image.awake[broker] + count > limit:
+            bound, total = image.declared_bound(broker), present[broker] + count
+            if bound is not None and total > bound.limit:
                 raise InvalidPartitions(
-                    f"Broker {broker} would have {image.awake[broker] + count} replicas awake and may have {limit} "
-                    "(replica.awake.max, or what its machine bears). Let the topic's partitions sleep "
-                    "(replica.sleep.after.ms), create fewer, or add brokers."
+                    f"Broker {broker} would have {total} replicas and may have {bound.limit} ({bound.why}). Create "
+                    "fewer partitions, delete topics, or add brokers."
+                )
+        if sleep_after_ms(config, image.config) < 0:
+            self._check_awake(added, image)
+
+    def _check_awake(self, added: Mapping[BrokerId, int], image: MetadataImage) -> None:
+        """Refuse so many more replicas that never sleep where a broker could not bear them."""
+        for broker, count in sorted(added.items()):
+            bound, total = image.awake_bound(broker), image.awake[broker] + count
+            if bound is not None and total > bound.limit:
+                raise InvalidPartitions(
+                    f"Broker {broker} would have {total} replicas awake and may have {bound.limit} ({bound.why}). Let "
+                    "the topic's partitions sleep (replica.sleep.after.ms), create fewer, or add brokers."
                 )
 
     def create_partitions(self, event: CreatePartitionsReceived, decision: ControllerDecision) -> None:
@@ -226,7 +236,7 @@ class Topics:
             assignment = self.placed(added, factor, decision)
         else:
             assignment = self.given(event.assignment, added, factor, decision)
-        self._check_awake(topic.config, assignment, image)
+        self._check_room(topic.config, assignment, image)
         decision.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
         self._begin(topic, present, decision)
         decision.reply(event.request, [])

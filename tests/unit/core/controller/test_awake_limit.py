@@ -2,10 +2,12 @@
 
 import pytest
 
-from raylog.core.controller.events import CreatePartitionsReceived, RequestSleep
+from raylog.core.controller.events import AlterTopicConfigReceived, CreatePartitionsReceived, RequestSleep
 from raylog.core.errors import InvalidPartitions, TooManyAwake
+from raylog.core.features import FIRST
 from raylog.core.ids import TopicPartition
 from raylog.core.metadata.capacity import Capacity
+from raylog.core.metadata.records import ClusterCreated
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, wake
 
@@ -125,3 +127,31 @@ def test_partitions_that_sleep_are_bounded_by_what_their_metadata_cost() -> None
 def test_a_broker_that_reports_nothing_is_not_bounded() -> None:
     bench = brokers(count=1, capacity=Capacity())
     bench.create(assignment=[[1]] * 500, config=NEVER)
+
+
+def configure(bench: Bench, config: dict[str, str]) -> None:
+    bench.call(
+        AlterTopicConfigReceived(cause="t", now_ms=bench.now, request=bench.number(), topic="flights", set=config)
+    )
+
+
+def test_a_topic_that_sleeps_may_not_stay_awake_where_it_has_no_room() -> None:
+    bench = two_sleepers(limit=1)
+    with pytest.raises(InvalidPartitions, match=r"1 would have 2 replicas awake and may have 1 \(replica\.awake"):
+        configure(bench, NEVER)
+    assert bench.image.topics["flights"].config == SLEEPS
+
+
+def test_a_topic_that_sleeps_may_stay_awake_where_it_has_room() -> None:
+    bench = two_sleepers(limit=2)
+    wake(bench, partitions=[0])
+    configure(bench, NEVER)
+    configure(bench, {"retention.ms": "5"})
+
+
+def test_partitions_are_bounded_by_processes_before_the_cluster_knows_sleep() -> None:
+    config = {"replica.awake.max": "1"}
+    bench = Bench(log=[ClusterCreated(cluster_id="c" * 32, config=config)]).start(config)
+    bench.broker(1, levels=FIRST)
+    with pytest.raises(InvalidPartitions, match="would have 2 replicas awake and may have 1"):
+        bench.create(assignment=[[1], [1]], config=SLEEPS)

@@ -149,7 +149,7 @@ def test_a_topic_that_sleeps_may_stay_awake_where_it_has_room() -> None:
     configure(bench, {"retention.ms": "5"})
 
 
-def test_partitions_are_bounded_by_processes_before_the_cluster_knows_sleep() -> None:
+def test_new_partitions_are_bounded_before_the_cluster_knows_sleep() -> None:
     config = {"replica.awake.max": "1"}
     bench = Bench(log=[ClusterCreated(cluster_id="c" * 32, config=config)]).start(config)
     bench.broker(1, levels=FIRST)

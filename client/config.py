@@ -166,7 +166,12 @@ class ConsumerConfig(ClientConfig):
     session_timeout_ms: int = key(45_000, "A member whose heartbeats stay out for so long is removed.", low=1)
     heartbeat_interval_ms: int = key(3_000, "Time between two heartbeats.", low=1)
     fetch_min_bytes: int = key(1, "A fetch is answered when so much is there ...", low=0)
-    fetch_max_wait_ms: int = key(500, "... or after this time.", low=0)
+    fetch_max_wait_ms: int = key(
+        500,
+        "... or after this time. Where `fetch_min_bytes` is at most 1, a silent partition's fetches wait longer, up to "
+        "20 s; below 10: never.",
+        low=0,
+    )
     fetch_max_bytes: int = key(52_428_800, "Most bytes that are fetched ahead, over all partitions.", low=1)
     max_partition_fetch_bytes: int = key(1_048_576, "Most bytes of one fetch; one batch is always returned.", low=1)
     short_circuit_reads: bool = key(True, "Read the files of leaders on this machine directly, where that is allowed.")

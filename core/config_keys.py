@@ -376,7 +376,8 @@ CLUSTER_KEYS: Final = _keys(
         -1,
         -1,
         "How many replicas each broker has awake at most, each a process. Requests that would wake more are refused "
-        "until others have fallen asleep. -1 = by the cores and the memory of its machine.",
+        "until others have fallen asleep. -1 = by the memory of its machine, and by its cores where replicas do not "
+        "doze. Its process cannot have more than its limit of open files allows.",
         INT_MAX,
     ),
     _int(

@@ -28,7 +28,9 @@ class RegisterBrokerRequest(Message, frozen=True):
     lowest_level: Int64 = FIRST_LEVEL
     highest_level: Int64 = FIRST_LEVEL
     awake_max: Int64 = -1
-    """How many replicas its machine bears awake; -1 = not known."""
+    """How many replicas its machine bears awake; -1 = not known. Brokers that report their capacity leave it out."""
+    capacity: Sequence[Int64] = ()
+    """Of its machine and process, as ``core/metadata/capacity.py`` writes it."""
 
 
 class RegisterBrokerReply(Message, frozen=True):

@@ -1,23 +1,46 @@
-"""How many replicas this machine bears awake, each a process. Read once by a broker's shell, for its registration."""
+"""What a broker's machine and process offer to replicas. Read by a broker's shell, for its registration.
+
+What follows for the number of replicas is decided in ``core/metadata/capacity.py``. May touch: /sys, the process's
+limits.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
-REPLICA_BYTES: Final = 32 << 20
-"""Memory of a replica that works, with its part of the page cache's index: 22 MB at rest."""
-MEMORY_SHARE: Final = 0.5
-"""The rest is for Ray, for its users' work, and for the page cache."""
-PER_CORE: Final = 100
-"""Each awake replica at rest takes 9 ms of CPU a second (docs/performance.md), so that so many take nearly all."""
+from raylog.actors.dozing.processes import may_stop
+from raylog.core.metadata.capacity import Capacity
+
+CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Where a container sees its own memory limit, by the version of cgroups."""
 
 
-def awake_max() -> int:
-    """Return the smaller of what the cores and the memory allow, at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores * PER_CORE, int(_memory_bytes() * MEMORY_SHARE) // REPLICA_BYTES))
+def capacity() -> Capacity:
+    """Return what there is now. The limit of open files is the one in force: servers raise it when they start."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Capacity(
+        memory_bytes=memory_bytes(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        open_files=-1 if soft == resource.RLIM_INFINITY else soft,
+        can_doze=may_stop(),
+    )
 
 
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_bytes(limits: Sequence[Path] = CGROUP_LIMITS) -> int:
+    """Return the memory of this machine, or what its container may use of it. A limit that cannot be read is none."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in limits:
+        try:
+            text = file.read_text().strip()
+        except OSError:  # another version of cgroups, or none
+            continue
+        if text.isdecimal():  # "max" = no limit
+            found = min(found, int(text))
+    return found

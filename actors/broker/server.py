@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
 from raylog.actors.beats.beat_memory import pages_name
-from raylog.actors.broker.capacity import awake_max
+from raylog.actors.broker.capacity import capacity
 from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaFactory, ReplicaSupervisor
@@ -259,7 +259,7 @@ class BrokerServer:
                 cluster_id=directory.cluster_id,
                 lowest_level=SUPPORTED.lowest,
                 highest_level=SUPPORTED.highest,
-                awake_max=awake_max(),
+                capacity=capacity().to_row(),
             ),
             timeout_s=REGISTER_TIMEOUT_S,
         )

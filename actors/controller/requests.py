@@ -18,6 +18,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
             controller.REGISTER_BROKER,
             ev.BrokerRegistrationReceived,
             levels=lambda args: LevelRange(args.lowest_level, args.highest_level),
+            capacity=lambda args: tuple(args.capacity),
         ),
         DerivedEvent(
             controller.REGISTER_REPLICA,

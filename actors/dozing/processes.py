@@ -135,6 +135,21 @@ class SystemProcess:
                 os.close(descriptor)
 
 
+def may_stop() -> bool:
+    """Return whether this process may stop others of its user, as far as it is known before one has offered it."""
+    try:
+        _try_pidfd()
+    except OSError:
+        return False
+    return CAN_STOP
+
+
+def _try_pidfd() -> None:
+    """Raise OSError where a process gets no descriptor of another: a container may forbid it."""
+    if CAN_STOP:
+        os.close(os.pidfd_open(os.getpid()))
+
+
 class SystemProcesses:
     """The processes that have connected with one broker."""
 
@@ -151,7 +166,7 @@ class SystemProcesses:
         if not CAN_STOP:
             raise OSError("this system has no descriptors for processes")
         self._joined = joined
-        os.close(os.pidfd_open(os.getpid()))  # a container may forbid it
+        _try_pidfd()
         await self._guard.start(paused)
         self._listener = await asyncio.to_thread(listen, self._folder)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)

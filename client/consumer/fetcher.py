@@ -231,7 +231,7 @@ class Fetcher:
         return (
             info is not None
             and info.topic_id == state.topic_id
-            and stream.leader is info.partitions[state.partition.partition]
+            and stream.is_led_by(info.partitions[state.partition.partition])
             and not stream.connection.is_closed
             and state.wants_fetch(self._room_bytes(state))
             and (stream.has_records or self._config.fetch_max_wait_ms >= EMPTY_ANSWER_PAUSE_S * 1000)

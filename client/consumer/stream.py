@@ -20,8 +20,26 @@ from raylog.protocol.method import AnyMethod
 from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, NearSlice
 from raylog.rpc import Connection, Reply
 
-ASLEEP_WAIT_MS = 20_000
-"""How long a fetch waits at the end of a partition that sleeps: there are many of these, and a wake ends the wait."""
+LONG_WAIT_MS = 20_000
+"""How long a fetch waits at most at the end of a silent partition, unless the user has it wait longer.
+
+Each answer ends the leader's doze. The price of the wait is how late a leader that hangs is noticed.
+"""
+
+
+def wait_ms(last_ms: int | None, config: ConsumerConfig, *, is_asleep: bool, has_records: bool) -> int:
+    """Return how long the next fetch waits at the end of the log; `last_ms`: the fetch before, None = there is none.
+
+    A partition that sleeps is waited for long at once: it has been silent, and its wake ends the wait. One that is
+    awake is waited for twice as long after each empty answer, so about as long as it has been silent. A user who lets
+    `fetch_min_bytes` gather, or fetches without a wait, gets just that.
+    """
+    first_ms = config.fetch_max_wait_ms
+    if is_asleep and first_ms:
+        return max(LONG_WAIT_MS, first_ms)
+    if last_ms is None or has_records or config.fetch_min_bytes > 1:
+        return first_ms
+    return max(first_ms, min(2 * last_ms, LONG_WAIT_MS))
 
 
 class FetchStream:
@@ -53,11 +71,8 @@ class FetchStream:
         self._look_for_leader = look_for_leader
         self._loop = asyncio.get_running_loop()
         self._session = state.session
-        waits_long = leader.is_asleep and config.fetch_max_wait_ms > 0
-        self._wait_ms = max(ASLEEP_WAIT_MS, config.fetch_max_wait_ms) if waits_long else config.fetch_max_wait_ms
-        self._timeout_s = (config.request_timeout_ms + self._wait_ms) / 1000
-        self._patience_s = suspect_s + self._wait_ms / 1000
-        self._pause_s = suspect_s
+        self._suspect_s = suspect_s
+        self._wait_ms = wait_ms(None, config, is_asleep=leader.is_asleep, has_records=False)
         self._sent_s = 0.0
         self._timer: asyncio.TimerHandle
         self._watch: asyncio.Task[None] | None = None
@@ -78,6 +93,14 @@ class FetchStream:
             self._timer.cancel()
             if self._watch is not None:
                 self._watch.cancel()
+
+    def is_led_by(self, found: PartitionInfo) -> bool:
+        """Whether newer metadata name the leader that is fetched from; they replace the older."""
+        if found is not self.leader:
+            if _leadership(found) != _leadership(self.leader):
+                return False
+            self.leader = found
+        return True
 
     def end(self, error: Exception | None = None) -> None:
         """Let `run` return, or raise; a later answer is dropped."""
@@ -103,7 +126,8 @@ class FetchStream:
         self._sent_s = self._loop.time()
         wants_near = config.short_circuit_reads and self.state.reads_near
         method, message = near_or_plain(self.connection, fetch, wants_near=wants_near)
-        self.connection.call_then(method.name, message, timeout_s=self._timeout_s, then=partial(self._answered, method))
+        timeout_s = (config.request_timeout_ms + self._wait_ms) / 1000
+        self.connection.call_then(method.name, message, timeout_s=timeout_s, then=partial(self._answered, method))
 
     def _answered(self, method: AnyMethod, answer: Reply | RaylogError) -> None:
         if self._ended.done():  # also when `run` was cancelled
@@ -142,9 +166,22 @@ class FetchStream:
             # First: the user's thread wakes up meanwhile, and gets the interpreter's lock when the request is written.
             self._on_data()
         if self._goes_on(self):
+            self._choose_wait()
             self._fetch()
         else:
             self.end()
+
+    def _choose_wait(self) -> None:
+        before_ms = self._wait_ms
+        self._wait_ms = wait_ms(before_ms, self._config, is_asleep=self.leader.is_asleep, has_records=self.has_records)
+        if self._wait_ms < before_ms and self._watch is None:  # the timer is set for the longer wait
+            self._timer.cancel()
+            self._timer = self._loop.call_later(self._patience_s, self._look)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long after a fetch its leader becomes suspect."""
+        return self._suspect_s + self._wait_ms / 1000
 
     def _look(self) -> None:
         """Look for another leader when the answer is late; else check again when it would be."""
@@ -157,9 +194,14 @@ class FetchStream:
     async def _watch_leader(self, sent_s: float) -> None:
         while self._sent_s == sent_s and not self._ended.done():
             await self._look_for_leader()
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(self._suspect_s)
+        self._watch = None
         if not self._ended.done():
             self._look()
+
+
+def _leadership(info: PartitionInfo) -> tuple[object, ...]:
+    return info.leader_epoch, info.endpoint, info.is_asleep
 
 
 def _add_places(state: PartitionState, session: int, rows: Sequence[NearSlice], aborted: AbortedBatches | None) -> bool:

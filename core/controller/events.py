@@ -61,6 +61,8 @@ class BrokerRegistrationReceived(MemberRequest):
     """The feature levels that the broker's release knows."""
     awake_max: int = -1
     """How many replicas its machine bears awake; -1 = not known."""
+    capacity: tuple[int, ...] = ()
+    """Of its machine and process, see ``core/metadata/capacity.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,13 +81,14 @@ class Registrations:
             lowest_level=event.levels.lowest,
             highest_level=event.levels.highest,
             awake_max=event.awake_max,
+            capacity=event.capacity,
         )
-        where = (event.host, event.port, event.node_id, event.levels, event.awake_max)
+        where = (event.host, event.port, event.node_id, event.levels, event.awake_max, event.capacity)
         if (
             held is None
             or not held.online
             or held.incarnation != incarnation
-            or (held.host, held.port, held.node_id, held.levels, held.awake_max) != where
+            or (held.host, held.port, held.node_id, held.levels, held.awake_max, held.capacity) != where
         ):
             decision.write(record)
         decision.sessions.open(event.session, member, incarnation, decision.now_ms)

@@ -100,7 +100,7 @@ class Topics:
         else:
             assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
         config = _checked_config(event.config, len(assignment[0]), decision.image)
-        self._check_awake(config, assignment, decision.image)
+        self._check_room(config, assignment, decision.image)
         if event.validate_only:
             decision.reply(event.request, [""])
             return
@@ -144,6 +144,9 @@ class Topics:
         kept = {key: value for key, value in topic.config.items() if key not in event.delete}
         factor = min(state.replication_factor for state in topic.partitions)
         config = _checked_config({**kept, **event.set}, factor, decision.image)
+        if sleep_after_ms(config, decision.image.config) < 0 <= sleep_after_ms(topic.config, decision.image.config):
+            asleep = (state.replicas for state in topic.partitions if state.asleep is not None)
+            self._check_awake(Counter(broker for replicas in asleep for broker in replicas), decision.image)
         if config != topic.config:
             before, after = TopicConfig.from_dict(topic.config), TopicConfig.from_dict(config)
             decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
@@ -178,26 +181,35 @@ class Topics:
 
     def _begin(self, topic: TopicImage, first: int, decision: ControllerDecision) -> None:
         """Begin the partitions from ``first`` on: asleep, or where they never sleep awake."""
-        sleeps = sleep_after_ms(topic.config, decision.image.config) >= 0
-        if sleeps and decision.image.feature_level >= PartitionsBornAsleep.LEVEL:
+        if _begin_asleep(topic.config, decision.image):
             decision.write(PartitionsBornAsleep(topic=topic.name, first=first, end=len(topic.partitions)))
             self._liveness.settle_sleepers(decision)
             return
         for state in topic.partitions[first:]:
             self._liveness.expect(state, decision)
 
-    def _check_awake(self, config: Mapping[str, str], assignment: Assignment, image: MetadataImage) -> None:
-        """Refuse partitions that never sleep where a broker could not bear their replicas, all awake."""
-        if sleep_after_ms(config, image.config) >= 0:
-            return
+    def _check_room(self, config: Mapping[str, str], assignment: Assignment, image: MetadataImage) -> None:
+        """Refuse partitions where a broker could not bear their replicas, all of them awake if they never sleep."""
         added = Counter(broker for replicas in assignment for broker in replicas)
+        present = Counter(broker for state in image.partitions() for broker in state.replicas)
         for broker, count in sorted(added.items()):
-            limit = image.awake_limit(broker)
-            if limit is not None and image.awake[broker] + count > limit:
+            bound, total = image.declared_bound(broker), present[broker] + count
+            if bound is not None and total > bound.limit:
                 raise InvalidPartitions(
-                    f"Broker {broker} would have {image.awake[broker] + count} replicas awake and may have {limit} "
-                    "(replica.awake.max, or what its machine bears). Let the topic's partitions sleep "
-                    "(replica.sleep.after.ms), create fewer, or add brokers."
+                    f"Broker {broker} would have {total} replicas and may have {bound.limit} ({bound.why}). Create "
+                    "fewer partitions, delete topics, or add brokers."
+                )
+        if not _begin_asleep(config, image):
+            self._check_awake(added, image)
+
+    def _check_awake(self, added: Mapping[BrokerId, int], image: MetadataImage) -> None:
+        """Refuse so many more replicas that do not sleep where a broker could not bear them."""
+        for broker, count in sorted(added.items()):
+            bound, total = image.awake_bound(broker), image.awake[broker] + count
+            if bound is not None and total > bound.limit:
+                raise InvalidPartitions(
+                    f"Broker {broker} would have {total} replicas awake and may have {bound.limit} ({bound.why}). Let "
+                    "the topic's partitions sleep (replica.sleep.after.ms), create fewer, or add brokers."
                 )
 
     def create_partitions(self, event: CreatePartitionsReceived, decision: ControllerDecision) -> None:
@@ -226,7 +238,7 @@ class Topics:
             assignment = self.placed(added, factor, decision)
         else:
             assignment = self.given(event.assignment, added, factor, decision)
-        self._check_awake(topic.config, assignment, image)
+        self._check_room(topic.config, assignment, image)
         decision.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
         self._begin(topic, present, decision)
         decision.reply(event.request, [])
@@ -275,6 +287,11 @@ class Topics:
             if missing:
                 raise InvalidRequest(f"Partition {number} is assigned to broker {missing[0]}, which never registered.")
         return tuple(tuple(brokers) for brokers in assignment)
+
+
+def _begin_asleep(config: Mapping[str, str], image: MetadataImage) -> bool:
+    """Return whether new partitions of a topic with this configuration are born asleep."""
+    return sleep_after_ms(config, image.config) >= 0 and image.feature_level >= PartitionsBornAsleep.LEVEL
 
 
 def _checked_config(config: Mapping[str, object], replication_factor: int, image: MetadataImage) -> dict[str, str]:

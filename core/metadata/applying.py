@@ -67,6 +67,7 @@ def _broker_registered(image: ImageTables, record: BrokerRegistered) -> None:
         directory_id=record.directory_id,
         levels=LevelRange(record.lowest_level, record.highest_level),
         awake_max=record.awake_max,
+        capacity=record.capacity,
         stopped=held is not None and held.stopped,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from raylog.core.config import doze_after_ms
 from raylog.core.features import FIRST, FIRST_LEVEL, LevelRange
 from raylog.core.ids import (
     NO_LEADER,
@@ -20,6 +21,7 @@ from raylog.core.ids import (
     ProducerId,
     TopicPartition,
 )
+from raylog.core.metadata.capacity import UNKNOWN, Bound, Capacity
 from raylog.core.partition import PartitionState
 
 NO_CONTROLLER: Final = ControllerEpoch(0)
@@ -41,6 +43,8 @@ class BrokerImage:
     """The feature levels that its release knows."""
     awake_max: int = -1
     """How many replicas its machine bears awake, those of other brokers there included; -1 = not known."""
+    capacity: tuple[int, ...] = ()
+    """What its machine and process have, see ``capacity.py``; with it the number before does not count."""
     online: bool = True
     stopped: bool = False
     """A stop was requested, and no resume since."""
@@ -135,18 +139,20 @@ class ImageTables:
         """Return the brokers that run, by id."""
         return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
 
-    def awake_limit(self, broker: BrokerId) -> int | None:
-        """Return how many replicas a broker may have awake; None = as many as there are.
-
-        The brokers of one machine share what it bears.
-        """
+    def awake_bound(self, broker: BrokerId) -> Bound | None:
+        """Return how many replicas a broker may have awake; None = as many as there are."""
         stated = int(self.config.get(AWAKE_KEY, "-1"))
-        if stated >= 0:
-            return stated
         found = self.brokers.get(broker)
-        if found is None or found.awake_max < 0:
-            return None
-        return found.awake_max // self.sharing(broker)
+        capacity = UNKNOWN if found is None else Capacity.from_row(found.capacity)
+        if found is not None and not found.capacity and found.awake_max >= 0 > stated:
+            return Bound(found.awake_max // self.sharing(broker), "what its machine bears")
+        dozes = doze_after_ms({}, self.config) >= 0
+        return capacity.awake(stated=stated, dozes=dozes, sharing=self.sharing(broker))
+
+    def declared_bound(self, broker: BrokerId) -> Bound | None:
+        """Return how many replicas a broker may have, awake or asleep; None = as many as there are."""
+        found = self.brokers.get(broker)
+        return None if found is None else Capacity.from_row(found.capacity).declared(sharing=self.sharing(broker))
 
     def sharing(self, broker: BrokerId) -> int:
         """Return how many brokers that run share the machine of this one, itself included; at least 1."""

@@ -92,6 +92,7 @@ class MetadataImage(ImageTables):
                     lowest_level=broker.levels.lowest,
                     highest_level=broker.levels.highest,
                     awake_max=broker.awake_max,
+                    capacity=broker.capacity,
                 )
             )
             if not broker.online:

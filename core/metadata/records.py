@@ -102,6 +102,8 @@ class BrokerRegistered(MetadataRecord):
     """The feature levels that the broker's release knows."""
     awake_max: int = -1
     """How many replicas its machine bears awake, those of other brokers there included; -1 = not known."""
+    capacity: tuple[int, ...] = ()
+    """What its machine and process have, see ``core/metadata/capacity.py``; it counts instead of the number before."""
 
 
 @_record

@@ -115,18 +115,18 @@ class Sleeping:
     def _full_broker(self, state: PartitionState, image: MetadataImage) -> BrokerId | None:
         """Return a broker of the partition that has as many replicas awake as it may; None = all have room."""
         for broker in state.replicas:
-            limit = image.awake_limit(broker)
-            if limit is not None and image.awake[broker] >= limit:
+            bound = image.awake_bound(broker)
+            if bound is not None and image.awake[broker] >= bound.limit:
                 return broker
         return None
 
 
 def _too_many(state: PartitionState, broker: BrokerId, image: MetadataImage) -> TooManyAwake:
-    limit, awake = image.awake_limit(broker), image.awake[broker]
+    bound, awake = image.awake_bound(broker), image.awake[broker]
+    limit, why = (0, "") if bound is None else (bound.limit, bound.why)
     return TooManyAwake(
-        f"{state.partition} stays asleep: broker {broker} has {awake} replicas awake and may have {limit} "
-        "(replica.awake.max, or what its machine bears). Use fewer partitions at a time, add brokers, or lower "
-        "replica.sleep.after.ms.",
+        f"{state.partition} stays asleep: broker {broker} has {awake} replicas awake and may have {limit} ({why}). "
+        "Use fewer partitions at a time, add brokers, or lower replica.sleep.after.ms.",
         broker=broker,
         awake=awake,
         limit=limit,

@@ -15,6 +15,7 @@ import pytest
 
 import raylog
 from raylog.actors.dozing.keeper import NOTE, started_at
+from raylog.core.ids import TopicPartition
 from tests.cluster.ray_support import own_ray
 from tests.waiting import wait_for
 
@@ -53,6 +54,17 @@ def on_cpu(pids: list[int]) -> int:
     return sum(
         int(task.read_text().split()[2]) for pid in pids for task in Path(f"/proc/{pid}/task").glob("*/schedstat")
     )
+
+
+def rest_for_long(root: Path, pids: list[int]) -> bool:
+    """Whether all replicas doze, and none of these processes runs for 3 s."""
+    wait_for(lambda: all_doze(root), "all replicas doze", 60)
+    before, until_s = on_cpu(pids), time.monotonic() + 3
+    while on_cpu(pids) == before:
+        if time.monotonic() >= until_s:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def broker_pid(broker: int) -> int:
@@ -118,17 +130,7 @@ def test_replicas_doze_again_and_keep_their_place_in_the_isr(cluster: Any, root:
 def test_dozes_outlast_heartbeats_and_sessions(cluster: Any, root: Path) -> None:
     """The session timeout is 2.5 s. On a busy machine heartbeats may be late, and have all speak for themselves."""
     pids = [pid for broker in (1, 2, 3) for pid in noted(root, broker)]
-
-    def rest_for_long() -> bool:
-        wait_for(lambda: all_doze(root), "all replicas doze", 60)
-        before, until_s = on_cpu(pids), time.monotonic() + 3
-        while on_cpu(pids) == before:
-            if time.monotonic() >= until_s:
-                return True
-            time.sleep(0.1)
-        return False
-
-    wait_for(rest_for_long, "no replica runs for 3 s", 200)
+    wait_for(lambda: rest_for_long(root, pids), "no replica runs for 3 s", 200)
     assert [isr_of("t", partition) for partition in range(PARTITIONS)] == [[1, 2, 3]] * PARTITIONS
 
 
@@ -147,6 +149,22 @@ def test_status_and_reports_wake_none(cluster: Any, root: Path) -> None:
     assert sum(row["role"] == "leader" for row in rows) == PARTITIONS
     expected = [[broker, 1, PARTITIONS, 0] for broker in (1, 2, 3)]
     wait_for(lambda: cluster.status()["replica_counts"] == expected, "the status shows awake and dozing replicas", 30)
+
+
+def test_a_consumer_that_waits_at_the_end_lets_replicas_doze(cluster: Any, root: Path) -> None:
+    pids = [pid for broker in (1, 2, 3) for pid in noted(root, broker)]
+    with raylog.Consumer("t", group_id=None, auto_offset_reset="latest") as consumer, raylog.Producer() as producer:
+        places = [TopicPartition("t", partition) for partition in range(PARTITIONS)]
+        assert set(consumer.end_offsets(places)) == set(places)
+
+        def reads_nothing_and_all_rest() -> bool:
+            assert consumer.poll(10) == {}
+            return rest_for_long(root, pids)
+
+        wait_for(reads_nothing_and_all_rest, "no replica runs for 3 s", 200)
+        sent = producer.send("t", b"after the rest", partition=0).result(20)
+        [record] = consumer.consume(1, timeout=5)
+        assert (record.offset, record.value) == (sent.offset, b"after the rest")
 
 
 def test_a_replica_that_a_user_stops_is_fenced(cluster: Any, root: Path) -> None:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
+from raylog.core.config import SLEEP_KEY
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
+from raylog.core.metadata.entries import AWAKE_KEY
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient
 from tests.simulation.whole.compaction.clients import TableReader
@@ -44,11 +46,15 @@ class Finish:
         """Wait until the cluster has converged, read everything, and compare it with the books."""
         await self._until("the administrator is done", self._is_changed)
         admin = await self._admin()
+        if AWAKE_KEY in self._world.plan.config:
+            await self._until("every topic may sleep", lambda: self._let_sleep(admin))
         await self._until("every partition is whole", lambda: self._is_whole(admin))
         await self._until("every producer is done", self._nothing_waits)
         await self._write_everywhere("last-producer")
         if self._world.plan.is_operated:
             await self._stop_a_broker(admin)
+        if AWAKE_KEY in self._world.plan.config:
+            await self._lift_limit()
         await self._write_without_waiting()
         if self._world.plan.sleeps:
             await self._read_a_sleeper()
@@ -118,6 +124,28 @@ class Finish:
             for records in (await self._client.call("getmany", consumer.getmany(timeout_ms=500), 1.5)).values():
                 last = max([last, *(record.offset for record in records)])
         await self._client.call("stop", consumer.stop(), 35.0)
+
+    async def _let_sleep(self, admin: AsyncAdmin) -> str:
+        """Have no topic keep the room that others need. Return what is left to do."""
+        for topic in {at.topic: None for at in self._world.open_partitions()}:
+            change = admin.alter_topic_config(topic, {SLEEP_KEY: self._world.plan.config[SLEEP_KEY]}, timeout_s=API_S)
+            if not await self._client.tried("configure", change, API_S):
+                return f"{topic} may never sleep"
+        return ""
+
+    async def _lift_limit(self) -> None:
+        """Restart the controller with a configuration without a limit: what follows keeps everything awake."""
+        cluster = self._world.cluster
+        cluster.config[AWAKE_KEY] = "-1"
+        process = cluster.actors["controller"].process
+        if process is not None:
+            process.kill("restarted without a limit of awake replicas")
+        await self._until("the limit is lifted", self._is_limited)
+
+    async def _is_limited(self) -> str:
+        brokers = [actor.server for actor in self._world.cluster.named("broker-") if actor.serves]
+        limits = {broker.image.config.get(AWAKE_KEY) for broker in brokers}
+        return "" if limits == {"-1"} else f"brokers know the limits {limits}"
 
     async def _keep_awake(self, admin: AsyncAdmin) -> str:
         """Have no partition of a user sleep any more: their replicas' logs are compared. Return what slept."""

@@ -22,6 +22,7 @@ from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.plan import LOOSE, LOOSE_FLUSH_MS, TOPICS
 from tests.simulation.whole.presence import Presence
 from tests.simulation.whole.promises import Promises
+from tests.simulation.whole.room import RoomClaims
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Observer:
         self._promises = Promises(world.fail)
         self.presence = Presence(world)
         self.dozing = DozeClaims(world)
+        self.room = RoomClaims(world)
 
     # ------------------------------------------------------------ what clients know
 

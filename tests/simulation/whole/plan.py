@@ -6,6 +6,9 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from raylog.core.config import SLEEP_KEY
+from raylog.core.metadata.entries import AWAKE_KEY
+
 WHOLE: Final = "whole"
 """Faults of all kinds, anywhere."""
 MINORITY: Final = "whole-minority"
@@ -212,6 +215,8 @@ def _with_sleepers(plan: Plan, seed: int) -> Plan:
         "replica.sleep.after.ms": str(chance.choice([1_000, 2_500])),
         "offsets.topic.num.partitions": str(chance.choice([2, 5])),
     }
+    if seed % 3 == 2:  # partitions sleep to make room, and for no other reason
+        sleep |= {AWAKE_KEY: str(chance.choice([4, 6])), SLEEP_KEY: "60000"}
     plan = replace(
         plan, config={**plan.config, **sleep}, schemes=("kill_of_sleeper", "strike_sleeper"), topics_besides=(SINGLE,)
     )

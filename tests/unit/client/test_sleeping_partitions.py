@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.consumer.stream import ASLEEP_WAIT_MS
+from raylog.client.consumer.stream import LONG_WAIT_MS
 from raylog.client.producer.producer import Producer
 from raylog.core.errors import NotLeaderOrFollower
 from raylog.core.ids import TopicPartition
@@ -91,10 +91,10 @@ def test_a_fetch_waits_long_at_a_partition_that_sleeps(cluster: ToyCluster, slee
         cluster.do(sleeper.wake)
         fill(cluster, *AT, [b"a"])
         assert [record.value for record in consumer.consume(1, timeout=20)] == [b"a"]
-    assert sleeper.waits_ms == [ASLEEP_WAIT_MS]
+    assert sleeper.waits_ms == [LONG_WAIT_MS]
 
 
-@pytest.mark.parametrize(("configured", "wanted"), [(0, 0), (ASLEEP_WAIT_MS + 1, ASLEEP_WAIT_MS + 1)])
+@pytest.mark.parametrize(("configured", "wanted"), [(0, 0), (LONG_WAIT_MS + 1, LONG_WAIT_MS + 1)])
 def test_a_consumer_that_waits_not_at_all_or_longer_keeps_its_wait(
     cluster: ToyCluster, sleeper: Sleeper, configured: int, wanted: int
 ) -> None:

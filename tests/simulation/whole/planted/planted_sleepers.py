@@ -20,6 +20,7 @@ from raylog.core.reassignment.moves import Moves
 from raylog.core.replication.events import ProposeSleep
 from raylog.core.replication.idleness import Idleness
 from raylog.core.replication.leader import Leader
+from raylog.core.sleeping.changes import Sleeping
 from raylog.core.sleeping.events import AnswerFetch, FetchReceived, ListOffsetsReceived, WriteReceived
 from raylog.core.sleeping.machine import SleepersMachine
 from tests.simulation.whole.plan import SLEEPERS
@@ -334,6 +335,8 @@ SLEEPER_BUGS: Final = (
         40,
         profile=SLEEPERS,
     ),
+    Bug("a full broker wakes more", Sleeping, "_full_broker", _none, ("W29",), 8, profile=SLEEPERS),
+    Bug("a full broker makes no room", Sleeping, "rest", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
     Bug(
         "a sleeper's processes are not ended",
         ReplicaSupervisor,

@@ -44,6 +44,7 @@ from raylog.core.controller import (
 )
 from raylog.core.features import SUPPORTED, LevelRange
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.core.metadata.capacity import UNKNOWN, Capacity
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 
@@ -183,6 +184,7 @@ class Bench:
         cluster: str = "",
         session: int | None = None,
         levels: LevelRange = SUPPORTED,
+        capacity: Capacity = UNKNOWN,
     ) -> list[object]:
         number = self.number() if session is None else session
         result = self.call(
@@ -198,6 +200,7 @@ class Bench:
                 port=9000 + broker,
                 directory_id=directory or f"directory-{broker}",
                 cluster_id=cluster,
+                capacity=capacity.to_row(),
                 levels=levels,
             )
         )

@@ -6,6 +6,7 @@ The caller gives the schema: the names say what a column holds, the types how. U
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,9 @@ from raylog.client.reading.decode import FetchedBatch
 from raylog.core.errors import CorruptMessage
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT
-from raylog.storage.batch.records import Grid
 
-ROWS_MAX = 65_536
-"""Rows of one record batch."""
+ROWS = 65_536
+"""A record batch is given out when it has so many rows; the batch of the log that fills it may bring some more."""
 BYTES_MAX = 8 << 20
 """Bytes of opened batches after which a record batch is given out, however few rows it has."""
 
@@ -76,7 +76,7 @@ class ArrowBuilder:
     @property
     def is_full(self) -> bool:
         """Whether it is time to give a record batch out."""
-        return self._rows >= ROWS_MAX or self._bytes >= BYTES_MAX
+        return self._rows >= ROWS or self._bytes >= BYTES_MAX
 
     def add(self, batch: FetchedBatch) -> None:
         """Add one batch. Raises CorruptMessage. Markers and aborted batches are skipped."""
@@ -91,7 +91,11 @@ class ArrowBuilder:
             self._bytes += piece.body_bytes
 
     def take(self) -> Iterator[Any]:
-        """Return the rows added so far, as record batches of at most ROWS_MAX rows. Raises CorruptMessage."""
+        """Return the rows added so far: one record batch, or equal parts of ROWS to twice as many. Raises
+        CorruptMessage.
+
+        Writing a part that does not begin at the first row costs a copy, and a small rest as much as a large one.
+        """
         rows = self._rows
         if rows:
             columns = [
@@ -99,8 +103,9 @@ class ArrowBuilder:
             ]
             made = pa.RecordBatch.from_arrays(columns, schema=self.schema)
             self._clear()
-            for first in range(0, rows, ROWS_MAX):
-                yield made.slice(first, ROWS_MAX)
+            parts = max(1, rows // ROWS)
+            for first, end in pairwise(rows * part // parts for part in range(parts + 1)):
+                yield made.slice(first, end - first)
 
     def _column(self, name: str, kind: Any) -> Any:
         match name:
@@ -123,11 +128,11 @@ class ArrowBuilder:
         """A value for all rows; a prefix of one array that is made once."""
         made = self._repeated.get(name)
         if made is None or len(made) < self._rows:
-            made = self._repeated[name] = pa.repeat(pa.scalar(value, kind), max(self._rows, ROWS_MAX))
+            made = self._repeated[name] = pa.repeat(pa.scalar(value, kind), max(self._rows, ROWS))
         return made.slice(0, self._rows)
 
     def _numbers(self, fill: Callable[[Piece, Any], None]) -> Any:
-        found = np.empty(self._rows, dtype=np.int64)
+        found = strings.room_for(self._rows, np.int64)
         row = 0
         for piece in self._pieces:
             fill(piece, found[row : row + piece.rows])
@@ -144,21 +149,17 @@ class ArrowBuilder:
             raise CorruptMessage(f"A timestamp of {self._partition} is too large to be shown: {error}") from error
 
     def _strings(self, name: str) -> Any:
-        """Keys or values: neighbours of one length are copied together."""
+        """Keys or values: neighbours of one length are copied together, and neighbours without any are one array."""
         made: list[Any] = []
-        grids: list[tuple[Grid, int, int]] = []
-        for piece in self._pieces:
-            grid = piece.grid(name)
-            if grid is not None:
-                grids.append(grid)
+        kinds = ((piece, piece.grid(name)) for piece in self._pieces)
+        for is_grid, neighbours in groupby(kinds, lambda item: item[1] is not None):
+            if is_grid:
+                made.append(strings.of_grids([grid for _, grid in neighbours if grid is not None]))
                 continue
-            if grids:
-                made.append(strings.of_grids(grids))
-                grids = []
-            found = piece.strings(name)
-            made.append(pa.nulls(piece.rows, pa.binary()) if found is None else found)
-        if grids:
-            made.append(strings.of_grids(grids))
+            found = ((piece.rows, piece.strings(name)) for piece, _ in neighbours)
+            for is_null, group in groupby(found, lambda item: item[1] is None):
+                some = list(group)
+                made += [pa.nulls(sum(rows for rows, _ in some), pa.binary())] if is_null else [it for _, it in some]
         return made[0] if len(made) == 1 else pa.concat_arrays(made)
 
     def _headers(self, kind: Any) -> Any:

@@ -1,5 +1,7 @@
 """Reading one planned range into Arrow record batches; the next fetch is under way while this one is decoded.
 
+Files on this machine are read where the record batches are made, in the thread that wants them.
+
 Runs where a task runs: it needs neither Ray nor a broker as long as the leader in its range is there.
 """
 
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
+from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
 from raylog.client.reading.times import TimeBounds
 from raylog.client.runtime import Runtime, shared
@@ -77,21 +80,29 @@ class _OpenRange:
         )
         # A little more than the fetcher's own deadline, so that its error, which has the cause, arrives.
         self._timeout_s = reading.stall_timeout_s + CLOSE_TIMEOUT_S
-        self._coming = _begin(self._runtime, self._fetcher.next())
+        self._coming = self._next()
+
+    def _next(self) -> Future[Any]:
+        return _begin(self._runtime, self._fetcher.next(leaves_files=True))
 
     def batches(self) -> Iterator[Any]:
         """Its records, in order."""
         try:
-            while (batches := self._coming.result(self._timeout_s)) is not None:
-                self._coming = _begin(self._runtime, self._fetcher.next())
-                for batch in batches:
-                    self._builder.add(batch)
-                    if self._builder.is_full:
-                        yield from self._builder.take()
+            for batch in self._fetched():
+                self._builder.add(batch)
+                if self._builder.is_full:
+                    yield from self._builder.take()
         except RaylogError:
             yield from self._builder.take()  # what came before the error
             raise
         yield from self._builder.take()
+
+    def _fetched(self) -> Iterator[FetchedBatch]:
+        while (batches := self._coming.result(self._timeout_s)) is not None:
+            while not batches and (found := self._fetcher.near()):
+                yield from found
+            self._coming = self._next()
+            yield from batches
 
     def close(self) -> None:
         """Close its connections."""

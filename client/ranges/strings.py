@@ -17,11 +17,21 @@ INLINE_BYTES = 12
 _VIEW = np.dtype([("size", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("first", "<i4")])
 
 
+def room_for(count: int, kind: Any) -> Any:
+    """An array of numpy whose contents are not set yet, in memory of Arrow's pool.
+
+    The pool keeps what is freed for the next batch. numpy gets large arrays from the system and gives them back, and
+    the page faults of new memory then take as long as all that is done with a record.
+    """
+    size = count * np.dtype(kind).itemsize
+    return np.frombuffer(pa.allocate_buffer(size), kind) if size else np.empty(0, kind)
+
+
 def of_grids(parts: Sequence[tuple[Grid, int, int]]) -> Any:
     """One array of the strings of some grids: of each, so many (third) from a row (second) on."""
     rows = sum(count for _, _, count in parts)
     size = sum(grid.width * count for grid, _, count in parts)
-    data, ends = np.empty(size, dtype=np.uint8), np.empty(rows + 1, dtype=np.int32)
+    data, ends = room_for(size, np.uint8), room_for(rows + 1, np.int32)
     ends[0] = row = end = 0
     for grid, begin, count in parts:
         width, after = grid.width, end + grid.width * count

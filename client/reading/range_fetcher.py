@@ -122,12 +122,24 @@ class RangeFetcher:
         self._bytes_an_offset = float(GUESSED_BYTES)
         """Of what was fetched last."""
 
-    async def next(self) -> list[FetchedBatch] | None:
+    async def next(self, *, leaves_files: bool = False) -> list[FetchedBatch] | None:
         """The next whole batches, at least one; None at the end of the range. Markers and aborted ones are hidden.
 
-        The first may begin below the range and the last may end above it: the caller trims. Raises OffsetOutOfRange or
+        The first may begin below the range and the last may end above it: the caller trims. With `leaves_files`, an
+        empty list where the next ones are in files on this machine: `near` reads those. Raises OffsetOutOfRange or
         UnknownTopicId for lost data, RequestTimedOut when no data comes in time, and permanent errors.
         """
+        while self.next_offset < self.wanted.end:
+            if not self._places and (sent := await self._sent()) != []:
+                return sent
+            if leaves_files:
+                return []
+            if found := await asyncio.to_thread(self.near, self._max_bytes):  # files may be cold
+                return found
+        return None
+
+    async def _sent(self) -> list[FetchedBatch] | None:
+        """The next batches as the leader sends them; an empty list where it has named files, None at the end."""
         backoff = Backoff(20, 1_000)
         began_s = self._now_s()
         deadline_s = began_s + self._stall_timeout_s
@@ -142,12 +154,11 @@ class RangeFetcher:
                     self._pass_over(loss, log_start if log_start > self.next_offset else self.wanted.end)
                     loss = None
                     continue
-                was_near = self._reads_near
                 found = await self._fetch(deadline_s)
                 if found or self.next_offset >= self.wanted.end:
                     return found or None
-                if was_near and not self._reads_near:
-                    continue  # an unexpected file: fetch from the leader
+                if self._places:
+                    return []
                 error: RaylogError = RequestTimedOut(
                     f"Partition {self.wanted.topic_partition} gave nothing at offset {self.next_offset}, although "
                     f"it was committed up to {self.wanted.end}: check that its leader has caught up."
@@ -163,7 +174,7 @@ class RangeFetcher:
                         continue  # the leader knows which records are left
                     self._pass_over(error, self.wanted.end)
                     return None
-                if not error.retriable or isinstance(error, CorruptMessage):  # on disk; a retry returns the same bytes
+                if not error.retriable or isinstance(error, CorruptMessage):  # on disk; a retry reads the same bytes
                     raise error from failure
                 if error.refresh_metadata or isinstance(error, RequestTimedOut):
                     self._leader = None
@@ -195,9 +206,7 @@ class RangeFetcher:
         return await self._pool.get(self._leader, timeout_s), timeout_s
 
     async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
-        """Read what is located, or make one request; the batches that overlap the rest of the range."""
-        if self._places:
-            return await asyncio.to_thread(self._read_near)  # files may be cold
+        """Make one request: the batches that overlap the rest of the range; none where the answer names files."""
         connection, timeout_s = await self._connection(deadline_s)
         wanted = self.wanted
         # Half of the remaining time, so that the leader's answer arrives before this call's own deadline.
@@ -217,7 +226,7 @@ class RangeFetcher:
         aborted = aborted_batches(reply.aborted)
         if isinstance(reply, FetchNearReply) and reply.slices:
             self._places.extend(open_places(reply.slices, None, wanted.topic_partition, aborted))
-            return await asyncio.to_thread(self._read_near)  # files may be cold
+            return []
         self.bytes_read += len(payload)
         before = self.next_offset
         found: list[FetchedBatch] = []
@@ -242,17 +251,19 @@ class RangeFetcher:
         left = self.wanted.end - self.next_offset
         return min(self._max_bytes, int(left * self._bytes_an_offset * 1.1) + FETCH_MIN_BYTES)
 
-    def _read_near(self) -> list[FetchedBatch]:
-        """The next located batches; fewer, and no more places, when a file is not as expected."""
+    def near(self, most_bytes: int = 1) -> list[FetchedBatch]:
+        """The next batches of the files that the leader named: one read, or reads until there are `most_bytes`.
+
+        An empty list: go on with `next`. May wait for a disk, so it is not for the event loop; no `next` may be under
+        way meanwhile. Batches that are used in the thread that reads them are still in the processor's cache, and no
+        other thread has to be waited for.
+        """
+        had_places = bool(self._places)
         found: list[FetchedBatch] = []
         size = 0
         try:
-            while self._places and size < self._max_bytes and self.next_offset < self.wanted.end:
-                chunk_bytes = NEAR_CHUNK_BYTES if self._times is None else NARROW_CHUNK_BYTES
-                batches, rest = self._places.popleft().read(chunk_bytes, self._times)
-                if rest is not None:
-                    self._places.appendleft(rest)
-                for batch in batches:
+            while self._places and size < most_bytes and self.next_offset < self.wanted.end:
+                for batch in self._read_place():
                     self.bytes_read += len(batch.buffer) if batch.is_skipped else batch.header.size
                     if not batch.is_skipped:
                         check_crc(batch.buffer, batch.place, batch.header)
@@ -263,11 +274,21 @@ class RangeFetcher:
                         found.append(batch)
                         self.next_offset = batch.header.next_offset
                         size += 0 if batch.is_skipped else batch.header.size
+            if had_places and not found and self.next_offset < self.wanted.end:
+                raise NearReadFailed(f"The files that its leader named hold nothing from offset {self.next_offset} on.")
         except (NearReadFailed, RaylogError) as error:
             logger.info("%s is fetched from its leader from here on: %s", self.wanted.topic_partition, error)
             self._reads_near = False
             self._places.clear()
         return found
+
+    def _read_place(self) -> list[FetchedBatch]:
+        """The next batches of the first place. Raises NearReadFailed."""
+        chunk_bytes = NEAR_CHUNK_BYTES if self._times is None else NARROW_CHUNK_BYTES
+        batches, rest = self._places.popleft().read(chunk_bytes, self._times)
+        if rest is not None:
+            self._places.appendleft(rest)
+        return batches
 
     async def _find_leader(self, deadline_s: float) -> None:
         wanted = self.wanted

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raylog.client.reading.decode import BatchOpener
-from raylog.client.reading.local_files import SegmentFile
+from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
 from raylog.client.reading.times import TimeBounds
 from raylog.rpc import machine_number
@@ -18,10 +18,9 @@ from tests.cluster.talk import Talk, in_cluster
 pytestmark = pytest.mark.skipif(machine_number() is None, reason="this kernel has no boot id to know a machine by")
 
 
-async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: Any) -> list[tuple[int, bytes | None]]:
-    """The records of a range; records outside of it in the first and the last batch are dropped here."""
+async def range_of(talk: Talk, start: int, end: int) -> PartitionRange:
     info = await talk.partition("t")
-    wanted = PartitionRange(
+    return PartitionRange(
         topic="t",
         topic_id=talk.topic_ids["t"],
         partition=0,
@@ -32,6 +31,11 @@ async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: 
         brokers=(),
         secret=SECRET,
     )
+
+
+async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: Any) -> list[tuple[int, bytes | None]]:
+    """The records of a range; records outside of it in the first and the last batch are dropped here."""
+    wanted = await range_of(talk, start, end)
     fetcher = RangeFetcher(wanted, **more)
     opener = BatchOpener(wanted.topic_partition)
     found: list[tuple[int, bytes | None]] = []
@@ -63,6 +67,46 @@ async def test_a_range_is_read_from_files_as_it_is_fetched(cluster: LocalCluster
             opened.clear()
             assert await read(cluster, talk, start, end, short_circuit_reads=False) == expected
             assert not opened
+
+
+@in_cluster()
+async def test_files_may_be_left_to_the_thread_that_wants_the_records(cluster: LocalCluster, talk: Talk) -> None:
+    await filled(cluster, talk, "t")
+    whole = await range_of(talk, 0, len(VALUES))
+    fetcher = RangeFetcher(whole)
+    found: list[int] = []
+    answers = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raylog.actors.replica.consumer_reads.NEAR_BYTES_MAX", 400_000)  # of about a million
+        async with asyncio.timeout(30):
+            while (batches := await fetcher.next(leaves_files=True)) is not None:
+                assert batches == [], "all of them are in files"
+                answers += 1
+                assert fetcher.next_offset == len(found), "nothing is read before it is wanted"
+                while batches := fetcher.near():
+                    for batch in batches:
+                        found += range(batch.header.base_offset, batch.header.next_offset)
+        await fetcher.close()
+    assert found == list(range(len(VALUES)))
+    assert answers > 1, "files are read again behind the end of an answer"
+
+
+@in_cluster()
+async def test_files_that_hold_nothing_wanted_are_not_read_again(cluster: LocalCluster, talk: Talk) -> None:
+    """A leader that named the wrong part of its file would name it without an end."""
+    await filled(cluster, talk, "t")
+    real, calls = Place.read, 0
+
+    def of_the_beginning(self: Place, most_bytes: int, times: TimeBounds | None = None) -> Any:
+        nonlocal calls
+        calls += 1
+        return real(self._replace(position=0, length=100_000), most_bytes, times)[0], None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Place, "read", of_the_beginning)
+        expected = list(enumerate(VALUES))[7_000:]
+        assert [entry for entry in await read(cluster, talk, 7_000, 8_000) if entry[0] >= 7_000] == expected
+        assert calls == 1
 
 
 @in_cluster()

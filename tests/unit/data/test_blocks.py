@@ -83,7 +83,7 @@ def test_ranges_begin_and_end_inside_batches(cluster: ToyCluster) -> None:
 
 
 def test_a_repeated_task_makes_the_same_blocks(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raylog.client.ranges.arrow.ROWS_MAX", 64)
+    monkeypatch.setattr("raylog.client.ranges.arrow.ROWS", 64)
     first = blocks(ranges(cluster))
     assert len(first) > 4
     cluster.move_leader("orders", 1)

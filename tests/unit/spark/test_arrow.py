@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from raylog.client.ranges.arrow import KAFKA_SCHEMA, ROWS_MAX, ArrowBuilder
+from raylog.client.ranges.arrow import KAFKA_SCHEMA, ROWS, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
 from raylog.spark.columns import TYPES, arrow_schema, row_schema
@@ -64,15 +64,44 @@ def test_batches_of_kafka_clients_are_read_too() -> None:
     ]
 
 
-def test_a_builder_is_full_by_rows_and_gives_no_batch_that_is_larger() -> None:
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        (ROWS, [ROWS]),
+        (ROWS + 1, [ROWS + 1]),
+        (2 * ROWS - 1, [2 * ROWS - 1]),
+        (2 * ROWS + 1, [ROWS, ROWS + 1]),
+    ],
+)
+def test_a_builder_is_full_by_rows_and_gives_no_small_rest(rows: int, sizes: list[int]) -> None:
     builder = ArrowBuilder(T0, 0, 10**9)
-    rows = ROWS_MAX + 1
     builder.add(fetched(encode_batch(None, [b""] * rows, [0] * rows)))
     assert builder.is_full
     found = list(builder.take())
-    assert [batch.num_rows for batch in found] == [ROWS_MAX, 1]
-    assert found[1].column("offset").to_pylist() == [ROWS_MAX]
+    assert [batch.num_rows for batch in found] == sizes
+    assert pa.Table.from_batches(found).column("offset").to_pylist() == list(range(rows))
     assert not builder.is_full
+
+
+def test_batches_with_and_without_keys_are_put_together_in_order() -> None:
+    """Of one length, of several, and none: each is made in a way of its own."""
+    builder = ArrowBuilder(T0, 0, 10**9)
+    batches: list[list[bytes | None] | None] = [
+        None,
+        None,
+        [b"a", b"b"],
+        [b"c", b"d"],
+        [b"e", b"long"],
+        None,
+        [b"f", None],
+        None,
+        None,
+    ]
+    for keys in batches:
+        builder.add(fetched(encode_batch(keys, [b"v", b"w"], [0, 1])))
+    (found,) = builder.take()
+    assert found.column("key").to_pylist() == [key for keys in batches for key in keys or (None, None)]
+    found.validate(full=True)
 
 
 def test_a_builder_is_full_by_bytes() -> None:

@@ -1,6 +1,8 @@
 """What the driver plans: which offsets of which partitions, cut as configured, and how the leaders are reached."""
 
 import pickle
+import subprocess
+import sys
 import time
 
 import pytest
@@ -182,3 +184,11 @@ def test_an_end_of_time_ends_the_read_where_lateness_is_known(cluster: ToyCluste
     assert spans(plan(chosen, bounds)) == [("orders", 0, 20, 30), ("orders", 1, 20, 30)]
     chosen = options(cluster, subscribe="orders", **{"raylog.timestampLatenessMs": 25})
     assert spans(plan(chosen, bounds)) == [("orders", 0, 20, 55), ("orders", 1, 20, 50)]
+
+
+def test_a_process_that_plans_a_read_loads_no_producer_and_no_admin() -> None:
+    """Spark starts one for each step of each query, and its user waits for what it loads."""
+    code = "import sys, raylog.spark.source, raylog.client.ranges.planning; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    others = {"raylog.client.producer.producer", "raylog.client.admin.admin", "raylog.spark.writing.batch_writer"}
+    assert not (others | {"pyarrow.compute", "ray"}) & set(done.stdout.split())

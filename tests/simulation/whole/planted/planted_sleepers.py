@@ -331,7 +331,7 @@ SLEEPER_BUGS: Final = (
         image,
         "partition_changed",
         _forgets_the_point,
-        ("W18", "W19", "W21"),
+        ("W18", "W19", "W21", "W5"),
         40,
         profile=SLEEPERS,
     ),

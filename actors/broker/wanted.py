@@ -65,12 +65,10 @@ class WantedReplicas:
         self._adding.discard(partition)
         state = self._image.partition(partition)
         place = None if state is None else state.place(self._broker)
-        if state is None or place is None:
+        if state is None or place is None or state.asleep is not None:
             return
         if self._broker in state.adding and self._broker not in state.isr:
             self._adding.add(partition)
-        if state.asleep is not None:
-            return
         name = name_of(state, self._broker)
         self._names[partition] = name
         self._partitions[name] = partition

@@ -75,6 +75,7 @@ from raylog.core.reassignment.healing import Healing
 from raylog.core.reassignment.moves import Moves
 from raylog.core.reassignment.requests import is_moving
 from raylog.core.sleeping.changes import Sleeping
+from raylog.core.sleeping.queue import WakeQueue
 
 
 class ControllerMachine:
@@ -109,8 +110,9 @@ class ControllerMachine:
         self._sleeping = Sleeping(self._liveness)
         self._elections = Elections(settings, self._liveness, now_ms)
         self._shutdown = Shutdown(self._liveness)
-        self._topics = Topics(settings, self._liveness)
-        self._moves = Moves(self._liveness)
+        self._wakes = WakeQueue(self._liveness, self._sleeping)
+        self._topics = Topics(settings, self._liveness, self._wakes)
+        self._moves = Moves(self._liveness, self._wakes)
         self._healing = Healing(self._moves)
         self._voters = Voters()
         self._coordinators = Coordinators(settings, self._topics, self._sleeping)
@@ -150,6 +152,7 @@ class ControllerMachine:
             decision.write(ClusterConfigured(config=config))
         self._liveness.started(decision)
         self._moves.started(decision)
+        self._wakes.started(image)
         self._coordinators.compact(decision)
         return decision.finish()
 
@@ -271,6 +274,7 @@ class ControllerMachine:
         if in_grace and not self._liveness.in_grace:
             self._coordinators.grace_ended(decision)
         self._moves.time_passed(decision)
+        self._wakes.time_passed(decision)
         if not self._liveness.in_grace:
             self._healing.time_passed(decision)
             self._voters.time_passed(self._healing.given_up(decision), decision)

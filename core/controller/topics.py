@@ -40,6 +40,7 @@ from raylog.core.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
+from raylog.core.sleeping.queue import WakeQueue, has_too_much
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""
@@ -79,10 +80,11 @@ def validate_topic_name(name: str, existing: Iterable[str] = ()) -> None:
 class Topics:
     """Decides which topics there are."""
 
-    def __init__(self, settings: ControllerSettings, liveness: Liveness) -> None:
-        """Elections follow ``liveness``."""
+    def __init__(self, settings: ControllerSettings, liveness: Liveness, wakes: WakeQueue) -> None:
+        """Elections follow ``liveness``; what has records to remove enters ``wakes``."""
         self._settings = settings
         self._liveness = liveness
+        self._wakes = wakes
 
     def create(self, event: CreateTopicReceived, decision: ControllerDecision) -> None:
         """Create a topic for a client."""
@@ -152,13 +154,12 @@ class Topics:
             decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
             is_compacted_now = after.compacts and not before.compacts
             for state in list(topic.partitions):
-                asleep = state.asleep
-                if asleep is None or not asleep.size_bytes:
-                    pass
-                elif is_compacted_now or (after.deletes and 0 <= after.retention_bytes < asleep.size_bytes):
-                    self._liveness.wake(state.partition, decision)  # it has records to remove
+                has_records = state.asleep is not None and state.asleep.size_bytes > 0
+                if (is_compacted_now and has_records) or has_too_much(state, decision.image.topics[event.topic]):
+                    self._wakes.add(state)  # it has records to remove
                 # An unclean election may have just been allowed.
                 self._liveness.settle(state.partition, decision)
+            self._wakes.time_passed(decision)
         decision.reply(event.request, [])
 
     def describe_configs(self, event: DescribeConfigsReceived, decision: ControllerDecision) -> None:

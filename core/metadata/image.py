@@ -191,7 +191,6 @@ class MetadataImage(ImageTables):
         if state.asleep is not None:
             require(state.leader != NO_LEADER, f"{name} sleeps with a leader")
             require(all(not place.port for place in state.places), f"{name} sleeps, and no replica of it runs")
-            require(not moving, f"{name} sleeps, and does not move")
             require(
                 state.asleep.log_start_offset <= state.asleep.end_offset, f"the log of {name} begins before its end"
             )

@@ -6,7 +6,6 @@ Called by the controller's step, for requests and, once the event itself is hand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
 from raylog.core.controller.decision import ControllerDecision
@@ -25,11 +24,12 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, TopicPartition
+from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import partition_changed
 from raylog.core.metadata.records import ClusterConfigured
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import begun, cancelled, completed, is_moving
+from raylog.core.sleeping.queue import WakeQueue
 
 THROTTLE_KEY = "follower.replication.throttled.rate"
 
@@ -37,9 +37,10 @@ THROTTLE_KEY = "follower.replication.throttled.rate"
 class Moves:
     """Decides how partitions move to other brokers."""
 
-    def __init__(self, liveness: Liveness) -> None:
-        """Elections follow ``liveness``."""
+    def __init__(self, liveness: Liveness, wakes: WakeQueue) -> None:
+        """Elections follow ``liveness``; a partition that sleeps enters ``wakes`` and moves once it is awake."""
         self._liveness = liveness
+        self._wakes = wakes
         self._moving: set[TopicPartition] = set()
 
     @property
@@ -70,6 +71,8 @@ class Moves:
             self._moving.discard(partition)
             return
         self._moving.add(partition)
+        if state.asleep is not None:
+            return
         lost = [broker for broker in state.isr if (partition, broker) in decision.image.lost_logs]
         after = completed(state, self._ready(state, decision), lost)
         if after is not None:
@@ -97,6 +100,7 @@ class Moves:
             if after is not before:
                 self._change(before, after, "its partition's move was changed or cancelled", decision)
             self._advance(before.partition, decision)
+        self._wakes.time_passed(decision)
         decision.reply(event.request, [])
 
     def begin(self, state: PartitionState, target: tuple[BrokerId, ...], decision: ControllerDecision) -> bool:
@@ -193,10 +197,9 @@ class Moves:
     def _change(self, before: PartitionState, after: PartitionState, reason: str, decision: ControllerDecision) -> None:
         """Write the new state, and stop the replicas that it no longer contains; a partition moves awake."""
         partition = before.partition
-        wakes = before.asleep is not None and is_moving(after)
-        decision.write(partition_changed(replace(after, asleep=None, leader=NO_LEADER) if wakes else after))
-        if wakes:
-            self._liveness.expect_woken(partition, before.leader, decision)
+        decision.write(partition_changed(after))
+        if is_moving(after):
+            self._wakes.add(after)
         decision.resend_state(partition)
         self._liveness.settle(partition, decision)
         present = decision.image.partition(partition)

@@ -16,7 +16,6 @@ from raylog.core.metadata import image
 from raylog.core.metadata.records import PartitionChanged
 from raylog.core.metadata.touched import Touched
 from raylog.core.partition import PartitionState, SleepPoint
-from raylog.core.reassignment.moves import Moves
 from raylog.core.replication.events import ProposeSleep
 from raylog.core.replication.idleness import Idleness
 from raylog.core.replication.leader import Leader
@@ -59,15 +58,6 @@ def _registers_anyway(original: Callable[..., Any]) -> Callable[..., Any]:
         return replace(state, asleep=None), place
 
     return known
-
-
-def _moves_asleep(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A reassignment leaves its partition asleep."""
-
-    def change(self: Moves, before: PartitionState, after: PartitionState, reason: str, decision: Any) -> None:
-        original(self, replace(before, asleep=None), after, reason, decision)
-
-    return change
 
 
 def _in_the_same_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,15 +244,6 @@ SLEEPER_BUGS: Final = (
         profile=SLEEPERS,
     ),
     Bug(
-        "a reassignment leaves its partition asleep",
-        Moves,
-        "_change",
-        _moves_asleep,
-        ("W10", "W9", "W18"),
-        16,
-        profile=SLEEPERS,
-    ),
-    Bug(
         "a leader appends while it falls asleep",
         Idleness,
         "is_closed",
@@ -331,7 +312,7 @@ SLEEPER_BUGS: Final = (
         image,
         "partition_changed",
         _forgets_the_point,
-        ("W18", "W19", "W21"),
+        ("W18", "W19", "W21", "W5"),
         40,
         profile=SLEEPERS,
     ),

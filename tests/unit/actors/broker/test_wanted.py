@@ -141,3 +141,16 @@ def test_a_broker_holds_what_is_placed_on_it_awake_or_asleep() -> None:
     assert holds(stage.image, "t", 1, ID, 1)
     assert not holds(stage.image, "t", 3, ID, 1)
     assert not holds(stage.image, "t", 0, "b" * 32, 1)
+
+
+def test_a_move_that_waits_in_its_sleep_brings_no_replica() -> None:
+    stage = Stage()
+    pace = {"follower.replication.throttled.rate": "1000"}
+    assert stage.apply(ClusterConfigured(config=pace)) == {stage.name(0), stage.name(1), stage.name(2)}
+    moving = {"replicas": (TWO, ONE), "isr": (TWO,), "adding": (ONE,), "leader": TWO}
+    stage.put(3, **moving, asleep=NEVER_WRITTEN)
+    assert len(stage.wanted.by_name) == 3
+    stage.put(2, **moving)
+    assert stage.spec(2).catch_up_bytes_per_s == 1_000
+    stage.put(3, **moving, asleep=None)
+    assert (stage.spec(2).catch_up_bytes_per_s, stage.spec(3).catch_up_bytes_per_s) == (500, 500)

@@ -1,0 +1,97 @@
+"""Wakes that no request waits for: they come as soon as their brokers have room, and not before."""
+
+from raylog.core.controller.events import AlterTopicConfigReceived, DeleteTopicReceived, RequestSleep
+from raylog.core.ids import BrokerId, TopicPartition
+from raylog.core.reassignment.requests import is_moving
+from tests.unit.core.controller.bench import Bench
+from tests.unit.core.controller.sleep_bench import SLEEPS, sleeping_topic, wake
+
+AWAKE, ASLEEP = False, True
+
+
+def sleepers(count: int, limit: int) -> Bench:
+    """So many partitions that sleep on brokers 1 and 2; broker 3 has none."""
+    bench = Bench().start({"replica.awake.max": str(limit)})
+    for broker in (1, 2, 3):
+        bench.broker(broker)
+    bench.create(assignment=[[1, 2]] * count, config=SLEEPS)
+    return bench
+
+
+def states(bench: Bench) -> list[bool]:
+    """Whether each partition sleeps."""
+    return [state.asleep is not None for state in bench.image.topics["flights"].partitions]
+
+
+def move(bench: Bench, *numbers: int) -> None:
+    """Have these partitions move from broker 2 to broker 3, by one request."""
+    bench.reassign_all([("flights", number, (BrokerId(1), BrokerId(3))) for number in numbers])
+
+
+def with_limit(bench: Bench, limit: int) -> Bench:
+    """A later controller begins with this limit."""
+    bench.start({"replica.awake.max": str(limit)})
+    for broker in (1, 2, 3):
+        bench.broker(broker)
+    return bench
+
+
+def test_moves_wake_as_many_partitions_as_have_room() -> None:
+    bench = sleepers(3, limit=2)
+    move(bench, 0, 1, 2)
+    assert states(bench) == [AWAKE, AWAKE, ASLEEP]
+    assert all(is_moving(state) for state in bench.image.topics["flights"].partitions), "the last one waits"
+    bench.wait(30_000)
+    assert states(bench) == [AWAKE, AWAKE, ASLEEP]
+
+
+def test_a_move_that_waits_goes_on_when_another_partition_is_deleted() -> None:
+    bench = sleepers(1, limit=1)
+    bench.create("gates", assignment=[[1]], config=SLEEPS)
+    wake(bench, "gates")
+    move(bench, 0)
+    assert states(bench) == [ASLEEP]
+    bench.call(DeleteTopicReceived(cause="t", now_ms=bench.now, request=bench.number(), topic="gates"))
+    bench.wait(500)
+    assert states(bench) == [AWAKE]
+
+
+def test_full_brokers_are_requested_to_make_room_from_time_to_time() -> None:
+    bench = sleepers(1, limit=1)
+    bench.create("gates", assignment=[[1]], config=SLEEPS)
+    wake(bench, "gates")
+    bench.replica(1, TopicPartition("gates", 0))
+    move(bench, 0)
+    leader = bench.sessions[TopicPartition("gates", 0), 1]
+    effects = bench.wait(9_000)
+    requests = [(found.session, found.idle_ms) for found in effects if isinstance(found, RequestSleep)]
+    assert requests == [(leader, 5_000)], "and once when it began to wait"
+
+
+def test_a_later_controller_wakes_what_waited_to_move() -> None:
+    bench = sleepers(2, limit=1)
+    move(bench, 0, 1)
+    assert states(bench) == [AWAKE, ASLEEP]
+    with_limit(bench, 2).wait(500)
+    assert states(bench) == [AWAKE, AWAKE]
+
+
+def test_a_move_that_waits_can_be_cancelled() -> None:
+    bench = sleepers(2, limit=1)
+    move(bench, 0, 1)
+    bench.reassign_all([("flights", 1, None)])
+    state = bench.image.topics["flights"].partitions[1]
+    assert state.asleep is not None
+    assert (state.replicas, is_moving(state)) == ((1, 2), False)
+
+
+def test_what_has_records_to_remove_waits_for_room_too() -> None:
+    bench = with_limit(sleeping_topic(), 0)
+    remove: dict[str, object] = {"retention.bytes": 1}
+    bench.call(
+        AlterTopicConfigReceived(cause="t", now_ms=bench.now, request=bench.number(), topic="flights", set=remove)
+    )
+    bench.wait(5_000)
+    assert states(bench) == [ASLEEP]
+    with_limit(bench, 1).wait(500)
+    assert states(bench) == [AWAKE]

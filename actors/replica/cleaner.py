@@ -118,7 +118,7 @@ class Cleaner:
             dirty_ratio=self.log.dirty_ratio, last_run_ms=self._last_run_ms, is_failing=self._is_failing
         )
 
-    def tell(self, on_cleaned: Callable[[], None]) -> None:
+    def notify(self, on_cleaned: Callable[[], None]) -> None:
         """Have this called whenever the log has other batches at the same offsets than before."""
         self._on_cleaned = on_cleaned
 

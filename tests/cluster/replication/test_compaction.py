@@ -97,7 +97,7 @@ def send_without_a_key(options: dict[str, Any]) -> list[BaseException | None]:
     with raylog.Producer(**options, linger_ms=200) as producer:
         keys = [b"a", None, b"c"]
         failed = [producer.send("t", b"1", key, partition=0).exception for key in keys]
-        errors = [exception(20) for exception in failed]
+        errors: list[BaseException | None] = [exception(20) for exception in failed]
         for future in [producer.send("t", b"2", key or b"b", partition=0) for key in keys]:
             future.result(20)
     return errors

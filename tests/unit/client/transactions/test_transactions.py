@@ -324,7 +324,7 @@ async def _asynchronous(cluster: ToyCluster) -> None:
             with pytest.raises(InvalidTxnState, match=r"^send\(\) is not legal now: .* begin_transaction\(\)\.$"):
                 await outside("t", b"outside")
         with pytest.raises(InvalidTxnState, match=r"^send\(\) is not legal"):
-            await producer.send_batch("t", [b"outside"])
+            await (await producer.send_batch("t", [b"outside"]))
 
 
 def test_the_asynchronous_producer_does_the_same(cluster: ToyCluster, coordinator: ToyTransactions) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.broker import capacity
+from raylog.actors.dozing import processes
 from raylog.core.metadata.capacity import Capacity
 
 
@@ -34,7 +35,7 @@ def test_a_process_without_descriptors_for_others_may_not_stop_them(monkeypatch:
         raise PermissionError(f"no descriptor of {pid}")
 
     monkeypatch.setattr("os.pidfd_open", forbidden)
-    assert not capacity.may_stop()
+    assert not processes.may_stop()
 
 
 @pytest.mark.parametrize(

@@ -33,4 +33,4 @@ class RoomClaims:
                     claim = f"broker {broker} has {count} replicas awake and may have {bound.limit} ({bound.why})"
                     world.fail(Violation(RULE, f"a wake of {event.topic} was granted, and {claim}"))
 
-        Sleeping.wake = checked  # type: ignore[assignment,method-assign]
+        Sleeping.wake = checked  # type: ignore[assignment, method-assign]

@@ -118,9 +118,9 @@ class Cleaner:
             dirty_ratio=self.log.dirty_ratio, last_run_ms=self._last_run_ms, is_failing=self._is_failing
         )
 
-    def notify(self, on_cleaned: Callable[[], None]) -> None:
+    def when_cleaned(self, callback: Callable[[], None]) -> None:
         """Have this called whenever the log has other batches at the same offsets than before."""
-        self._on_cleaned = on_cleaned
+        self._on_cleaned = callback
 
     async def stop(self) -> None:
         """End a cleaning that runs; what it has made is removed."""

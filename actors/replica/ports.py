@@ -82,7 +82,7 @@ class Cleaning(Protocol):
     def figures(self) -> CleanerFigures | None:
         """Return the state of the log's cleanings for metrics; None where the log is not compacted."""
 
-    def notify(self, on_cleaned: Callable[[], None]) -> None:
+    def when_cleaned(self, callback: Callable[[], None]) -> None:
         """Have this called whenever the log has other batches at the same offsets than before."""
 
 

@@ -66,7 +66,7 @@ class ReplicaRunner:
         """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
         tail = TailCache(log)
         if cleaner is not None:
-            cleaner.notify(tail.forget)
+            cleaner.when_cleaned(tail.forget)
         self._reads = ConsumerReads(log, tail, self.requests, clock, counters)
         self._monotonic_ns = clock.monotonic_ns
         self._sync = sync

@@ -152,3 +152,19 @@ def test_a_host_without_power_says_nothing_until_it_is_back() -> None:
     two.network.power_on("127.0.0.1")
     two.scheduler.run(120.0)
     assert two.near.ended
+
+
+def test_a_connection_that_was_made_after_an_outage_stays() -> None:
+    two = Two()
+    two.network.power_off("127.0.0.3")
+    two.network.power_on("127.0.0.3")
+    third = SimProcess(two.scheduler, two.network, "third", "127.0.0.3")
+    wire = Wire()
+
+    async def connect() -> None:
+        await third.create_connection(lambda: wire, "127.0.0.1", 1000)
+
+    third.call_soon(lambda: third.create_task(connect()))
+    two.scheduler.run(140.0)
+    assert not wire.ended
+    assert not two.far.ended

@@ -268,6 +268,8 @@ class Network:
         self.listeners: dict[tuple[str, int], SimServer] = {}
         self.down: set[str] = set()
         """Hosts that lost power."""
+        self._outages: dict[str, int] = {}
+        """The number of the last outage of a host, which distinguishes it from the next."""
         self.blocked: dict[tuple[str, str], int] = {}
         """Blocked links, by (from, to); the number distinguishes one blocking from the next."""
         self.latency_s = (0.000_05, 0.000_4)
@@ -428,7 +430,8 @@ class Network:
     def power_off(self, host: str) -> None:
         """Make a host fall silent; the caller kills its processes, without a FIN or RST to their peers."""
         self.down.add(host)
-        self.scheduler.after(BROKEN_AFTER_S, self._give_up_host, host)
+        self._outages[host] = number = self._next()
+        self.scheduler.after(BROKEN_AFTER_S, self._give_up_host, host, number)
 
     def power_on(self, host: str) -> None:
         """Make a host answer again; its earlier connections are unknown to it."""
@@ -447,8 +450,9 @@ class Network:
         if self.blocked.get((source, target)) == number:
             self._break({source, target}, lambda item: True)
 
-    def _give_up_host(self, host: str) -> None:
-        self._break({host}, lambda item: not item.process.is_alive or item.host != host)
+    def _give_up_host(self, host: str, number: int) -> None:
+        if host in self.down and self._outages[host] == number:
+            self._break({host}, lambda item: not item.process.is_alive or item.host != host)
 
     def _break(self, hosts: set[str], which: Any) -> None:
         for item in list(self._open):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raylog.client.ranges import strings
+from raylog.client.ranges.buffers import integers, repeated, room_for
 from raylog.client.ranges.pieces import Piece, PieceMaker
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.errors import CorruptMessage
@@ -116,7 +117,7 @@ class ArrowBuilder:
             case "partition":
                 return self._constant(name, self._partition.partition, kind)
             case "offset":
-                return pa.array(self._numbers(lambda piece, out: piece.set_offsets(out)))
+                return integers(self._numbers(lambda piece, out: piece.set_offsets(out)))
             case "timestamp":
                 return self._timestamps(kind)
             case "headers":
@@ -124,15 +125,15 @@ class ArrowBuilder:
             case _:
                 return self._timestamp_types(name, kind)
 
-    def _constant(self, name: str, value: object, kind: Any) -> Any:
+    def _constant(self, name: str, value: int | str, kind: Any) -> Any:
         """A value for all rows; a prefix of one array that is made once."""
         made = self._repeated.get(name)
         if made is None or len(made) < self._rows:
-            made = self._repeated[name] = pa.repeat(pa.scalar(value, kind), max(self._rows, ROWS))
+            made = self._repeated[name] = repeated(value, max(self._rows, ROWS), kind)
         return made.slice(0, self._rows)
 
     def _numbers(self, fill: Callable[[Piece, Any], None]) -> Any:
-        found = strings.room_for(self._rows, np.int64)
+        found = room_for(self._rows, np.int64)
         row = 0
         for piece in self._pieces:
             fill(piece, found[row : row + piece.rows])
@@ -140,7 +141,7 @@ class ArrowBuilder:
         return found
 
     def _timestamps(self, kind: Any) -> Any:
-        found = pa.array(self._numbers(lambda piece, out: piece.set_moments(out)))
+        found = integers(self._numbers(lambda piece, out: piece.set_moments(out)))
         if pa.types.is_integer(kind):
             return found
         try:
@@ -174,4 +175,4 @@ class ArrowBuilder:
         if len(kinds) == 1:
             found = kinds.pop()
             return self._constant(f"{name} {found}", found, kind)
-        return pa.array(np.repeat(*np.array(self._types).T)).cast(kind)
+        return integers(np.repeat(*np.array(self._types).T)).cast(kind)

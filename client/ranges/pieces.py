@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raylog.client.ranges import strings
+from raylog.client.ranges.buffers import texts
 from raylog.client.ranges.kafka_rows import KafkaRows
 from raylog.client.ranges.layouts import regular
 from raylog.client.reading.decode import BatchOpener, FetchedBatch, OpenPiece, corrupt
@@ -103,7 +104,7 @@ class ColumnsPiece:
         if self._regular is not None and name in self._regular.strings:
             return None  # a regular column is a grid, unless all are null
         column = self._piece.column(name)
-        return None if column is None else pa.array(column, pa.binary())
+        return None if column is None else texts(column, pa.binary())
 
     def headers(self) -> HeaderColumn | None:
         return None if self._piece.has_only_nulls("headers") else self._piece.column("headers")

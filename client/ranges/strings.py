@@ -9,22 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raylog.client.ranges.buffers import integers, room_for, texts
 from raylog.storage.batch.columns import HeaderColumn
 from raylog.storage.batch.records import Grid
 
 INLINE_BYTES = 12
 """Arrow's views hold shorter strings themselves."""
 _VIEW = np.dtype([("size", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("first", "<i4")])
-
-
-def room_for(count: int, kind: Any) -> Any:
-    """An array of numpy whose contents are not set yet, in memory of Arrow's pool.
-
-    The pool keeps what is freed for the next batch. numpy gets large arrays from the system and gives them back, and
-    the page faults of new memory then take as long as all that is done with a record.
-    """
-    size = count * np.dtype(kind).itemsize
-    return np.frombuffer(pa.allocate_buffer(size), kind) if size else np.empty(0, kind)
 
 
 def of_grids(parts: Sequence[tuple[Grid, int, int]]) -> Any:
@@ -81,10 +72,10 @@ def of_headers(column: HeaderColumn, kind: Any) -> Any:
     np.cumsum(sizes, out=ends[1:])
     is_null = np.zeros(len(ends), dtype=bool)
     is_null[:-1] = np.equal(sizes, 0)
-    offsets = pa.array(ends, mask=is_null)
+    offsets = integers(ends, is_null)
     pairs = list(chain.from_iterable(row for row in column if row))
-    names = pa.array([name for name, _ in pairs], pa.string())
-    values = pa.array([value for _, value in pairs], pa.binary())
+    names = texts([name.encode() for name, _ in pairs], pa.string())
+    values = texts([value for _, value in pairs], pa.binary())
     if pa.types.is_map(kind):
         return pa.MapArray.from_arrays(offsets, names, values)
     fields = [kind.value_type.field(index) for index in range(2)]

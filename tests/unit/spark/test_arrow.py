@@ -19,6 +19,37 @@ def fetched(batch: bytes) -> FetchedBatch:
     return FetchedBatch(memoryview(batch), 0, parse_header(batch))
 
 
+def make_every_column() -> pa.Table:
+    """Record batches of all the ways to make a column: strings of one length and of several, none, and of Kafka."""
+    made: list[pa.RecordBatch] = []
+    for batch in (
+        encode_batch(None, [b"a", b"b"], [1, 2]),
+        encode_batch(
+            [b"a", b"bb", None], [b"a", b"", b"ccc"], [1, 2, 3], [[("h", b"1"), ("\u00e4", None)], None, None]
+        ),
+        encode_kafka_batch([b"k", None], [b"a", b"c" * 20], [5, 6], [[("h", b"1")], None]),
+    ):
+        builder = ArrowBuilder(T0, 0, 10, arrow_schema(tuple(TYPES)))
+        builder.add(fetched(batch))
+        made += builder.take()
+    return pa.Table.from_batches(made)
+
+
+def test_columns_are_the_same_however_they_are_made() -> None:
+    table = make_every_column()
+    table.validate(full=True)
+    assert table.column("key").to_pylist() == [None, None, b"a", b"bb", None, b"k", None]
+    assert table.column("value").to_pylist() == [b"a", b"b", b"a", b"", b"ccc", b"a", b"c" * 20]
+    assert table.column("partition").to_pylist() == [0] * 7
+    assert table.column("topic").to_pylist() == ["t"] * 7
+    one = {"key": "h", "value": b"1"}
+    assert table.column("headers").to_pylist() == [
+        *(None, None),
+        *([one, {"key": "\u00e4", "value": None}], None, None),
+        *([one], None),
+    ]
+
+
 @pytest.mark.parametrize("columns", [COLUMNS, tuple(TYPES), ("value", "offset")])
 def test_the_schema_is_the_one_spark_expects(columns: tuple[str, ...]) -> None:
     builder = ArrowBuilder(T0, 0, 10, arrow_schema(columns))

@@ -171,8 +171,8 @@ def test_a_large_partition_is_several_tasks_without_an_option(
 
 
 def test_records_of_a_task_follow_from_their_size() -> None:
-    assert cutting.records_of_a_task(100.0) == cutting.TASK_RECORDS_MAX
-    assert cutting.records_of_a_task(1024.0) == 131_072
+    assert cutting.records_of_a_task(10.0) == cutting.TASK_RECORDS_MAX
+    assert cutting.records_of_a_task(1024.0) == 262_144
     assert cutting.records_of_a_task(1 << 30) == 1
     assert cutting.records_of_a_task(None) == cutting.TASK_RECORDS_MAX
 
@@ -192,3 +192,16 @@ def test_a_process_that_plans_a_read_loads_no_producer_and_no_admin() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     others = {"raylog.client.producer.producer", "raylog.client.admin.admin", "raylog.spark.writing.batch_writer"}
     assert not (others | {"pyarrow.compute", "ray"}) & set(done.stdout.split())
+
+
+def test_a_task_loads_no_pandas() -> None:
+    """Spark's workers collect garbage after each task, and walk through all that is loaded: pandas is most of it."""
+    code = (
+        "import sys\n"
+        "from tests.unit.spark import test_arrow\n"
+        "assert 'pandas' not in sys.modules, 'the test loads it itself'\n"
+        "test_arrow.make_every_column()\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "pandas" not in done.stdout.split()

@@ -65,7 +65,7 @@ class RangesWanted:
     lateness_ms: int | None = None
     """No record is older than any record before it by more than this: then a narrowing's end of time ends the read."""
     cuts_by_size: bool = False
-    """Cut ranges of more than 256 MB or four million records (see cutting.py); the two numbers above do not count then."""
+    """Cut ranges of more than 256 MB or four million records (see cutting.py); the two numbers above have no effect."""
     fail_on_data_loss: bool = True
     """Offsets that do not exist are an error; without, the read begins or ends at the nearest that exists."""
     refuses_start_behind_end: bool = False

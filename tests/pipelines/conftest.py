@@ -28,7 +28,7 @@ FLIGHTS = 4_000
 SIZE = Size(chunks=2, partitions=2, replication=2, batch=1_000)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its Ray ends with it, before that of another module starts in this process
 def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """All pipelines, after their run over the first flights of the year with kills meanwhile."""
     folder = tmp_path_factory.mktemp("pipelines")

@@ -73,7 +73,8 @@ def test_a_job_that_fails_half_way_leaves_nothing_visible(spark: SparkSession, w
     rows = numbers(spark, 50_000, tasks=1)
     fails = rows.selectExpr("if(value = '49999', string(raise_error('the last row')), value) as value")
     given: dict[str, Any] = {**whole.spark_options, "topic": "half-way", "deliveryGuarantee": "exactly-once"}
-    small = {"kafka.buffer.memory": 65_536}  # so that rows of the first half are stored before the second is read
+    # Rows of the first half are stored before the second is read. What the killed worker had just begun times out.
+    small = {"kafka.buffer.memory": 65_536, "kafka.transaction.timeout.ms": 30_000}
     with pytest.raises(Exception, match="the last row"):
         fails.write.format("raylog").options(**given, **small).mode("append").save()
     assert whole.values_at_rest("half-way") == []

@@ -47,7 +47,7 @@ ACCOUNT_BUGS: Final = (
     _bug(
         "an aborted record supersedes a committed one",
         cleaning,
-        "_survivors",
+        "_enter",
         _edit("table.skip(header.record_count)", 'table.add(open_batch(data, position, header).column("keys"))'),
         "W28",
         "W24",

@@ -65,9 +65,11 @@ class RangesWanted:
     lateness_ms: int | None = None
     """No record is older than any record before it by more than this: then a narrowing's end of time ends the read."""
     cuts_by_size: bool = False
-    """Cut ranges of more than 256 MB or four million records (see cutting.py); the two numbers above have no effect."""
+    """Cut ranges of more than 256 MB or 4 million records (see cutting.py); the two numbers above have no effect."""
     fail_on_data_loss: bool = True
     """Offsets that do not exist are an error; without, the read begins or ends at the nearest that exists."""
+    may_lie_ahead: bool = False
+    """Without `fail_on_data_loss`: an offset behind the log's end means the end by design, so there is no warning."""
     refuses_start_behind_end: bool = False
     """An offset to start at behind the end is an error also without `fail_on_data_loss`."""
     follows: bool = False
@@ -332,6 +334,14 @@ class _Planner:
                 offset,
                 place,
                 low,
+            )
+        elif not self._wanted.may_lie_ahead:
+            logger.warning(
+                "%s names offset %d of %s, whose log ends at %d: that offset is taken instead.",
+                spec.option,
+                offset,
+                place,
+                high,
             )
         return min(max(offset, low), high)
 

@@ -125,6 +125,7 @@ class CopiesRun(Run):
     def _consumer(self, **options: Any) -> raylog.Consumer:
         return raylog.Consumer(
             isolation_level="read_committed", auto_offset_reset="earliest", enable_auto_commit=False,
+            max_poll_records=50_000,
             **options, **self._arena.clients(),
         )  # fmt: skip
 

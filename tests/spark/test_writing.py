@@ -33,7 +33,7 @@ def expected(count: int) -> list[bytes]:
 
 
 def test_a_batch_is_appended(spark: SparkSession, whole: WholeCluster) -> None:
-    whole.create_topic("appended", 3)
+    whole.create_topic("appended", 3, retention_ms="-1")  # the records are of 1970: a new leader soon removes those
     frame = spark.range(0, 5000, 1, 2).selectExpr(
         "cast(id as string) as value",
         "cast(id % 7 as string) as key",

@@ -47,10 +47,11 @@ class WholeCluster:
         """Options of a data source."""
         return {"raylog.bootstrap": self.options["bootstrap"], "raylog.secret": SECRET.hex()}
 
-    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = 1) -> None:
-        """Create a topic."""
+    def create_topic(self, name: str, partitions: int = 1, replication_factor: int = 1, **config: str) -> None:
+        """Create a topic; a setting's name has underscores in place of its dots."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
         with Admin(**self.options) as admin:
-            admin.create_topic(name, partitions=partitions, replication_factor=replication_factor)
+            admin.create_topic(name, partitions=partitions, replication_factor=replication_factor, config=settings)
 
     def values(self, topic: str, partitions: int = 1, *, isolation_level: str = "read_committed") -> list[bytes]:
         """The values of all records that a reader sees, sorted."""

@@ -13,8 +13,11 @@ INTERNAL_PREFIX: Final = "__"
 """Begins the names of Raylog's own topics; users cannot create such topics."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-COORDINATED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-"""Topics that coordinators own: only processes of the cluster may write to them."""
+SCHEDULED_TOPIC: Final = "__scheduled"
+SHARE_STATE_TOPIC: Final = "__share_state"
+UNDELIVERABLE_TOPIC: Final = "__undeliverable"
+COORDINATED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
+"""Topics that coordinators and leader roles own: only processes of the cluster may write to them."""
 METADATA_TOPIC: Final = "__cluster_metadata"
 RESOURCE: Final = "raylog"
 """Custom Ray resource: every node that offers it gets one broker."""

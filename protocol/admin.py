@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import REWRITING_LEVEL
+from raylog.core.features import QUEUES_LEVEL, REWRITING_LEVEL
 from raylog.protocol.message import Description, Empty, Int64, Message, Setting
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
@@ -269,6 +269,22 @@ class DescribeClusterReply(Description, frozen=True):
     lost_logs: Sequence[LostLog] = ()
 
 
+class EnsureInternalTopicRequest(Message, frozen=True):
+    """Create one of the internal topics that are there from their first use, unless it exists.
+
+    ``topic``: a name of :data:`raylog.core.controller.internal_topics.ON_FIRST_USE`.
+    """
+
+    topic: str
+
+
+class EnsureInternalTopicReply(Message, frozen=True):
+    """The topic as it is now; its partitions may not have leaders yet."""
+
+    topic_id: str
+    partitions: Int64
+
+
 CREATE_TOPIC: Final = Method("create_topic", CreateTopicRequest, CreateTopicReply, CLIENT, forwarded=True)
 DELETE_TOPIC: Final = Method("delete_topic", DeleteTopicRequest, Empty, CLIENT, forwarded=True)
 ALTER_TOPIC_CONFIG: Final = Method("alter_topic_config", AlterTopicConfigRequest, Empty, CLIENT, forwarded=True)
@@ -299,6 +315,14 @@ DESCRIBE_CLUSTER: Final = Method(
 WAKE_PARTITIONS: Final = Method(
     "wake_partitions", WakePartitionsRequest, WakePartitionsReply, CLIENT, forwarded=True, since=2
 )
+ENSURE_INTERNAL_TOPIC: Final = Method(
+    "ensure_internal_topic",
+    EnsureInternalTopicRequest,
+    EnsureInternalTopicReply,
+    CLIENT,
+    forwarded=True,
+    since=QUEUES_LEVEL,
+)
 
 FORWARDED: Final[tuple[AnyMethod, ...]] = (
     CREATE_TOPIC,
@@ -313,5 +337,6 @@ FORWARDED: Final[tuple[AnyMethod, ...]] = (
     RESUME_BROKER,
     RAISE_FEATURE_LEVEL,
     WAKE_PARTITIONS,
+    ENSURE_INTERNAL_TOPIC,
     DESCRIBE_CLUSTER,
 )

@@ -71,6 +71,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(admin.RESUME_BROKER, ev.ResumeBrokerReceived),
         DerivedEvent(admin.RAISE_FEATURE_LEVEL, ev.RaiseFeatureLevelReceived),
         DerivedEvent(admin.WAKE_PARTITIONS, ev.WakeRequested),
+        DerivedEvent(admin.ENSURE_INTERNAL_TOPIC, ev.InternalTopicRequested),
         DerivedEvent(admin.DESCRIBE_CLUSTER, ev.DescribeClusterReceived),
     )
 )

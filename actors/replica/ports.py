@@ -252,3 +252,5 @@ class ReplicaPorts:
     role_changed: Callable[[ev.RoleChanged], None]
     fatal: Callable[[str], None]
     """Must end the process: the disk failed or a defect showed."""
+    is_busy: Callable[[], bool] = lambda: False
+    """Returns whether a leader role needs the partition awake."""

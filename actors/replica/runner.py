@@ -342,7 +342,7 @@ class ReplicaRunner:
     def tick(self) -> int:
         """Do what is due; returns the time, in monotonic milliseconds."""
         now_ms = self._now_ms()
-        since_ms, in_transaction = self._sync.busy_since_ms, self.log.has_open_transactions
+        since_ms, in_transaction = self._sync.busy_since_ms, self.log.has_open_transactions or self._ports.is_busy()
         self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=since_ms, in_transaction=in_transaction))
         if self.machine is not None:
             self._keeper.tick(now_ms, self.machine.high_watermark, self.machine.state)

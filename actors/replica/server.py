@@ -21,6 +21,7 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.cleaner import Cleaner
+from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.metrics import replica_metrics
@@ -30,6 +31,9 @@ from raylog.actors.replica.proposals import alter_request, sleep_request
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.status import replica_status
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
+from raylog.actors.roles.leader_roles import LeaderRoles
+from raylog.actors.roles.local import LocalRequest
+from raylog.actors.roles.registry import roles_of
 from raylog.actors.settings import (
     cleaner_pace,
     log_settings,
@@ -38,7 +42,7 @@ from raylog.actors.settings import (
     session_heartbeat_s,
     vouching_pace,
 )
-from raylog.actors.timer import LONGEST_MS, TickTimer
+from raylog.actors.timer import TickTimer
 from raylog.actors.transport import listen
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
@@ -56,21 +60,8 @@ from raylog.protocol.controller import (
 )
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.permissions import permissions
-from raylog.protocol.replica import (
-    REPLICA,
-    REPLICA_FETCH,
-    DeleteRecordsRequest,
-    FetchNearRequest,
-    FetchRequest,
-    ListOffsetsRequest,
-    OffsetForLeaderEpochRequest,
-    ProduceRequest,
-    ReplicaFetchRequest,
-    ReplicaMetricsRequest,
-    ReplicaStatusRequest,
-    WriteTxnMarkersRequest,
-)
-from raylog.rpc import Connection, Reply, Request, machine_number
+from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ReplicaMetricsRequest, ReplicaStatusRequest
+from raylog.rpc import Connection, Reply, Request
 from raylog.storage.batch.header import end_offset
 
 logger = logging.getLogger(__name__)
@@ -127,6 +118,14 @@ class ReplicaServer:
             heartbeat_s=session_heartbeat_s(spec.cluster_config),
             on_superseded=on_fatal,
             report=lambda: SessionHeartbeatRequest(0 if self._runner is None else self._runner.disk_hanging_ms),
+        )
+        self._roles = LeaderRoles(
+            lambda: self.spec,
+            roles_of(spec.topic),
+            log=lambda: self._running().log,
+            receive=self._on_local_request,
+            controller=self._link,
+            on_failed=on_fatal,
         )
         self._leader = FollowerLink(
             topic_id=spec.topic_id,
@@ -190,6 +189,7 @@ class ReplicaServer:
                 propose_sleep=lambda effect: self._spawn(self._propose_sleep(effect), "sleep proposal"),
                 resign=lambda effect: self._spawn(self._resign(effect), "resignation"),
                 role_changed=self._role_changed,
+                is_busy=lambda: self._roles.is_busy,
                 fatal=self._on_fatal,
             ),
         )
@@ -207,7 +207,7 @@ class ReplicaServer:
                 controller=self._link,
                 beating=self._beating,
                 report=self._report,
-                is_busy=lambda: self._stopping is not None or len(self._tasks) > OWN_TASKS or cleaner.is_busy,
+                is_busy=lambda: cleaner.is_busy or self._is_busy,
             )
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")
 
@@ -218,6 +218,7 @@ class ReplicaServer:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
+        await self._roles.stop()
         await self._link.stop()
         await self._server.close()
         await self._leader.stop()
@@ -295,6 +296,10 @@ class ReplicaServer:
         found = replica_status(self.spec, self._running(), self._settings)
         return {**found, "incarnation": self._incarnation, "controller_connected": self._link.is_connected}
 
+    @property
+    def _is_busy(self) -> bool:
+        return self._stopping is not None or len(self._tasks) > OWN_TASKS or self._roles.is_busy
+
     def _report(self) -> dict[str, object]:
         return {"status": self.status(), "metrics": replica_metrics(self.spec, self._running(), self._server)}
 
@@ -319,30 +324,14 @@ class ReplicaServer:
             raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
-        if kind is ProduceRequest:
-            if args.timeout_ms < LONGEST_MS:
-                self._ticks.hasten(args.timeout_ms)
-            runner.produce(request, args)
-        elif kind is ReplicaFetchRequest:
-            if args.max_wait_ms < LONGEST_MS:
-                self._ticks.hasten(args.max_wait_ms)
-            runner.replica_fetch(request, args)
-        elif kind is FetchRequest or kind is FetchNearRequest:
-            if args.max_wait_ms < LONGEST_MS:
-                self._ticks.hasten(args.max_wait_ms)
-            runner.fetch(request, args, is_near=kind is FetchNearRequest and args.machine == machine_number())
-        elif kind is DeleteRecordsRequest:
-            self._ticks.hasten()
-            runner.delete_records(request, args)
-        elif kind is ListOffsetsRequest:
-            runner.list_offsets(request, args)
-        elif kind is OffsetForLeaderEpochRequest:
-            runner.epoch_end(request, args)
-        elif kind is WriteTxnMarkersRequest:
-            self._ticks.hasten()
-            runner.write_marker(request, args)
-        else:
-            runner.describe_producers(request, args)
+        if not dispatch(runner, self._ticks, request, args):
+            self._roles.receive(request, args)
+
+    def _on_local_request(self, request: LocalRequest) -> None:
+        runner = self._running()
+        if runner.machine is None or self._stopping is not None:
+            raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} does not serve.")
+        dispatch(runner, self._ticks, request, request.args)
 
     # ------------------------------------------------------------ the leader we follow
 
@@ -371,6 +360,9 @@ class ReplicaServer:
         logger.info("%s: leader %d in epoch %d", self.partition, effect.leader, effect.leader_epoch)
         if effect.leading:
             self._leader.disconnect()
+            self._roles.lead(effect.leader_epoch)
+        else:
+            self._roles.follow()
         runner = self._running()
         state = None if runner.machine is None else runner.machine.state
         if effect.leading and state is not None and state.unclean_leader_epoch == effect.leader_epoch:

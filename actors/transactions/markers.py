@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from raylog.actors.transactions.routes import Routes
+from raylog.actors.routes import Routes
 from raylog.core.errors import GroupIdNotFound, InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
 from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.records import TxnPartition

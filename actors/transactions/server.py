@@ -18,9 +18,9 @@ from raylog.actors.coordinators.server import REGISTER_TIMEOUT_S, CoordinatorSer
 from raylog.actors.coordinators.state_log import ROW_HEAD_BYTES, EncodedRow
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import TRANSACTIONS_TOPIC
+from raylog.actors.routes import Routes
 from raylog.actors.settings import transaction_settings
 from raylog.actors.transactions.markers import MarkerSender, Participant
-from raylog.actors.transactions.routes import Routes
 from raylog.actors.transactions.runner import TransactionRunner
 from raylog.core.errors import RaylogError
 from raylog.core.transactions.coordinator import TransactionMachine

@@ -33,6 +33,7 @@ from raylog.core.controller.events import (
     ElectLeadersReceived,
     EndpointsDead,
     Event,
+    InternalTopicRequested,
     IsrChangeReceived,
     LeaderResigned,
     ListReassignmentsReceived,
@@ -49,6 +50,7 @@ from raylog.core.controller.events import (
     VotersShown,
     WakeRequested,
 )
+from raylog.core.controller.internal_topics import InternalTopics
 from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.controller.leader_requests import Elections
 from raylog.core.controller.liveness import Liveness
@@ -116,6 +118,7 @@ class ControllerMachine:
         self._healing = Healing(self._moves)
         self._voters = Voters()
         self._coordinators = Coordinators(settings, self._topics, self._sleeping)
+        self._internal_topics = InternalTopics(settings, self._topics)
         self._started = False
 
     def is_present(self, member: Member) -> bool:
@@ -259,6 +262,8 @@ class ControllerMachine:
                 self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():
                 self._coordinators.ensure(event, decision)
+            case InternalTopicRequested():
+                self._internal_topics.ensure(event, decision)
             case DescribeClusterReceived():
                 decision.reply(event.request, self._description())
             case _:

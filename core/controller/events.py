@@ -307,6 +307,13 @@ class CoordinatorRequested(ClientRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopicRequested(ClientRequest):
+    """A client or a leader role needs an internal topic that is created on first use."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeClusterReceived(ClientRequest):
     """Describe-cluster request."""
 
@@ -331,6 +338,7 @@ ClientEvent = (
     | RaiseFeatureLevelReceived
     | ProducerIdsRequested
     | CoordinatorRequested
+    | InternalTopicRequested
     | DescribeClusterReceived
 )
 """Requests that brokers forward, or make for themselves."""

@@ -256,7 +256,7 @@ class Tick:
     sync_since_ms: int | None = None
     """When the oldest sync under way began, by the same clock; None: no sync is under way."""
     in_transaction: bool = False
-    """Whether a transaction is open in the log."""
+    """Whether a transaction is open in the log, or a role of the leader is at work: the partition does not sleep."""
 
 
 LeaderRequest = ProduceReceived | MarkerReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from raylog.actors.routes import Route, Routes
 from raylog.actors.transactions import markers
 from raylog.actors.transactions.markers import MarkerSender, Participant
-from raylog.actors.transactions.routes import Route, Routes
 from raylog.core.errors import (
     GroupIdNotFound,
     InvalidProducerEpoch,

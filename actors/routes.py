@@ -1,5 +1,6 @@
-"""Where the participants of transactions are: leaders of partitions, and coordinators of groups. Owned by the shell.
+"""Where leaders of partitions and coordinators of groups are, for processes of the cluster. Owned by a shell.
 
+Transaction coordinators send markers this way, and leader roles records (``actors/roles``).
 What was found is kept until it proves wrong. The controller's metadata decides whether a topic was deleted: it has
 every topic that was ever acknowledged, and no other.
 """
@@ -9,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from raylog.actors.transport import dial
 from raylog.core.errors import LeaderNotAvailable, UnknownTopicOrPartition
-from raylog.core.transactions.records import TxnPartition
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataReply, MetadataTopic
 from raylog.rpc import Connection, Secret
 
@@ -26,6 +26,17 @@ KNOWN_MAX: Final = 10_000
 """Most topics, and most groups, that are remembered."""
 
 _Place = tuple[str, int]
+
+
+class TopicPlace(Protocol):
+    """One partition of one topic; a topic that was created again has another id."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -52,7 +63,7 @@ class Routes:
         self._looking = asyncio.Lock()
         self._dialling: dict[_Place, asyncio.Lock] = {}
 
-    async def leader(self, partition: TxnPartition) -> Route | None:
+    async def leader(self, partition: TopicPlace) -> Route | None:
         """Return the way to a partition's leader; None = the topic was deleted. Raises RaylogError or OSError."""
         topic = self._topics.get(partition.topic) or await self._look_up(partition.topic)
 
@@ -100,7 +111,7 @@ class Routes:
         """Close all connections."""
         connections, self._connections = self._connections, {}
         for connection in connections.values():
-            connection.close("coordinator stopped")
+            connection.close("no longer needed")
 
     async def _look_up(self, name: str) -> MetadataTopic:
         async with self._looking:

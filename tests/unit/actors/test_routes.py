@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from raylog.actors.transactions import routes
-from raylog.actors.transactions.routes import Routes
+from raylog.actors import routes
+from raylog.actors.routes import Routes
 from raylog.core.errors import ConnectionFailed, LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.core.transactions.records import TxnPartition
 from raylog.protocol.broker import FindCoordinatorReply

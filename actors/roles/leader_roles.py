@@ -1,0 +1,129 @@
+"""Begins and ends the roles of a replica with its leaderships, and hands them their requests. Owned by its shell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.roles.host import CONTROLLER_TIMEOUT_S, ControllerCalls, OwnLog, RoleHost
+from raylog.actors.roles.local import LocalRequest
+from raylog.actors.roles.role import Role
+from raylog.actors.roles.targets import Targets
+from raylog.actors.routes import Routes
+from raylog.core.errors import NotLeaderOrFollower
+from raylog.core.ids import TopicPartition
+from raylog.protocol.broker import METADATA, MetadataRequest
+from raylog.protocol.message import Message
+from raylog.rpc import Request
+
+logger = logging.getLogger(__name__)
+
+
+class LeaderRoles:
+    """The roles of one replica. Those of one leadership end before those of the next begin."""
+
+    def __init__(
+        self,
+        spec: Callable[[], ReplicaSpec],
+        kinds: Sequence[type[Role]],
+        *,
+        log: Callable[[], OwnLog],
+        receive: Callable[[LocalRequest], None],
+        controller: ControllerCalls,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        """``spec`` and ``log`` return the replica's; ``receive`` takes a request as if it came over the network.
+
+        ``on_failed`` has to end the process: a task of a role failed.
+        """
+        self._spec = spec
+        self._partition = TopicPartition(spec().topic, spec().partition)
+        self._kinds = kinds
+        self._log = log
+        self._receive = receive
+        self._controller = controller
+        self._on_failed = on_failed
+        self._host: RoleHost | None = None
+        self._roles: list[Role] = []
+        self._by_request: dict[type[Message], Role] = {}
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a role needs the process to run."""
+        return self._ending is not None or any(role.is_busy for role in self._roles)
+
+    def lead(self, leader_epoch: int) -> None:
+        """Begin a leadership; the one before ends."""
+        if not self._kinds:
+            return
+        self.follow()
+        host = self._host = self._new_host(leader_epoch)
+        self._roles = [kind(host) for kind in self._kinds]
+        self._by_request = {request: role for role in self._roles for request in role.requests}
+        for role in self._roles:
+            role.begin()
+
+    def follow(self) -> None:
+        """End the leadership, if there is one; returns at once."""
+        host, roles = self._host, self._roles
+        self._host, self._roles, self._by_request = None, [], {}
+        if host is not None:
+            host.close()
+            self._ending = asyncio.create_task(_end(self._ending, host, roles), name=f"{self._partition} roles end")
+            self._ending.add_done_callback(self._ended)
+
+    def receive(self, request: Request, args: Message) -> None:
+        """Hand a request to its role. Raises NotLeaderOrFollower where no role takes it."""
+        role = self._by_request.get(type(args))
+        if role is None:
+            raise NotLeaderOrFollower(f"{self._partition} does not lead here; refresh the metadata.")
+        role.receive(request, args)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what the roles count, by their kinds."""
+        return {role.kind: role.figures() for role in self._roles}
+
+    async def stop(self) -> None:
+        """End the leadership, and wait for it."""
+        self.follow()
+        if self._ending is not None:
+            await asyncio.gather(self._ending, return_exceptions=True)
+
+    def _new_host(self, leader_epoch: int) -> RoleHost:
+        spec = self._spec()
+        return RoleHost(
+            partition=self._partition,
+            topic_id=spec.topic_id,
+            broker=spec.broker,
+            leader_epoch=leader_epoch,
+            log=self._log(),
+            config=lambda: self._spec().topic_config,
+            cluster_config=spec.cluster_config,
+            receive=self._receive,
+            controller=self._controller,
+            targets=Targets(Routes(self._metadata, spec.secret)),
+            on_failed=self._on_failed,
+        )
+
+    async def _metadata(self, topics: list[str]) -> object:
+        reply = await self._controller.call(METADATA.name, MetadataRequest(topics), timeout_s=CONTROLLER_TIMEOUT_S)
+        return reply.args
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._ending is task:
+            self._ending = None
+
+
+async def _end(before: asyncio.Task[None] | None, host: RoleHost, roles: Sequence[Role]) -> None:
+    if before is not None:
+        await asyncio.gather(before, return_exceptions=True)
+    await host.end()
+    for role in roles:
+        try:
+            await role.end()
+        except Exception:  # any error: the other roles have to end as well
+            logger.exception("%s: the role %s did not end cleanly", host.partition, role.kind)

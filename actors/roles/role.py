@@ -1,0 +1,47 @@
+"""The interface of a leader role: the scheduler of `__scheduled`, the queues of a partition, a forwarder.
+
+A role begins with a leadership and ends with it. It is a client of its own log (``host.py``), so a partition without
+one pays nothing for it. Roles are kept and called by ``leader_roles.py``, on the loop of the replica's process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from raylog.actors.roles.host import RoleHost
+from raylog.protocol.message import Message
+from raylog.rpc import Request
+
+
+class Role(ABC):
+    """One role in one leader epoch."""
+
+    kind: ClassVar[str]
+    """Its name in logs and metrics."""
+    requests: ClassVar[frozenset[type[Message]]] = frozenset()
+    """The requests that it answers."""
+
+    def __init__(self, host: RoleHost) -> None:
+        """Nothing is done before :meth:`begin`."""
+        self.host = host
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin the work of this leadership; returns at once. What takes time runs in tasks of the host."""
+
+    def receive(self, request: Request, args: Any) -> None:
+        """Take one of :attr:`requests`, and answer it now or later. What it raises is the answer."""
+        raise NotImplementedError(f"The role {self.kind} answers no requests.")
+
+    async def end(self) -> None:  # noqa: B027  most roles hold nothing but tasks
+        """Release what it holds: the leadership is over, and its tasks have ended. Nothing more is written."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the process has to run: it neither dozes nor sleeps meanwhile."""
+        return False
+
+    def figures(self) -> dict[str, int]:
+        """Return counters and gauges for the replica's metrics."""
+        return {}

@@ -1,0 +1,49 @@
+"""Sends record batches to the leaders of other partitions, each as it is: with its producer id, epoch and sequences.
+
+A role repeats a batch until it is acknowledged; because it is the same batch, the target stores it once. Each call is
+one try: what a failure means, and when the next try comes, is the role's decision. May touch: the network.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raylog.actors.routes import Routes, TopicPlace
+from raylog.core.errors import UnknownTopicOrPartition
+from raylog.protocol.replica import PRODUCE, ProduceReply, ProduceRequest
+
+TIMEOUT_MS: Final = 5_000
+ANSWERED_WITHIN_S: Final = 1.0
+"""How much later than its own deadline a leader may answer."""
+ALL: Final = -1
+
+
+class Targets:
+    """The leaders of other partitions, found once and again whenever they prove wrong."""
+
+    def __init__(self, routes: Routes) -> None:
+        """``routes`` is closed with this."""
+        self._routes = routes
+
+    async def send(self, to: TopicPlace, batch: bytes, *, timeout_ms: int = TIMEOUT_MS) -> ProduceReply:
+        """Append a batch on all in-sync replicas of a partition.
+
+        Raises UnknownTopicOrPartition where the topic was deleted or made again, the leader's refusals with
+        ``is_remote`` set, and other errors (:class:`RaylogError`, OSError) where the outcome is not known.
+        """
+        route = await self._routes.leader(to)
+        if route is None:
+            raise UnknownTopicOrPartition(f"The topic {to.topic} with id {to.topic_id} does not exist any more.")
+        request = ProduceRequest(to.topic_id, to.partition, route.leader_epoch, ALL, timeout_ms)
+        try:
+            reply = await route.connection.call(
+                PRODUCE.name, request, batch, timeout_s=timeout_ms / 1000 + ANSWERED_WITHIN_S
+            )
+        except BaseException:  # any end, a cancellation too: this way may lead nowhere
+            route.forget()
+            raise
+        return PRODUCE.read_reply(reply.args)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._routes.close()

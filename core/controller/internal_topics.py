@@ -1,0 +1,69 @@
+"""Internal topics that are created on first use, by the clients and leader roles that need them. Pure.
+
+The topics of coordinators are created with the coordinators (``coordinators.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from raylog.core.controller.decision import ControllerDecision, ControllerSettings
+from raylog.core.controller.events import InternalTopicRequested
+from raylog.core.controller.topics import Topics
+from raylog.core.errors import InvalidRequest, LeaderNotAvailable, UnsupportedVersion, did_you_mean
+from raylog.core.features import QUEUES_LEVEL
+
+SCHEDULED_TOPIC: Final = "__scheduled"
+SHARE_STATE_TOPIC: Final = "__share_state"
+UNDELIVERABLE_TOPIC: Final = "__undeliverable"
+
+_KEPT: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class FirstUse:
+    """How an internal topic is created."""
+
+    partitions: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+ON_FIRST_USE: Final[Mapping[str, FirstUse]] = {
+    SCHEDULED_TOPIC: FirstUse(1, {**_KEPT, "segment.bytes": str(64 * 1024 * 1024)}),
+    SHARE_STATE_TOPIC: FirstUse(1, {**_KEPT, "segment.bytes": str(8 * 1024 * 1024)}),
+    UNDELIVERABLE_TOPIC: FirstUse(1, {"retention.ms": "-1"}),
+}
+"""Every such topic. What their owners no longer need, these delete themselves."""
+
+
+class InternalTopics:
+    """Creates internal topics."""
+
+    def __init__(self, settings: ControllerSettings, topics: Topics) -> None:
+        """Topics are made by ``topics``; they have as many replicas as `__consumer_offsets`."""
+        self._settings = settings
+        self._topics = topics
+
+    def ensure(self, event: InternalTopicRequested, decision: ControllerDecision) -> None:
+        """Create a topic unless it exists, and reply with its id and its number of partitions.
+
+        Raises InvalidRequest for another name, and UnsupportedVersion below the feature level that brought them.
+        """
+        wanted = ON_FIRST_USE.get(event.topic)
+        if wanted is None:
+            raise InvalidRequest(did_you_mean("internal topic", event.topic, ON_FIRST_USE))
+        level = decision.image.feature_level
+        if level < QUEUES_LEVEL:
+            raise UnsupportedVersion(
+                f"{event.topic} needs feature level {QUEUES_LEVEL}, and this cluster is at {level}: brokers of an "
+                "earlier release could not serve it. Raise the level with `raylog features upgrade`."
+            )
+        if event.topic not in decision.image.topics:
+            if not decision.image.online_brokers():
+                raise LeaderNotAvailable(f"No broker is online that could hold {event.topic}; try again.")
+            replicas = self._settings.offsets_topic_replication_factor
+            self._topics.create_internal(event.topic, wanted.partitions, replicas, wanted.config, decision)
+        topic = decision.image.topics[event.topic]
+        decision.reply(event.request, [topic.topic_id, len(topic.partitions)])

@@ -1,0 +1,42 @@
+"""Internal topics that are created on first use."""
+
+import pytest
+
+from raylog.core.controller.events import InternalTopicRequested
+from raylog.core.controller.internal_topics import ON_FIRST_USE, SCHEDULED_TOPIC
+from raylog.core.errors import InvalidRequest, UnsupportedVersion
+from raylog.core.features import FIRST
+from raylog.core.metadata.records import ClusterCreated
+from tests.unit.core.controller.bench import AWAKE, Bench, three_brokers
+
+
+def ensure(bench: Bench, topic: str = SCHEDULED_TOPIC) -> list[object]:
+    return bench.call(InternalTopicRequested(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+
+
+@pytest.mark.parametrize("topic", sorted(ON_FIRST_USE))
+def test_the_first_use_creates_the_topic_with_three_replicas(topic: str) -> None:
+    bench = three_brokers()
+    topic_id, partitions = ensure(bench, topic)
+    created = bench.image.topics[topic]
+    assert (created.topic_id, len(created.partitions)) == (topic_id, partitions)
+    assert sorted(created.partitions[0].replicas) == [1, 2, 3]
+    assert created.internal
+
+
+def test_later_uses_find_it() -> None:
+    bench = three_brokers()
+    assert ensure(bench) == ensure(bench)
+
+
+def test_another_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InvalidRequest, match="__scheduled"):
+        ensure(three_brokers(), "__schedules")
+
+
+def test_brokers_of_an_earlier_release_could_not_serve_it() -> None:
+    bench = Bench(log=[ClusterCreated(cluster_id="c" * 32, config=AWAKE)]).start()
+    for broker in (1, 2, 3):
+        bench.broker(broker, levels=FIRST)
+    with pytest.raises(UnsupportedVersion, match="raylog features upgrade"):
+        ensure(bench)

@@ -79,10 +79,10 @@ class Lane:
 
     def no_longer_waits(self, keys: Iterable[int]) -> set[int]:
         """Remove keys from what waits; returns those that did."""
-        gone = set(self.waiting).intersection(keys)
-        if gone:
-            self.waiting = deque(key for key in self.waiting if key not in gone)
-        return gone
+        left = set(self.waiting).intersection(keys)
+        if left:
+            self.waiting = deque(key for key in self.waiting if key not in left)
+        return left
 
     def opened(self, batch: Batch) -> bool:
         """Take a batch of a committed round; False for one that was decided again without effect."""
@@ -124,15 +124,15 @@ class Lane:
         """Take a note of the log; returns the keys that leave the lane."""
         if note.epoch != self.epoch:
             return ()
-        gone: list[int] = []
+        left: list[int] = []
         self.noted_sequence = max(self.noted_sequence, note.sequence)
         self.delivered_sequence = max(self.delivered_sequence, note.sequence)
         while self.batches and self.batches[0].base_sequence < self.noted_sequence:
-            gone += self.batches.popleft().keys
-        return gone
+            left += self.batches.popleft().keys
+        return left
 
     def rebase(self, epoch: int, delivered: int, without: int = -1) -> Iterable[int]:
-        """Begin an epoch: the batches that were not delivered are numbered anew.
+        """Begin an epoch: the batches that were not delivered are numbered again.
 
         Returns the keys of the batch with the base sequence ``without``, which is left out.
         """

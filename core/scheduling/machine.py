@@ -57,6 +57,7 @@ from raylog.core.scheduling.rows import (
 from raylog.core.scheduling.runs import ReadBlock, Run, encode_run
 
 NO_PRODUCER: Final = -1
+MOVES_REMEMBERED: Final = 100_000
 COMMANDS_MAX: Final = 1_000
 """Requests that one row decides."""
 
@@ -112,6 +113,8 @@ class SchedulerMachine:
         self.delivered_count = self.cancelled_count = 0
         """Since this leadership began."""
         self.latest_lateness_ms = 0
+        self.moved: dict[int, None] = {}
+        """Keys that moved records got, the newest last, for requests that come after they were delivered."""
         self._checkpoint_number = 0
         self._bytes_since = self._rows_since = 0
         self._is_loaded = False
@@ -199,7 +202,7 @@ class SchedulerMachine:
             case Moved():
                 outcomes = [self._move(key, due_ms) for key, due_ms in row.moves]
             case LaneLost():
-                self._lane_lost(row.lane)
+                self._lane_lost(row)
             case Rebased():
                 self._rebased(row)
             case RunWritten():
@@ -256,6 +259,9 @@ class SchedulerMachine:
         if outcome is Outcome.DONE:
             key = self.pending.free_key(due_ms, offset_of(key))
             self.pending.add([key])
+            self.moved[key] = None
+            if len(self.moved) > MOVES_REMEMBERED:
+                del self.moved[next(iter(self.moved))]
         return outcome, key
 
     def _lane(self, topic: str, lane: LaneId) -> Lane:
@@ -264,10 +270,12 @@ class SchedulerMachine:
             found = self.lanes[lane] = Lane(topic, lane)
         return found
 
-    def _lane_lost(self, lane_id: LaneId) -> None:
-        lane = self.lanes.pop(lane_id, None)
+    def _lane_lost(self, row: LaneLost) -> None:
+        lane = self.lanes.pop(row.lane, None)
         if lane is not None:
-            keys = [key for batch in lane.batches if batch.base_sequence >= lane.noted_sequence for key in batch.keys]
+            keys = [
+                key for batch in lane.batches if batch.base_sequence >= row.delivered_sequence for key in batch.keys
+            ]
             self._again([*keys, *lane.waiting])
 
     def _rebased(self, row: Rebased) -> None:
@@ -352,7 +360,7 @@ class SchedulerMachine:
             return  # the same is sent again; with a row under way the decision comes then
         match event.trouble:
             case Trouble.DELETED:
-                self._append(LaneLost(lane.id), out)
+                self._append(LaneLost(lane.id, lane.delivered_sequence), out)
             case Trouble.FORGOTTEN:
                 self._append(Rebased(lane.id, lane.epoch + 1, lane.delivered_sequence), out)
             case Trouble.REFUSED:

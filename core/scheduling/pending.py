@@ -14,7 +14,7 @@ from raylog.core.scheduling.keys import TOMBSTONE, due_of, first_after, key_of
 from raylog.core.scheduling.runs import Cursor, ReadBlock, Run, is_tombstone
 
 REMEMBERED_MS: Final = 600_000
-"""How long after its due time a cancellation is remembered, for those that ask."""
+"""How long after its due time a cancellation is remembered, for later requests."""
 
 
 class Pending:
@@ -161,11 +161,11 @@ class Pending:
 
     def next_due_ms(self) -> int | None:
         """Return when the next record is due; None = none waits. It may have been cancelled."""
-        self._drop_gone()
+        self._drop_left()
         heads = self._heap[:1] + [head for head, _, _ in self._cursors[:1]]
         return due_of(min(heads)) if heads else None
 
-    def _drop_gone(self) -> None:
+    def _drop_left(self) -> None:
         heap, fresh = self._heap, self._fresh
         while heap and heap[0] not in fresh:
             heapq.heappop(heap)
@@ -184,7 +184,7 @@ class Pending:
 
     def _pop_before(self, end: int) -> int | None:
         while True:
-            self._drop_gone()
+            self._drop_left()
             fresh = self._heap[0] if self._heap else end
             sealed = self._cursors[0][0] if self._cursors else end
             if fresh >= end and sealed >= end:

@@ -19,7 +19,7 @@ LaneId = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The producer id under which this partition delivers, for ever."""
+    """The producer id under which this partition delivers, permanently."""
 
     producer_id: int
 
@@ -79,9 +79,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class LaneLost:
-    """A target does not exist any more: what was on the way to it is decided again."""
+    """A target does not exist any more: what was on the way to it is decided again.
+
+    What a deposed owner had delivered and not noted may be among that: then it is a dead letter of a record that was
+    delivered to a topic before its deletion.
+    """
 
     lane: LaneId
+    delivered_sequence: int
+    """The target had everything below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +178,7 @@ def to_wire(row: Row) -> Wire:
         case Moved():
             return [_MOVED, _wire_keys([key for key, _ in row.moves]), [due for _, due in row.moves]]
         case LaneLost():
-            return [_LOST, *row.lane]
+            return [_LOST, *row.lane, row.delivered_sequence]
         case Rebased():
             return [_REBASED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
         case RunWritten():
@@ -229,7 +235,7 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
         case 3:
             return Moved(tuple(zip(_keys(fields[0]), fields[1], strict=True)))
         case 4:
-            return LaneLost((fields[0], fields[1]))
+            return LaneLost((fields[0], fields[1]), fields[2])
         case 5:
             return Rebased((fields[0], fields[1]), fields[2], fields[3], fields[4])
         case 6:

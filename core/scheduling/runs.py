@@ -8,7 +8,6 @@ offset of each, which bound a search.
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
 from array import array
 from bisect import bisect_right
@@ -24,8 +23,9 @@ _HEAD: Final = struct.Struct("<II")
 """Keys, and blocks."""
 _ENTRY: Final = struct.Struct("<QQI")
 """Of a block: its first key's due time, offset with the tombstone bit, and where the block ends."""
+_IS_BIG_ENDIAN: Final[bool] = array("H", [1]).tobytes() != b"\x01\x00"
+"""Whether this machine's numbers have to be turned: runs are little-endian, and read on any machine."""
 _LOW_MASK: Final = (1 << (OFFSET_BITS + 1)) - 1
-_IS_LITTLE: Final = sys.byteorder == "little"
 
 ReadBlock = Callable[[int, int, int], bytes]
 """Returns bytes ``[start, end)`` of the run in the record at an offset."""
@@ -47,7 +47,7 @@ def _encode_block(keys: Sequence[int]) -> bytes:
     lows = array("Q", [key & _LOW_MASK for key in keys])
     for number in range(len(dues) - 1, 0, -1):
         dues[number] -= dues[number - 1]
-    if not _IS_LITTLE:
+    if _IS_BIG_ENDIAN:
         dues.byteswap()
         lows.byteswap()
     return zlib.compress(dues.tobytes() + lows.tobytes(), _LEVEL)
@@ -57,7 +57,7 @@ def _decode_block(data: bytes) -> tuple[array[int], array[int]]:
     plain = zlib.decompress(data)
     half = len(plain) // 2
     dues, lows = array("Q", plain[:half]), array("Q", plain[half:])
-    if not _IS_LITTLE:
+    if _IS_BIG_ENDIAN:
         dues.byteswap()
         lows.byteswap()
     for number in range(1, len(dues)):
@@ -132,6 +132,9 @@ class Cursor:
         self.head: int | None = None
         """The key under the cursor; None = the run is exhausted."""
         self._settle()
+        self._pass(behind)
+
+    def _pass(self, behind: int) -> None:
         while self.head is not None and self.head <= behind:
             self.advance()
 

@@ -1,4 +1,4 @@
-"""Whatever leaders, targets and the network do: every record that was not cancelled arrives once, and not before it is due.
+"""Whatever leaders, targets and the network do: each record that was not cancelled arrives once, not before its time.
 
 Rules D1, D3 to D7, D9 and D11 of the scheduler (docs/protocol.md). An owner is replaced at any moment, its last row
 committed or lost; what it sent arrives late, twice or never.
@@ -29,7 +29,7 @@ class Story:
         self.keys: dict[int, int] = {}
         self.unsure: set[int] = set()
         """Offsets with a request that was never answered."""
-        self.asked: dict[int, tuple[str, int]] = {}
+        self.requested: dict[int, tuple[str, int]] = {}
         self.cancelled: set[int] = set()
         self.seen = dict.fromkeys(LANES, 0)
 
@@ -45,7 +45,7 @@ class Story:
         self.desk.answers.clear()
 
     def answered(self, number: int, outcomes: tuple[tuple[Outcome, int], ...]) -> None:
-        kind, offset = self.asked.pop(number)
+        kind, offset = self.requested.pop(number)
         ((outcome, key),) = outcomes
         if outcome is Outcome.DONE and kind == "cancel":
             assert offset not in self.desk.everywhere()
@@ -68,11 +68,11 @@ class Story:
                 self.network()
             case 6 if self.keys:
                 offset = chance.choice(list(self.keys))
-                self.asked[desk.requests + 1] = ("cancel", offset)
+                self.requested[desk.requests + 1] = ("cancel", offset)
                 desk.cancel(self.keys[offset])
             case 7 if self.keys:
                 offset = chance.choice(list(self.keys))
-                self.asked[desk.requests + 1] = ("move", offset)
+                self.requested[desk.requests + 1] = ("move", offset)
                 desk.move(self.keys[offset], desk.now_ms + chance.choice((0, 5, 500)))
             case 8:
                 target = desk.targets[chance.choice(LANES)]
@@ -107,10 +107,10 @@ class Story:
             elif isinstance(effect, Append) and chance.random() < 0.5:
                 desk.machine._is_loaded = False  # it decides nothing any more
                 desk.append(effect.row)
-        for kind, offset in self.asked.values():
+        for _, offset in self.requested.values():
             self.unsure.add(offset)
             self.keys.pop(offset, None)
-        self.asked.clear()
+        self.requested.clear()
         desk.replace_owner()
 
     def finish(self) -> None:

@@ -124,7 +124,8 @@ class Desk:
     def read_run(self, offset: int, start: int, stop: int) -> bytes:
         for at, entry in self.log:
             if at == offset:
-                assert isinstance(entry, bytes) and offset >= self.start, "a run that is needed was deleted"
+                assert isinstance(entry, bytes)
+                assert offset >= self.start, "a run that is needed was deleted"
                 _, data = msgpack.unpackb(entry)
                 return bytes(data[start:stop])
         raise AssertionError(f"no run at {offset}")
@@ -167,7 +168,7 @@ class Desk:
         self.machine = machine = SchedulerMachine(self.read_run, self.settings)
         self._read = 0
         for index in range(len(self.log) - 1, -1, -1):
-            offset, entry = self.log[index]
+            _, entry = self.log[index]
             if isinstance(entry, bytes):
                 wire, data = msgpack.unpackb(entry)
                 row = from_wire(wire, data)

@@ -46,7 +46,7 @@ def test_a_new_leader_delivers_what_waits() -> None:
     assert desk.got() == offsets([keys[1], keys[0]])
 
 
-def test_a_committed_round_is_sent_again_by_the_next_leader_and_stored_once() -> None:
+def test_a_committed_round_is_repeated_by_the_next_leader() -> None:
     desk = Desk()
     keys = desk.schedule(1_010, 1_020)
     desk.holds = True
@@ -141,7 +141,7 @@ def test_records_of_a_deleted_topic_become_undeliverable() -> None:
     assert desk.got(("undeliverable", 0)) == offsets(keys)
 
 
-def test_a_batch_that_is_on_the_way_when_its_topic_is_deleted_becomes_undeliverable() -> None:
+def test_a_batch_on_the_way_to_a_deleted_topic_becomes_undeliverable() -> None:
     desk = Desk()
     desk.targets["tttt", 0].is_up = False
     keys = desk.schedule(1_010, 1_020)
@@ -176,12 +176,12 @@ def test_a_target_that_lost_the_producer_goes_on_in_a_new_epoch() -> None:
 
 def test_a_cancelled_record_is_never_delivered() -> None:
     desk = Desk()
-    kept, gone = desk.schedule(1_100, 1_200)
-    request = desk.cancel(gone)
-    assert desk.answers[request] == ((Outcome.DONE, gone),)
+    kept, cancelled = desk.schedule(1_100, 1_200)
+    request = desk.cancel(cancelled)
+    assert desk.answers[request] == ((Outcome.DONE, cancelled),)
     desk.run(1_000)
     assert desk.got() == offsets([kept])
-    assert desk.answers[desk.cancel(gone)] == ((Outcome.ALREADY_CANCELLED, gone),)
+    assert desk.answers[desk.cancel(cancelled)] == ((Outcome.ALREADY_CANCELLED, cancelled),)
     assert desk.answers[desk.cancel(kept)] == ((Outcome.ALREADY_DELIVERED, kept),)
 
 

@@ -107,10 +107,6 @@ class Routes:
             forget()
             raise
 
-    async def brokers(self) -> list[_Place]:
-        """Return where the brokers are that are online. Raises RaylogError or OSError."""
-        return [(broker.host, broker.port) for broker in (await self._metadata([])).brokers if broker.port]
-
     def close(self) -> None:
         """Close all connections."""
         connections, self._connections = self._connections, {}

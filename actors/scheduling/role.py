@@ -170,7 +170,7 @@ class SchedulerRole(Role):
     async def _clocks(self) -> tuple[list[int], int]:
         """Return the clocks of the brokers that answer, and how many brokers there are."""
         try:
-            return await self.host.targets.clocks()
+            return await self.host.clocks()
         except (RaylogError, OSError) as error:
             logger.debug("%s: the brokers' clocks are not known: %s", self.host.partition, error)
             return [], 1

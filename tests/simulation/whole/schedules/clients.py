@@ -73,7 +73,7 @@ class Delayer(Client):
         partition = self.pick([None, 0, 1])
         try:
             work = producer.send(LATER, name, key=b"key", partition=partition, delay=delay_ms)
-            future = await self.call("send", work, API_S + 2.0)
+            future = await self.call("send", work, API_S + 5.0)
         except RaylogError as error:
             self._failed(record, error)
             return None
@@ -100,7 +100,7 @@ class Delayer(Client):
     async def _cancel(self, record: Delayed, admin: AsyncAdmin) -> None:
         record.is_unsure = True
         try:
-            outcome = await self.call("cancel", admin.cancel_scheduled(record.handle, timeout_s=API_S), API_S + 2.0)
+            outcome = await self.call("cancel", admin.cancel_scheduled(record.handle, timeout_s=API_S), API_S + 5.0)
         except RaylogError as error:
             self._not_answered("cancel", error)
             return
@@ -117,7 +117,7 @@ class Delayer(Client):
         record.least_due_ms = min(before_ms, arguments.now_ms() + delay_ms)
         try:
             work = admin.reschedule(record.handle, delay=delay_ms, timeout_s=API_S)
-            moved = await self.call("move", work, API_S + 2.0)
+            moved = await self.call("move", work, API_S + 5.0)
         except RaylogError as error:
             self._not_answered("move", error)
             return

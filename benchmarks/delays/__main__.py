@@ -1,7 +1,7 @@
 """`python -m benchmarks.delays`: how late delayed records come, on three brokers with three replicas each.
 
-`rate`: records become due evenly. `burst`: many become due within a minute. The consumer sees each in its topic; late is
-the time from its due time until the consumer has it.
+`rate`: records become due evenly. `burst`: many become due within a minute. A consumer reads their topic; late is the
+time from a record's due time until the consumer has it.
 """
 
 from __future__ import annotations

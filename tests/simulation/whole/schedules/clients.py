@@ -105,9 +105,7 @@ class Delayer(Client):
             self._not_answered("cancel", error)
             return
         if outcome is ScheduleOutcome.CANCELLED:
-            if record.at is not None:
-                raise Violation("W33", f"{record.name!r} was cancelled after it had arrived at {record.at}")
-            record.is_cancelled = True
+            self.world.delays.cancelled(record)
         elif outcome is ScheduleOutcome.ALREADY_DELIVERED:
             record.is_unsure = False
 
@@ -149,8 +147,6 @@ class DelayedReader(Client):
                 continue
             consumer.assign(at)
             for _ in range(int(self.between(3, 30))):
-                if self.world.is_over:
-                    break
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300), 1.5)
                 for partition, records in found.items():
                     for record in records:

@@ -55,6 +55,12 @@ class Delays:
             raise Violation(TWICE, f"{name!r} is at {found.at}, and {reader} read it at {offset} of {at}")
         found.at = (at, offset)
 
+    def cancelled(self, record: Delayed) -> None:
+        """A cancellation was acknowledged."""
+        if record.at is not None:
+            raise Violation(CANCELLED, f"{record.name!r} was cancelled after it had arrived at {record.at}")
+        record.is_cancelled = True
+
     def missing(self) -> list[bytes]:
         """Return the records that have to arrive, and have not."""
         return [

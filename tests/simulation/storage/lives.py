@@ -22,7 +22,7 @@ from raylog.storage.log.config import DAY_MS, LogConfig
 from raylog.storage.log.files import list_files
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog
-from raylog.storage.log.segment import DELETED, LOG, RELATIVE_OFFSET_MAX, TXN_INDEX
+from raylog.storage.log.segment import DELETED, LOG, RELATIVE_OFFSET_MAX
 from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
@@ -215,12 +215,6 @@ class Lives:
         except StorageIoError as error:
             require("sync" in str(error) and self.write_back_failed > 0, "S9", f"a log does not open: {error}")
             self.write_back_failed -= 1  # reported now: the next try reads the disk
-            return self._open_undamaged()
-        except DiskFull as error:
-            # Only an index of aborted transactions has to be right before a segment is read, and may need new bytes.
-            is_index, is_full = TXN_INDEX in str(error), self.disk.faults.room is not None
-            require(is_index and is_full, "S9", f"an undamaged log does not open: {error}")
-            self.disk.faults.room = None
             return self._open_undamaged()
         except RaylogError as error:
             raise Violation("S9", f"an undamaged log does not open: {error}") from error

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState, Record, RecordMetadata
     from raylog.core.errors import (
         AuthenticationFailed,
+        BrokerIdNotRegistered,
         BufferExhausted,
         ClientClosed,
         ClusterAuthorizationFailed,
@@ -136,6 +137,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "AuthenticationFailed",
+    "BrokerIdNotRegistered",
     "BufferExhausted",
     "ClientClosed",
     "Cluster",

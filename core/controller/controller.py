@@ -301,7 +301,7 @@ class ControllerMachine:
     def absent(self, session: int) -> list[int]:
         """Return the incarnations that the broker with this session vouches for, and that are not registered.
 
-        Raises BrokerIdNotRegistered when the session is over, whoever had it.
+        Raises BrokerIdNotRegistered when the session is over.
         """
         return self._sessions.absent(session)
 

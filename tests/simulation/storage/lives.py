@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from raylog.core.errors import RaylogError
+from raylog.storage.cleaner.survivors import RANGE_RECORDS
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NotDurable, StorageIoError
 from raylog.storage.log import partition_log as log_module
 from raylog.storage.log import segment as segment_module
@@ -58,6 +59,7 @@ class Options:
     """Whether a cleaner works on the log."""
     tombstones_ms: int = 0
     cleaner_bytes: int = 1 << 20
+    range_records: int = RANGE_RECORDS
     keys: Keys = SOME
     """What records are about."""
 
@@ -87,12 +89,14 @@ class Options:
 
     def with_cleaner(self, draw: random.Random) -> Options:
         """The same, with a cleaner that works on the log."""
+        cleaner_bytes = draw.choice((1, 1 << 20))
         return replace(
             self,
             cleans=True,
             steps=2 * self.steps,
             tombstones_ms=draw.choice((0, 2000, DAY_MS)),
-            cleaner_bytes=draw.choice((1, 1 << 20)),
+            cleaner_bytes=cleaner_bytes,
+            range_records=5 if cleaner_bytes == 1 else RANGE_RECORDS,
             config=replace(self.config, segment_bytes=draw.choice((300, 800, 3000))),
             record_bytes=draw.choice((10, 100, 1000)),
             keys=draw.choice((SOME, Keys.few(2), Keys.few(3), Keys.few(12))),

@@ -39,9 +39,9 @@ BENCH_ARGS ?=
 export QUICK
 
 # Folders that may not exist are looked up.
-CHECKED := raylog actors client core data protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
+CHECKED := raylog actors client core data outbox protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
-PACKAGES := raylog actors client core data protocol rpc spark storage
+PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
 .PHONY: demo pipelines test lint compiled native ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
 

@@ -39,7 +39,7 @@ from raylog.core.errors import (
     UnsupportedVersion,
 )
 from raylog.core.features import SUPPORTED
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
+from raylog.core.ids import LASTING_PRODUCERS, NO_INCARNATION, NO_LEADER, BrokerId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import record_from_wire
 from raylog.core.metadata.touched import Touched
@@ -326,7 +326,7 @@ class BrokerServer:
             case MetadataRequest():
                 self._answer_metadata(request, args.topics)
             case InitProducerIdRequest():
-                self._spawn(self._init_producer_id(request), request)
+                self._spawn(self._init_producer_id(request, lasting=args.lasting), request)
             case FindCoordinatorRequest():
                 self._find_coordinator(request, args.key_type, args.key)
             case BrokerMetricsRequest():
@@ -347,7 +347,7 @@ class BrokerServer:
     async def _answer_metrics(self, request: Request) -> None:
         request.reply((await self.metrics.report()).to_wire())
 
-    async def _init_producer_id(self, request: Request) -> None:
+    async def _init_producer_id(self, request: Request, *, lasting: bool) -> None:
         async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
             if not self._producer_ids:
                 reply = await self._link.call(
@@ -357,7 +357,8 @@ class BrokerServer:
                 )
                 block = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
                 self._producer_ids = list(range(block.first + block.count - 1, block.first - 1, -1))
-            request.reply(InitProducerIdReply(self._producer_ids.pop(), 0))
+            producer_id = self._producer_ids.pop()
+            request.reply(InitProducerIdReply(producer_id + LASTING_PRODUCERS * lasting, 0))
 
     def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
         if not self._registered.is_set():  # neither the feature level nor the number of coordinators is known

@@ -21,6 +21,7 @@ from raylog.core.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
+from raylog.core.ids import LASTING_PRODUCERS
 from raylog.storage.batch.header import CONTROL_BIT, SEQUENCE_MAX, TRANSACTIONAL_BIT, BatchHeader
 from raylog.storage.batch.marker import BY_ADMINISTRATOR, TxnMarker
 from raylog.storage.errors import CorruptBatch
@@ -219,10 +220,15 @@ class ProducerState:
         return copy
 
     def expire(self, now_ms: int, idle_ms: int = 86_400_000) -> list[int]:
-        """Drop producers idle for `idle_ms`, unless their transactions are open; returns their ids, rising."""
+        """Drop producers idle for `idle_ms`, unless their transactions are open; returns their ids, rising.
+
+        Lasting ones stay: they may repeat a batch after any time, and it has to be known again.
+        """
         opened = self.transactions.open
         idle = sorted(
-            key for key, entry in self.producers.items() if now_ms - entry.last_seen_ms >= idle_ms and key not in opened
+            key
+            for key, entry in self.producers.items()
+            if now_ms - entry.last_seen_ms >= idle_ms and key not in opened and key < LASTING_PRODUCERS
         )
         for key in idle:
             del self.producers[key]

@@ -8,6 +8,8 @@ from benchmarks.report.results import HIGHER_IS_BETTER, Measured, Results, ratio
 from benchmarks.report.verdict import Verdict
 
 SYNCED = "flush.messages=1"
+COMMITTED = 0.95
+"""Readers of committed records pay less than a twentieth."""
 FLAT = 0.8
 """Within 20 % of the best."""
 CREATED_S = 0.5
@@ -83,7 +85,15 @@ def _transactions(results: Results) -> list[Verdict]:
         _times(f"{goal}: 0.8 x the same producer without them", ours, plain, 0.8),
         _times(f"{goal}: 2 x confluent-kafka", ours, theirs, 2.0),
         _below(f"{goal}: median of a commit under 15 ms", ours, "p50_ms", 15.0, "ms"),
+        *[_committed(results, form) for form in ("records", "columns")],
     ]
+
+
+def _committed(results: Results, form: str) -> Verdict:
+    everything, committed = (
+        _row(results, "isolation", f"raylog {form}", level) for level in ("read_uncommitted", "read_committed")
+    )
+    return _times(f"read_committed as {form}: 0.95 x read_uncommitted", committed, everything, COMMITTED)
 
 
 def _consume(results: Results) -> list[Verdict]:

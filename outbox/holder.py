@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.producer.resumed import KnownSequence, ResumedProducer
 from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
+from raylog.client.scheduling import DELAY_MAX_MS, SCHEDULED_TOPIC
 from raylog.core.errors import OutboxLeaseLost, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.outbox.model import OutboxBatch, TopicView
@@ -125,7 +126,7 @@ class Holder:
             self._payloads.pop(batch, None)
         for batch, _ in changes.dissolved:
             self._payloads.pop(batch, None)
-        for row_id, reason in (*changes.failed, *done.plan.too_large):
+        for row_id, reason in (*changes.failed, *done.plan.refused):
             self._relay.failed(
                 f"Event {row_id} of the outbox was refused for good, and the later events of its key wait: {reason}. "
                 "Then: `raylog outbox retry` or `raylog outbox discard`."
@@ -176,6 +177,8 @@ class Holder:
                 continue
             cluster.watch((name,))
             try:
+                if name == SCHEDULED_TOPIC:
+                    await self._producer.make_scheduled_topic()
                 await cluster.refresh((name,))
             except RaylogError as error:
                 logger.warning("Topic %r could not be looked up for the outbox: %s", name, error.message)
@@ -199,7 +202,9 @@ class Holder:
         elif self._views.get(name) != info.version or name not in session.topics:
             self._views[name] = info.version
             most = int(info.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
-            session.learn_topic(name, TopicView(info.topic_id, len(info.partitions), most))
+            is_delayed = str(info.config.get("delay.enable", "true")).lower() == "true"
+            longest_ms = int(info.config.get("delay.max.ms", DELAY_MAX_MS)) if is_delayed else -1
+            session.learn_topic(name, TopicView(info.topic_id, len(info.partitions), most, longest_ms))
 
     # ------------------------------------------------------------ leaders
 

@@ -22,6 +22,8 @@ from enum import Enum
 
 from raylog.client.producer.resumed import KnownSequence
 from raylog.core.errors import (
+    DelayDisabled,
+    DelayTooLong,
     DuplicateSequence,
     InvalidProducerEpoch,
     InvalidRecord,
@@ -43,7 +45,14 @@ from raylog.outbox.model import (
 )
 from raylog.outbox.planning import NO_ROOM, Room
 
-REFUSED_FOR_GOOD = (RecordTooLarge, InvalidRecord, InvalidTimestamp, UnsupportedCompression)
+REFUSED_FOR_GOOD = (
+    RecordTooLarge,
+    InvalidRecord,
+    InvalidTimestamp,
+    UnsupportedCompression,
+    DelayTooLong,
+    DelayDisabled,
+)
 """Errors that are about the records of a batch. Every other one is about the topic, the cluster or the network, and
 passes when that is mended."""
 FIRST_PAUSE_MS = 50

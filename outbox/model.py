@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from raylog.client.scheduling import DELAY_MAX_MS
 from raylog.core.ids import TopicPartition
 from raylog.core.invariants import require
 
@@ -28,6 +29,8 @@ class Candidate(NamedTuple):
     topic: str
     key: bytes | None
     size: int
+    delay_ms: int | None = None
+    """How long from now until it is due, by the database's clock: it waits in ``__scheduled``. None = it is due."""
     is_alone: bool = False
     """It was in a batch that was refused, so it goes in one of its own: then the refusal is certainly about it."""
 
@@ -39,6 +42,8 @@ class TopicView:
     topic_id: str
     partitions: int
     message_bytes: int
+    delay_max_ms: int = DELAY_MAX_MS
+    """Longest delay of a record; -1 = records of it cannot be delayed."""
 
 
 @dataclass(frozen=True, slots=True)

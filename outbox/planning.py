@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from raylog.client.producer.partitioner import partition_for_key
+from raylog.client.producer.partitioner import hash_of_key, partition_for_key
 from raylog.client.producer.resumed import BATCH_BYTES_MIN
+from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.core.ids import TopicPartition
 from raylog.outbox.model import Candidate, Limits, OutboxBatch, Position, Topics, TopicView
 
@@ -37,8 +38,10 @@ class Plan:
 
     batches: list[OutboxBatch] = field(default_factory=list)
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
-    too_large: list[tuple[int, str]] = field(default_factory=list)
+    refused: list[tuple[int, str]] = field(default_factory=list)
     """Rows that fail, with the reason."""
+    targets: dict[int, str] = field(default_factory=dict)
+    """Topic ids of the targets of delayed rows."""
     unknown_topics: set[str] = field(default_factory=set)
     rows: int = 0
     """How many rows are in the batches."""
@@ -86,17 +89,28 @@ class Planner:
             return
         if row.key is not None and (row.topic, row.key) in self._waiting_keys:
             return
-        least = BATCH_BYTES_MIN + row.size
-        if least > topic.message_bytes:
-            self.plan.too_large.append(
-                (row.row_id, f"RecordTooLarge: {least} bytes, and max.message.bytes is {topic.message_bytes}")
-            )
+        reason = _refusal(row, topic)
+        if reason is not None:
+            self.plan.refused.append((row.row_id, reason))
             if row.key is not None:
                 self._waiting_keys.add((row.topic, row.key))
             return
-        where = self._lane_of(row, topic)
-        if where is not None and not self._added(where, row, topic):
+        where = self._lane_of(row, topic) if row.delay_ms is None else self._schedule_of(row)
+        if where is None:
+            return
+        if not self._added(where, row, self._topics[where.topic]):
             self._closed.add(where)
+        elif row.delay_ms is not None:
+            self.plan.targets[row.row_id] = topic.topic_id
+
+    def _schedule_of(self, row: Candidate) -> TopicPartition | None:
+        """The lane in which a row waits until it is due: all of a target wait in one partition."""
+        scheduled = self._topics.get(SCHEDULED_TOPIC)
+        if scheduled is None:
+            self.plan.unknown_topics.add(SCHEDULED_TOPIC)
+            return None
+        where = TopicPartition(SCHEDULED_TOPIC, hash_of_key(row.topic.encode()) % scheduled.partitions)
+        return None if where in self._closed else where
 
     def _lane_of(self, row: Candidate, topic: TopicView) -> TopicPartition | None:
         """The lane of a row; None while none has room for one without key."""
@@ -118,7 +132,10 @@ class Planner:
         return room
 
     def _added(self, where: TopicPartition, row: Candidate, topic: TopicView) -> bool:
-        """Add a row to the open batch of its lane, or to a new one; False when there is no room for one."""
+        """Add a row to the open batch of its lane, or to a new one; False when there is no room for one.
+
+        `topic`: the lane's.
+        """
         size = row.size + RECORD_BYTES
         most = min(self._limits.batch_bytes, topic.message_bytes - BATCH_BYTES_MIN)
         if where in self._open:
@@ -129,7 +146,7 @@ class Planner:
                 self.plan.rows += 1
                 return True
             self._close_batch(where)
-            if row.key is None:
+            if row.key is None and row.delay_ms is None:
                 self._sticky[row.topic] = (where.partition + 1) % topic.partitions
         if self._room_of(where).batches < 1:
             return False
@@ -158,3 +175,15 @@ class Planner:
         behind = position.behind(len(rows))
         self._rooms[where] = Room(room.batches - 1, behind)
         self.plan.positions[where] = behind
+
+
+def _refusal(row: Candidate, topic: TopicView) -> str | None:
+    """Why a topic will never take a row; None = it may."""
+    least = BATCH_BYTES_MIN + row.size
+    if least > topic.message_bytes:
+        return f"RecordTooLarge: {least} bytes, and max.message.bytes is {topic.message_bytes}"
+    if row.delay_ms is not None and topic.delay_max_ms < 0:
+        return "DelayDisabled: the topic has delay.enable=false"
+    if row.delay_ms is not None and row.delay_ms > topic.delay_max_ms:
+        return f"DelayTooLong: due in {row.delay_ms} ms, and delay.max.ms is {topic.delay_max_ms}"
+    return None

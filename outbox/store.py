@@ -28,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.core.errors import OutboxBoundElsewhere, OutboxLeaseLost, OutboxVersionMismatch
 from raylog.core.ids import TopicPartition
 from raylog.outbox.encoding import EventRow, encoded
@@ -153,10 +154,12 @@ class OutboxStore:
             planner = session.planner()
             self._read(db, held, planner, session)
             plan = planner.finish()
-            self._write(db, held, Changes(failed=plan.too_large, positions=plan.positions))
+            self._write(db, held, Changes(failed=plan.refused, positions=plan.positions))
             params = [
                 {
                     "row_id": row_id,
+                    "to_lane": batch.where.topic,
+                    "to_target": plan.targets.get(row_id),
                     "to_partition": batch.where.partition,
                     "to_batch": batch.number,
                     "to_sequence": batch.first_sequence + index,
@@ -196,7 +199,10 @@ class OutboxStore:
             yield db
 
     def _candidates(self, held: Lease, full_topics: Sequence[str]) -> list[Any]:
-        """Queries of rows that are in no batch: those to be sent at once, and those that have become due."""
+        """Queries of rows that are in no batch: those to be sent at once, those that have become due, those that will.
+
+        The last ones wait in ``__scheduled``, unless there is none: then they wait here until they are due.
+        """
         other = outbox.alias("other")
         behind_failed = exists().where(
             other.c.state == FAILED,
@@ -214,16 +220,24 @@ class OutboxStore:
             func.coalesce(func.length(outbox.c.msg_key), 0),
         )
         chosen = select(
-            outbox.c.id, outbox.c.topic, outbox.c.msg_key, size.label("size"), outbox.c.attempts, outbox.c.deliver_at
+            outbox.c.id,
+            outbox.c.topic,
+            outbox.c.msg_key,
+            size.label("size"),
+            outbox.c.attempts,
+            (outbox.c.deliver_at - now_ms()).label("delay"),
         ).where(*waiting)
-        return [
+        found = [
             chosen.where(outbox.c.deliver_at.is_(None)).order_by(outbox.c.id),
             chosen.where(outbox.c.deliver_at <= now_ms()).order_by(outbox.c.deliver_at, outbox.c.id),
         ]
+        if SCHEDULED_TOPIC not in full_topics:
+            found.append(chosen.where(outbox.c.deliver_at > now_ms()).order_by(outbox.c.deliver_at, outbox.c.id))
+        return found
 
     def _read(self, db: Connection, held: Lease, planner: Planner, session: Session) -> None:
         """Show the planner waiting rows, page by page, until it has enough."""
-        at_once, due = self._candidates(held, sorted(session.full_topics))
+        at_once, *by_time = self._candidates(held, sorted(session.full_topics))
         last, scanned = 0, 0
         while not planner.is_full and scanned < session.limits.scanned_rows:
             page = db.execute(at_once.where(outbox.c.id > last).limit(_PAGE)).all()
@@ -232,8 +246,9 @@ class OutboxStore:
             if len(page) < _PAGE:
                 break
             last = page[-1].id
-        if not planner.is_full:
-            planner.take([_candidate(row) for row in db.execute(due.limit(_PAGE))])
+        for query in by_time:
+            if not planner.is_full:
+                planner.take([_candidate(row) for row in db.execute(query.limit(_PAGE))])
 
     def _write(self, db: Connection, held: Lease, changes: Changes) -> None:
         for batch, offset in changes.finished:
@@ -254,19 +269,17 @@ class OutboxStore:
         columns = (
             outbox.c.id,
             outbox.c.txid,
+            outbox.c.topic,
             outbox.c.msg_key,
             outbox.c.payload,
             outbox.c.headers,
-            outbox.c.deliver_at,
             outbox.c.created_at,
+            outbox.c.deliver_at,
+            outbox.c.target_id,
         )
         for batch in batches:
-            rows = {
-                row.id: EventRow(
-                    row.txid, row.msg_key, row.payload, row.headers, max(row.created_at, row.deliver_at or 0)
-                )
-                for row in db.execute(select(*columns).where(outbox.c.id.in_(batch.rows)))
-            }
+            chosen = select(*columns).where(outbox.c.id.in_(batch.rows))
+            rows = {row.id: EventRow(*row[1:]) for row in db.execute(chosen)}
             found[batch] = encoded(batch, [rows[row_id] for row_id in batch.rows], self._compression_type)
         return found
 
@@ -274,7 +287,13 @@ class OutboxStore:
 _ASSIGN = (
     update(outbox)
     .where(outbox.c.id == bindparam("row_id"))
-    .values(partition_no=bindparam("to_partition"), batch_no=bindparam("to_batch"), sequence=bindparam("to_sequence"))
+    .values(
+        lane=bindparam("to_lane"),
+        target_id=bindparam("to_target"),
+        partition_no=bindparam("to_partition"),
+        batch_no=bindparam("to_batch"),
+        sequence=bindparam("to_sequence"),
+    )
 )
 
 
@@ -283,18 +302,19 @@ def _is_held(held: Lease, owner: str) -> ColumnElement[bool]:
 
 
 def _candidate(row: Row[Any]) -> Candidate:
-    return Candidate(row.id, row.topic, row.msg_key, row.size, row.attempts > 0)
+    delay_ms = row.delay if row.delay is not None and row.delay > 0 else None
+    return Candidate(row.id, row.topic, row.msg_key, row.size, delay_ms, row.attempts > 0)
 
 
 def _freed(which: ColumnElement[bool]) -> Any:
     """Take unfinished rows out of their batches."""
-    none = {"shard": None, "partition_no": None, "batch_no": None, "sequence": None}
+    none = {"shard": None, "lane": None, "target_id": None, "partition_no": None, "batch_no": None, "sequence": None}
     return update(outbox).where(outbox.c.state == UNFINISHED, which).values(**none)
 
 
 def _unmarked(db: Connection, shard: int, known: Mapping[TopicPartition, Position]) -> Iterator[OutboxBatch]:
     """The batches of a shard that are written and not marked, by lane and number."""
-    order = (outbox.c.topic, outbox.c.partition_no, outbox.c.batch_no, outbox.c.sequence)
+    order = (outbox.c.lane, outbox.c.partition_no, outbox.c.batch_no, outbox.c.sequence)
     rows = db.execute(
         select(outbox.c.id, *order)
         .where(outbox.c.state == UNFINISHED, outbox.c.batch_no.is_not(None), outbox.c.shard == shard)

@@ -71,6 +71,8 @@ outbox = Table(
     Column("state", String(10), nullable=False, default=UNFINISHED),
     Column("route", Integer, nullable=False),
     Column("shard", SmallInteger),
+    Column("lane", _name(249)),
+    Column("target_id", String(64)),
     Column("partition_no", Integer),
     Column("batch_no", BigInteger),
     Column("sequence", BigInteger),
@@ -82,7 +84,10 @@ outbox = Table(
     mysql_engine="InnoDB",
 )
 """Events. ``route``: a hash of the key (without one, of the txid), which says the shard. ``shard`` to ``sequence`` are
-written before the event is sent, ``offset_no`` after; ``attempts``: how often it was in a batch that was refused."""
+written before the event is sent, ``offset_no`` after; ``attempts``: how often it was in a batch that was refused.
+
+``lane`` is the topic that the event is sent to: its own, or, before it is due, ``__scheduled``, where it waits as every
+delayed record; partition and offset are then those there, and ``target_id`` is the id of its own topic."""
 
 
 def _partial(name: str, *columns: Any, where: Any) -> Index:

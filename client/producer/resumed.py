@@ -15,11 +15,14 @@ from typing import Final, NamedTuple
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig
+from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition, UnsupportedVersion
 from raylog.core.ids import LASTING_PRODUCERS, TopicPartition
+from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE, DescribeProducersRequest, ProduceRequest
+from raylog.protocol.scheduling import SCHEDULE, ScheduleRequest
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.header import HEADER_BYTES
 from raylog.storage.batch.records import BatchMeta, encode_batch
@@ -86,6 +89,12 @@ class ResumedProducer:
             )
         return reply.producer_id
 
+    async def make_scheduled_topic(self) -> None:
+        """Have the topic made in which delayed records wait. Raises UnsupportedVersion below its feature level."""
+        await self.cluster.call_broker(
+            ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest(SCHEDULED_TOPIC), timeout_s=self._timeout_s
+        )
+
     async def known_sequence(self, where: TopicPartition, producer_id: int) -> KnownSequence | None:
         """What the leader knows of a producer; None = nothing. Retried until the request's timeout.
 
@@ -110,18 +119,18 @@ class ResumedProducer:
             raise UnknownTopicOrPartition(f"Topic {where.topic!r} was deleted and created again.", topic=where.topic)
         endpoint = found.endpoint
         assert endpoint is not None  # `leader` raises without one
-        request = ProduceRequest(
-            topic_id, where.partition, found.leader_epoch, ACKS_ALL, self.config.request_timeout_ms
-        )
+        is_schedule = where.topic == SCHEDULED_TOPIC
+        method, kind = (SCHEDULE.name, ScheduleRequest) if is_schedule else (PRODUCE.name, ProduceRequest)
+        request = kind(topic_id, where.partition, found.leader_epoch, ACKS_ALL, self.config.request_timeout_ms)
         connection = await self.cluster.connection(endpoint, self._timeout_s)
         try:
-            reply = await connection.call(PRODUCE.name, request, batch, timeout_s=self._timeout_s)
+            reply = await connection.call(method, request, batch, timeout_s=self._timeout_s)
         except RaylogError as error:
             if isinstance(error, RequestTimedOut) and not error.is_remote:
                 # The leader hangs or is cut off: later requests would run into their own deadlines behind this one.
                 connection.abort("a batch was not answered in time")
             raise
-        return PRODUCE.read_reply(reply.args).base_offset
+        return (SCHEDULE if is_schedule else PRODUCE).read_reply(reply.args).base_offset
 
     async def find_leader_again(self, where: TopicPartition, error: RaylogError) -> None:
         """Prepare another attempt after a refusal: take in the leader it names, or fetch the topic's metadata."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from raylog.core.ids import TopicPartition
 from raylog.outbox.model import OutboxBatch, TopicView
 from raylog.outbox.session import Session
 from raylog.outbox.store import Lease, OutboxStore
-from raylog.outbox.threads import DatabaseThread
 
 if TYPE_CHECKING:
     from raylog.outbox.relay import OutboxRelay
@@ -46,10 +44,10 @@ class Holder:
         self._shard = shard
         self._store = store
         self._producer = producer
-        self._thread = DatabaseThread()
+        self._thread = relay.new_thread()
         self._held: Lease | None = None
         self._payloads: dict[OutboxBatch, bytes] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._answers: list[Answer] = []
         self._verifications: list[Verification] = []
         self._asked: set[TopicPartition] = set()
@@ -58,7 +56,7 @@ class Holder:
         """The version of the metadata that each topic's view is from."""
         self._woken = asyncio.Event()
         self._renew_at_s = 0.0
-        self._clean_at_s = time.monotonic() + CLEAN_EVERY_S
+        self._clean_at_s = 0.0
         self._poll_s = 0.0
 
     async def take(self) -> bool:
@@ -113,7 +111,7 @@ class Holder:
         store, held = self._store, self._lease
         changes = session.take_changes()
         if not changes and not await self._thread.run(store.has_work, held, sorted(session.full_topics)):
-            if time.monotonic() >= self._renew_at_s:
+            if _now_s() >= self._renew_at_s:
                 await self._thread.run(store.renew, held)
                 self._noted_renewal()
             await self._clean(held)
@@ -132,7 +130,7 @@ class Holder:
                 "Then: `raylog outbox retry` or `raylog outbox discard`."
             )
         self._payloads.update(done.batches)
-        for name in done.plan.unknown_topics - self._absent_until_s.keys():
+        for name in sorted(done.plan.unknown_topics - self._absent_until_s.keys()):
             self._absent_until_s[name] = 0.0
         self._poll_s = self._relay.polls_ms[0] / 1000
         learns = bool(done.plan.unknown_topics) or bool(session.unverified(_now_ms()))
@@ -160,17 +158,17 @@ class Holder:
             self._relay.counters["finished"] += sum(len(batch.rows) for batch, _ in changes.finished)
 
     async def _clean(self, held: Lease) -> None:
-        if time.monotonic() >= self._clean_at_s:
+        if _now_s() >= self._clean_at_s:
             gone = await self._thread.run(self._store.clean, held, self._relay.keep_finished_ms)
             self._relay.counters["cleaned"] += gone
-            self._clean_at_s = time.monotonic() + (0 if gone else CLEAN_EVERY_S)
+            self._clean_at_s = _now_s() + (0 if gone else CLEAN_EVERY_S)
 
     # ------------------------------------------------------------ topics
 
     async def _learn_topics(self, session: Session) -> None:
         """Keep the session's view of its topics as new as the metadata; look for absent ones again now and then."""
-        cluster, now_s = self._producer.cluster, time.monotonic()
-        for name in session.used_topics - session.topics.keys() - self._absent_until_s.keys():
+        cluster, now_s = self._producer.cluster, _now_s()
+        for name in sorted(session.used_topics - session.topics.keys() - self._absent_until_s.keys()):
             self._absent_until_s[name] = 0.0
         for name, until_s in list(self._absent_until_s.items()):
             if until_s > now_s:
@@ -277,13 +275,17 @@ class Holder:
         return producer_id
 
     def _noted_renewal(self) -> None:
-        self._renew_at_s = time.monotonic() + self._relay.lease_ms / 3_000
+        self._renew_at_s = _now_s() + self._relay.lease_ms / 3_000
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _now_ms() -> int:
-    return int(time.monotonic() * 1000)
+    return int(_now_s() * 1000)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import socket
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -82,6 +82,7 @@ class OutboxRelay:
         self.polls_ms = (poll_ms, poll_max_ms)
         self.keep_finished_ms = keep_finished_ms
         self.limits = limits or Limits()
+        self.chance = random.Random()  # spreads load, no security purpose
         self._on_failed = on_failed
         self._engine = engine
         self._shards = None if shards is None else sorted(set(shards))
@@ -102,14 +103,12 @@ class OutboxRelay:
 
     async def run_async(self) -> None:
         """As `run`, on the caller's loop; may be cancelled."""
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        if self._is_stopped:
-            self._stopping.set()
+        self.prepare()
         producer = ResumedProducer(self.config)
         await self._patiently(producer.start, "connect to the cluster")
         try:
             if not self.is_stopping:
-                await self._relay(producer)
+                await self.relay_through(producer)
         finally:
             await producer.close()
 
@@ -136,10 +135,17 @@ class OutboxRelay:
         """Whether the relay is to end."""
         return self._stopping is not None and self._stopping.is_set()
 
-    async def _relay(self, producer: ResumedProducer) -> None:
+    def prepare(self) -> None:
+        """Take the running loop."""
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if self._is_stopped:
+            self._stopping.set()
+
+    async def relay_through(self, producer: ResumedProducer) -> None:
+        """Relay through a producer that is started, until the end."""
         cluster_id = producer.cluster.metadata.cluster_id or ""
         store = self._new_store()
-        thread = DatabaseThread()
+        thread = self.new_thread()
         try:
             bound = await self._patiently(
                 lambda: thread.run(store.bind, self.producer_name, cluster_id, rebind=self._rebind), "open the outbox"
@@ -156,6 +162,10 @@ class OutboxRelay:
         except BaseExceptionGroup as errors:  # the others were cancelled for the first one
             raise errors.exceptions[0] from None
 
+    def new_thread(self) -> DatabaseThread:
+        """A thread for the calls of the database."""
+        return DatabaseThread()
+
     def _new_store(self) -> OutboxStore:
         return OutboxStore(
             self._engine, self.owner, lease_ms=self.lease_ms, compression_type=self.config.compression_type
@@ -163,7 +173,7 @@ class OutboxRelay:
 
     async def _keep_shard(self, shard: int, producer: ResumedProducer) -> None:
         """Hold one shard, or wait for it, until the end."""
-        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, self.chance)
         while not self.is_stopping:
             holder = Holder(self, shard, self._new_store(), producer)
             try:
@@ -187,7 +197,7 @@ class OutboxRelay:
 
     async def _patiently(self, work: Callable[[], Coroutine[Any, Any, object]], what: str) -> bool:
         """Repeat until it succeeds, through every outage; False when the relay is to end before."""
-        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, self.chance)
         while not self.is_stopping:
             try:
                 await work()
@@ -224,7 +234,7 @@ class OutboxRelay:
     def metrics(self) -> dict[str, float]:
         """Counters, and what is on its way now."""
         rows = sum(holder.session.unmarked_rows for holder in self.holders.values() if holder.session is not None)
-        return {**self.counters, "shards": len(self.holders), "unmarked": rows, "time": time.time()}
+        return {**self.counters, "shards": len(self.holders), "unmarked": rows}
 
 
 def _sentence(error: BaseException) -> str:

@@ -206,6 +206,7 @@ class OutboxStore:
         other = outbox.alias("other")
         behind_failed = exists().where(
             other.c.state == FAILED,
+            other.c.id < outbox.c.id,
             other.c.topic == outbox.c.topic,
             other.c.route == outbox.c.route,
             other.c.msg_key == outbox.c.msg_key,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, func, insert, select, update
 
@@ -17,6 +18,7 @@ from raylog.client.types import Record
 from raylog.outbox.tables import FINISHED
 from raylog.outbox.tables import outbox as events
 from tests.cluster.local_cluster import LocalCluster
+from tests.unit.style.sources import ROOT
 from tests.waiting import eventually
 
 metadata = MetaData()
@@ -115,3 +117,46 @@ def assert_each_once_in_order(records: Iterable[Record], numbers: Iterable[int],
     for key in range(keys):
         of_key = [value for value in values if value % keys == key]
         assert of_key == sorted(of_key), f"key {key} is out of order"
+
+
+class Killer:
+    """A process that runs relays and kills each at a step (`tests/cluster/outbox/kills.py`)."""
+
+    def __init__(self, url: str, cluster: dict[str, Any]) -> None:
+        secret = cluster["secret"]
+        self._arguments = [url, cluster["bootstrap"], secret if isinstance(secret, str) else secret.hex()]
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.cluster.outbox.kills",
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=ROOT,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def relay(self, step: str, count: int = 1) -> str:
+        """Run a relay until a step; returns how it has ended."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{step} {count}\n".encode())
+        async with asyncio.timeout(2 * WAIT_S):
+            return (await process.stdout.readline()).decode().strip()

@@ -145,7 +145,8 @@ def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:
             statement = mysql.insert(table).values(**values).prefix_with("IGNORE")
         case _:
             statement = insert(table).values(**values)
-    return db.execute(statement).rowcount == 1
+    # Without the option the number of inserted rows is not kept for every driver.
+    return db.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
 
 def _txid_of(record: Record) -> str:

@@ -2,7 +2,8 @@
 
 Seven worlds are simulated: partitions with their controller (``partition``), consumer groups (``groups``), the
 metadata's voters (``quorum``), controllers on their voters (``metadata``), the log on a virtual disk (``storage``), the
-outbox on a database in memory (``outbox``), and the whole cluster with its clients (``whole``). Called by the command, the stories and the tests.
+outbox on a database in memory (``outbox``), and the whole cluster with its clients (``whole``). Called by the command,
+the stories and the tests.
 """
 
 from __future__ import annotations

@@ -160,3 +160,8 @@ class Killer:
         process.stdin.write(f"{step} {count}\n".encode())
         async with asyncio.timeout(2 * WAIT_S):
             return (await process.stdout.readline()).decode().strip()
+
+
+def record_of(number: int) -> Record:
+    """A record as a consumer gets it from an outbox."""
+    return Record("transfers", 0, number, 0, None, b"", ((outbox.TXID_HEADER, f"t-{number}".encode()),))

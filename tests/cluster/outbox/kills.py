@@ -19,6 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from raylog.client.producer.resumed import ResumedProducer
 from raylog.outbox.administration import status
 from raylog.outbox.engines import make_engine
@@ -127,7 +129,11 @@ def relay_until(url: str, bootstrap: str, secret: str, step: str, count: int) ->
         end_s = loop.time() + IDLE_S
         while not work.done() and loop.time() < end_s:
             await asyncio.sleep(0.05)
-            if (await asyncio.to_thread(status, engine)).counts.get("UNFINISHED", 0) == 0:
+            try:
+                found = await asyncio.to_thread(status, engine)
+            except SQLAlchemyError:
+                continue  # the database was killed
+            if found.counts.get("UNFINISHED", 0) == 0:
                 break
         relay.stop()
         await work

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.outbox import inbox, lane
+from raylog.outbox import inbox, lane, store
 from raylog.outbox.lane import Lane
-from raylog.outbox.model import Position
 from raylog.outbox.planning import Planner
 from raylog.outbox.store import OutboxStore
 from raylog.storage.log.producer_state import ProducerState
@@ -23,17 +22,16 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
         OUTBOX,
         ("O0", "O1", "O2", "O3"),
         ("batches are sent without being written down", 5, OutboxStore, "turn", "if params:", "if params and False:"),
-        ("the fence is not checked", 10, OutboxStore, "_fenced", ".rowcount != 1", ".rowcount < 0"),
+        (
+            "the fence is not checked",
+            10,
+            store,
+            "_is_held",
+            "lease.c.owner == owner, lease.c.fence == held.fence",
+            "lease.c.fence >= 0",
+        ),
         ("an event is marked when it is sent", 5, Lane, "take_changes", "state is State.STORED", "state is State.SENT"),
         ("seven batches of a lane are unmarked", 20, lane, "BATCHES_UNMARKED_MAX", 7),
-        (
-            "numbering again keeps the epoch",
-            20,
-            Position,
-            "renewed",
-            "epoch = max(self.producer_epoch, epoch_above) + 1",
-            "epoch = max(self.producer_epoch, epoch_above)",
-        ),
         (
             "partitions forget a lasting producer",
             20,

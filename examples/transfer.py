@@ -94,7 +94,7 @@ def main() -> None:
         try:
             with raylog.Admin() as admin:
                 admin.create_topic(TOPIC, partitions=2)
-            place = (cluster.bootstrap, cluster.secret)
+            place = (cluster.bootstrap(), cluster.secret())
             kills = options.kills
             for number in range(options.transfers):
                 transfer(bank, number)

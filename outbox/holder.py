@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.producer.resumed import KnownSequence, ResumedProducer
@@ -17,12 +18,10 @@ from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
 from raylog.client.scheduling import DELAY_MAX_MS, SCHEDULED_TOPIC
 from raylog.core.errors import OutboxLeaseLost, RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.outbox.model import OutboxBatch, TopicView
+from raylog.outbox.model import Limits, OutboxBatch, TopicView
 from raylog.outbox.session import Session
 from raylog.outbox.store import Lease, OutboxStore
-
-if TYPE_CHECKING:
-    from raylog.outbox.relay import OutboxRelay
+from raylog.outbox.threads import DatabaseThread
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +34,33 @@ Answer = tuple[OutboxBatch, "int | RaylogError"]
 Verification = tuple[TopicPartition, "KnownSequence | RaylogError | None"]
 
 
+class Relay(Protocol):
+    """What a holder needs of its relay."""
+
+    counters: Counter[str]
+    limits: Limits
+    lease_ms: int
+    polls_ms: tuple[int, int]
+    keep_finished_ms: int
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the relay is to end."""
+
+    def failed(self, sentence: str) -> None:
+        """Raise the alarm for an event that its topic refuses for good."""
+
+    def new_thread(self) -> DatabaseThread:
+        """A thread for the calls of the database."""
+
+    async def wait_for(self, event: asyncio.Event, limit_s: float) -> None:
+        """Wait for an event, until the relay is to end, or until the limit."""
+
+
 class Holder:
     """Takes a shard, works on it, and gives it back."""
 
-    def __init__(self, relay: OutboxRelay, shard: int, store: OutboxStore, producer: ResumedProducer) -> None:
+    def __init__(self, relay: Relay, shard: int, store: OutboxStore, producer: ResumedProducer) -> None:
         self.session: Session | None = None
         self._relay = relay
         self._shard = shard

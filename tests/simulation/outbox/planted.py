@@ -24,7 +24,7 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
         ("batches are sent without being written down", 5, OutboxStore, "turn", "if params:", "if params and False:"),
         (
             "the fence is not checked",
-            10,
+            15,
             store,
             "_is_held",
             "lease.c.owner == owner, lease.c.fence == held.fence",

@@ -21,7 +21,6 @@ from raylog.core.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from raylog.core.ids import LASTING_PRODUCERS
 from raylog.storage.batch.header import CONTROL_BIT, SEQUENCE_MAX, TRANSACTIONAL_BIT, BatchHeader
 from raylog.storage.batch.marker import BY_ADMINISTRATOR, TxnMarker
 from raylog.storage.errors import CorruptBatch

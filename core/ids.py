@@ -39,9 +39,6 @@ LATEST: Final = -1
 MAX_TIMESTAMP: Final = -3
 """Timestamp that stands for the record with the largest timestamp (KIP-734)."""
 
-LASTING_PRODUCERS: Final = 1 << 62
-"""Producer ids from here on are never forgotten by partitions; those that the controller gives out are below."""
-
 
 class TopicPartition(NamedTuple):
     """One partition of one topic, by name."""

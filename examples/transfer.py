@@ -1,8 +1,8 @@
 """A transfer from one database to another, with crashes: ``python examples/transfer.py``.
 
-A bank debits an account and writes an event, in one transaction of its database. A relay brings the events into a topic,
-and a fund credits an account for each, in its own database. Relays and the fund are killed in the middle of their work
-(SIGKILL); whoever comes next goes on. At the end no event is lost or doubled, and the balances add up.
+A bank debits an account and writes an event, in one transaction of its database. A relay brings the events into a
+topic, and a fund credits an account for each, in its own database. Relays and the fund are killed in the middle of
+their work (SIGKILL); the next ones go on. At the end no event is lost or doubled, and the balances add up.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def status(engine: Engine) -> OutboxStatus:
 
 
 def retry(engine: Engine, row_ids: Sequence[int] | None = None) -> int:
-    """Send failed events again (None: all), once the reason is gone; how many."""
+    """Send failed events again (None: all), once the reason is mended; how many."""
     return _decide(engine, row_ids, is_retried=True)
 
 

@@ -72,7 +72,7 @@ class Holder:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._answers: list[Answer] = []
         self._verifications: list[Verification] = []
-        self._asked: set[TopicPartition] = set()
+        self._queried: set[TopicPartition] = set()
         self._absent_until_s: dict[str, float] = {}
         self._views: dict[str, int] = {}
         """The version of the metadata that each topic's view is from."""
@@ -117,7 +117,7 @@ class Holder:
     async def _step(self, session: Session) -> None:
         self._take_answers(session)
         await self._learn_topics(session)
-        self._ask_leaders(session)
+        self._query_leaders(session)
         if session.wants_producer_id:
             session.producer_id = await self._new_producer_id()
         is_full = await self._turn(session)
@@ -181,9 +181,9 @@ class Holder:
 
     async def _clean(self, held: Lease) -> None:
         if _now_s() >= self._clean_at_s:
-            gone = await self._thread.run(self._store.clean, held, self._relay.keep_finished_ms)
-            self._relay.counters["cleaned"] += gone
-            self._clean_at_s = _now_s() + (0 if gone else CLEAN_EVERY_S)
+            deleted = await self._thread.run(self._store.clean, held, self._relay.keep_finished_ms)
+            self._relay.counters["cleaned"] += deleted
+            self._clean_at_s = _now_s() + (0 if deleted else CLEAN_EVERY_S)
 
     # ------------------------------------------------------------ topics
 
@@ -228,17 +228,17 @@ class Holder:
 
     # ------------------------------------------------------------ leaders
 
-    def _ask_leaders(self, session: Session) -> None:
+    def _query_leaders(self, session: Session) -> None:
         for where, producer_id in session.unverified(_now_ms()):
-            if where not in self._asked and where.topic in session.topics:
-                self._asked.add(where)
-                self._spawn(self._ask(where, producer_id))
+            if where not in self._queried and where.topic in session.topics:
+                self._queried.add(where)
+                self._spawn(self._query(where, producer_id))
 
-    async def _ask(self, where: TopicPartition, producer_id: int) -> None:
+    async def _query(self, where: TopicPartition, producer_id: int) -> None:
         answer: KnownSequence | RaylogError | None
         try:
             answer = await self._producer.known_sequence(where, producer_id)
-        except Exception as error:  # any error: without an answer the lane would stand still for ever
+        except Exception as error:  # any error: without an answer the lane would stand still for good
             answer = as_raylog_error(error)
         self._verifications.append((where, answer))
         self._woken.set()
@@ -247,7 +247,7 @@ class Holder:
         outcome: int | RaylogError
         try:
             outcome = await self._producer.send(batch.where, batch.topic_id, payload)
-        except Exception as error:  # any error: a batch without an outcome would hold its lane up for ever
+        except Exception as error:  # any error: a batch without an outcome would hold its lane up for good
             outcome = as_raylog_error(error)
             await self._find_leader(batch, outcome)
         self._answers.append((batch, outcome))
@@ -270,7 +270,7 @@ class Holder:
                 session.stored(batch, outcome)
         found, self._verifications = self._verifications, []
         for where, known in found:
-            self._asked.discard(where)
+            self._queried.discard(where)
             if isinstance(known, RaylogError):
                 self._report(session, where, known)
                 session.unreachable(where, known, _now_ms())

@@ -3,7 +3,7 @@
 The rules are those of a producer's delivery (`client/producer/delivery.py`), with the difference that a batch keeps its
 sequence over a crash, because it is written down:
 
-- Before the first batch of a session the leader is asked what it knows of the producer. If that does not follow from
+- Before the first batch of a session the leader has to report what it knows of the producer. If that does not follow from
   what is in the table (a database that was restored from a backup, a partition that has lost records), the lane takes
   a higher producer epoch, and what is not acknowledged is numbered again.
 - The first batch goes alone, also after every failure: a leader that does not know the producer accepts any sequence,
@@ -110,7 +110,7 @@ class Lane:
 
     @property
     def wants_verification(self) -> bool:
-        """Whether the leader has to be asked, and nothing is on its way that would change the answer."""
+        """Whether the leader has to report, and nothing is on its way that would change the answer."""
         return not self.is_verified and not self._is_any(State.SENT)
 
     def is_used_up(self, producer_id: int) -> bool:
@@ -137,7 +137,7 @@ class Lane:
 
     def verify(self, known: KnownSequence | None, now_ms: int) -> None:
         """Take in what the leader knows of the lane's producer."""
-        require(self.wants_verification, "the leader is asked while nothing is on its way")
+        require(self.wants_verification, "the leader reports while nothing is on its way")
         self.is_verified, self._is_known_to_leader = True, False
         if known is not None and not self._follows(known):
             self._renew_above = known.producer_epoch
@@ -202,7 +202,7 @@ class Lane:
             return
         is_first = all(each.state is State.STORED for each in self._line if each.batch.number < number)
         if isinstance(error, InvalidProducerEpoch) or (isinstance(error, OutOfOrderSequence) and is_first):
-            self.is_verified = False  # the leader and the table differ: the leader has to be asked
+            self.is_verified = False  # the leader and the table differ: the leader has to report
         self.pause(now_ms)
 
     def pause(self, now_ms: int) -> None:

@@ -58,7 +58,7 @@ class Session:
                 lane.recreated()
 
     def unverified(self, now_ms: int) -> list[tuple[TopicPartition, int]]:
-        """The lanes whose leaders have to be asked now, each with the producer id to ask about."""
+        """The lanes whose leaders have to report now, each with the producer id in question."""
         return [
             (where, self.producer_id if lane.position is None else lane.position.producer_id)
             for where, lane in self.lanes.items()
@@ -97,7 +97,7 @@ class Session:
 
     def _room(self, where: TopicPartition) -> Room:
         lane = self.lanes.get(where)
-        if lane is None:  # its leader is asked before it gets a batch
+        if lane is None:  # its leader has to report before it gets a batch
             self.lanes[where] = Lane(where, None)
             return NO_ROOM
         return lane.room(self.topics[where.topic].topic_id, self.producer_id)

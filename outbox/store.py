@@ -71,7 +71,7 @@ class OutboxStore:
         self._compression_type = compression_type
         self.shards = 1
 
-    # ------------------------------------------------------------ who relays
+    # ------------------------------------------------------------ leases
 
     def bind(self, producer_name: str, cluster_id: str, *, rebind: bool = False) -> None:
         """Note whose outbox this is; the first relay decides.
@@ -90,7 +90,7 @@ class OutboxStore:
                 raise OutboxBoundElsewhere(_bound_elsewhere(others, wanted))
             db.execute(delete(meta).where(meta.c.name.in_(wanted)))
             db.execute(insert(meta), [{"name": name, "value": value} for name, value in wanted.items()])
-            if "cluster_id" in others:  # ids and sequences have no meaning there; a fence stops those who use them
+            if "cluster_id" in others:  # ids and sequences have no meaning there; a fence stops relays that use them
                 db.execute(update(lease).values(producer_id=None, owner="", until=0, fence=lease.c.fence + 1))
                 db.execute(_freed(outbox.c.batch_no.is_not(None)))
                 db.execute(delete(lanes))
@@ -191,7 +191,7 @@ class OutboxStore:
 
     @contextmanager
     def _fenced(self, held: Lease) -> Iterator[Connection]:
-        """A transaction of the holder of the lease, and of nobody else."""
+        """A transaction of the holder of the lease alone."""
         with self._engine.begin() as db:
             renewed = update(lease).where(_is_held(held, self._owner)).values(until=now_ms() + self._lease_ms)
             if db.execute(renewed).rowcount != 1:

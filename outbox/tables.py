@@ -113,7 +113,7 @@ lease = Table(
     Column("producer_id", BigInteger),
     mysql_engine="InnoDB",
 )
-"""Who relays a shard. ``fence`` rises with every holder; each transaction of a relay begins with a check of it."""
+"""The relay of each shard. ``fence`` rises with every holder; each transaction of a relay begins with a check of it."""
 
 lanes = Table(
     "raylog_outbox_lane",

@@ -46,6 +46,6 @@ def _one_thread() -> ThreadPoolExecutor:
 
 
 def _forget(work: asyncio.Future[Result]) -> None:
-    """Nobody waits for the outcome any more."""
+    """No caller waits for the outcome any more."""
     if not work.cancelled():
         work.exception()

@@ -40,7 +40,7 @@ from raylog.core.errors import (
     UnsupportedVersion,
 )
 from raylog.core.features import SUPPORTED
-from raylog.core.ids import LASTING_PRODUCERS, NO_INCARNATION, NO_LEADER, BrokerId
+from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import record_from_wire
 from raylog.core.metadata.touched import Touched
@@ -68,6 +68,7 @@ from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.rpc import Connection, Request, TooManyPendingCalls
+from raylog.storage.batch.header import LASTING_PRODUCERS
 from raylog.storage.directory import DataDirectory
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ An ordinary producer forgets with its process which sequences it gave to which r
 written that down before anything was sent (the outbox in its table), and sends exactly these batches again after a
 crash: leaders recognise them and answer with their first offset. For that the producer id has to outlive every pause:
 it is a lasting one, which partitions never forget. Its epoch is not raised by a restart, so two owners may send the
-same batches at the same time and change nothing; who may give out the next sequence is for them to decide.
+same batches at the same time and change nothing; they decide between them which one gives out the next sequence.
 
 Each `send` is one attempt. May touch: the network through `ClusterClient`.
 """
@@ -18,13 +18,13 @@ from raylog.client.config import ProducerConfig
 from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition, UnsupportedVersion
-from raylog.core.ids import LASTING_PRODUCERS, TopicPartition
+from raylog.core.ids import TopicPartition
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE, DescribeProducersRequest, ProduceRequest
 from raylog.protocol.scheduling import SCHEDULE, ScheduleRequest
 from raylog.storage.batch.compression import COMPRESSIONS
-from raylog.storage.batch.header import HEADER_BYTES
+from raylog.storage.batch.header import HEADER_BYTES, LASTING_PRODUCERS
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
 ACKS_ALL: Final = -1

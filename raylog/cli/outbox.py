@@ -66,7 +66,7 @@ def init(url: str, shards: int) -> None:
 def run(
     target: Target, url: str, producer_name: str, shards: tuple[int, ...], props: tuple[str, ...], rebind: bool
 ) -> None:
-    """Relay until interrupted. Run a second one anywhere: it takes over when the first one is gone."""
+    """Relay until interrupted. Run a second one anywhere: it takes over when the first one has ended."""
     engine = _engine(url)
     import signal
 
@@ -93,7 +93,7 @@ def run(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--check", "check_s", type=float, help="Exit with 1 if an event has failed, or waits for longer (s).")
 def status(url: str, as_json: bool, check_s: float | None) -> None:
-    """Show how many events wait, who relays them, where the relays are, and which events have failed."""
+    """Show how many events wait, which relays work, where the relays are, and which events have failed."""
     engine = _engine(url)
     from raylog.outbox.administration import status as describe
 

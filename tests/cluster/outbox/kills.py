@@ -7,7 +7,7 @@ reaches the step for the COUNT-th time. Steps:
 - ``lease``: the lease is taken (a);  ``written``: batches are written and nothing is sent (b);
 - ``unwritten``: batches are about to be committed;  ``sent``: a batch is on its way (c);
 - ``stored``: it is acknowledged and not marked;  ``marked``: it is marked (d);
-- ``asked``: a leader has answered what it knows;  ``never``: it ends by itself when nothing is left to relay.
+- ``verified``: a leader has answered what it knows;  ``never``: it ends by itself when nothing is left to relay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raylog.outbox.model import Changes, Limits
 from raylog.outbox.relay import OutboxRelay
 from raylog.outbox.store import OutboxStore
 
-STEPS = ("lease", "asked", "unwritten", "written", "sent", "stored", "marked")
+STEPS = ("lease", "verified", "unwritten", "written", "sent", "stored", "marked")
 LEASE_MS = 200
 IDLE_S = 20.0
 
@@ -89,9 +89,9 @@ def _plant(countdown: _Countdown) -> None:
         countdown.reached("stored")
         return offset
 
-    async def asked(self: ResumedProducer, *args: Any) -> Any:
+    async def verified(self: ResumedProducer, *args: Any) -> Any:
         found = await known(self, *args)
-        countdown.reached("asked")
+        countdown.reached("verified")
         return found
 
     replaced: dict[str, tuple[type, Callable[..., Any]]] = {
@@ -100,7 +100,7 @@ def _plant(countdown: _Countdown) -> None:
         "_encoded": (store, encoding),
         "mark": (store, marked),
         "send": (producer, sent),
-        "known_sequence": (producer, asked),
+        "known_sequence": (producer, verified),
     }
     for name, (owner, function) in replaced.items():
         setattr(owner, name, function)

@@ -137,7 +137,7 @@ async def test_a_leader_that_ends_in_the_middle_loses_and_doubles_nothing(cluste
 
 
 @in_cluster()
-async def test_a_relay_with_another_name_is_refused_until_it_is_said(cluster: LocalCluster, talk: Talk) -> None:
+async def test_a_relay_with_another_name_is_refused_until_it_is_stated(cluster: LocalCluster, talk: Talk) -> None:
     await make_topic(cluster)
     engine = bank.sqlite(cluster.root)
     async with bank.relaying(cluster, engine):

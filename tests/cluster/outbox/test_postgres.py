@@ -112,9 +112,7 @@ async def test_a_row_that_commits_behind_a_later_one_is_relayed(cluster: LocalCl
 
 
 @in_cluster()
-async def test_an_event_that_is_handled_at_this_moment_is_waited_for_and_skipped(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_an_event_that_is_being_handled_is_waited_for_and_skipped(cluster: LocalCluster, talk: Talk) -> None:
     engine = fresh()
     inbox = outbox.Inbox(engine, "fund")
     record = bank.record_of(0)

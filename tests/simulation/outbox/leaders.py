@@ -16,8 +16,8 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import LASTING_PRODUCERS, TopicPartition
-from raylog.storage.batch.header import parse_header
+from raylog.core.ids import TopicPartition
+from raylog.storage.batch.header import LASTING_PRODUCERS, parse_header
 from raylog.storage.batch.records import decode_batch
 from raylog.storage.log.producer_state import ProducerState
 from tests.simulation.world import Violation
@@ -31,7 +31,7 @@ IDLE_MS = 3_000
 
 @dataclass
 class Leader:
-    """One partition, whoever leads it: what is stored is committed."""
+    """One partition, under all of its leaders: what is stored is committed."""
 
     world: OutboxWorld
     where: TopicPartition

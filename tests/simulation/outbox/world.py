@@ -205,7 +205,7 @@ class OutboxWorld:
         return number % KEYS
 
     def log(self, text: str) -> None:
-        """Tell the story."""
+        """Add a line to the story."""
         self.story.append(f"{self.now_s:.3f} {text}")
 
     # ------------------------------------------------------------ the run

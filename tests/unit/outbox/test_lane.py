@@ -55,7 +55,7 @@ def numbers(batches: Sequence[OutboxBatch]) -> list[int]:
     return [each.number for each in batches]
 
 
-def test_nothing_is_sent_before_the_leader_was_asked() -> None:
+def test_nothing_is_sent_before_the_leader_has_reported() -> None:
     one = lane(*three(), verified=False)
     assert one.wants_verification
     assert one.sendable(0) == []
@@ -74,7 +74,7 @@ def test_the_first_batch_goes_alone_and_the_others_behind_it() -> None:
     assert [offset for _, offset in changes_of(one).finished] == [202, 204]
 
 
-def test_after_a_failure_everything_in_flight_is_answered_then_the_first_goes_alone() -> None:
+def test_after_a_failure_the_first_goes_alone_once_all_are_answered() -> None:
     one = lane(*three())
     one.sendable(0)
     one.stored(5, 200)
@@ -132,7 +132,7 @@ def test_a_leader_that_knows_something_else_has_everything_numbered_again(known:
     assert one.room(TOPIC, PRODUCER).position == position
 
 
-def test_a_lane_without_a_row_whose_producer_is_known_takes_a_higher_epoch() -> None:
+def test_a_lane_without_a_row_and_with_a_known_producer_is_renewed() -> None:
     one = Lane(WHERE, None)
     one.verify(KnownSequence(4, 17), 0)
     assert one.room(TOPIC, PRODUCER).batches == 0
@@ -146,7 +146,7 @@ def test_a_new_lane_begins_in_the_first_epoch() -> None:
 
 
 @pytest.mark.parametrize("error", [OutOfOrderSequence(), InvalidProducerEpoch()])
-def test_a_first_batch_that_does_not_follow_has_the_leader_asked(error: RaylogError) -> None:
+def test_a_first_batch_that_does_not_follow_has_the_leader_report(error: RaylogError) -> None:
     one = lane(*three())
     one.sendable(0)
     one.failed(5, error, 0)
@@ -155,7 +155,7 @@ def test_a_first_batch_that_does_not_follow_has_the_leader_asked(error: RaylogEr
     assert len(changes_of(one).dissolved) == 3
 
 
-def test_a_batch_that_is_refused_is_taken_apart_and_what_is_behind_it_numbered_again() -> None:
+def test_a_refused_batch_is_taken_apart_and_those_behind_it_renumbered() -> None:
     one = lane(*three())
     one.sendable(0)
     one.failed(5, RecordTooLarge("too large"), 0)

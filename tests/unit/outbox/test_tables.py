@@ -87,7 +87,7 @@ def test_a_table_of_that_name_that_is_none_of_ours_stays(tmp_path: Path) -> None
 
 def test_an_event_commits_and_rolls_back_with_its_transaction(engine: Engine) -> None:
     with engine.connect() as db:
-        outbox.add(db, "t", b"gone")
+        outbox.add(db, "t", b"rolled back")
         db.rollback()
     with engine.begin() as db:
         made = outbox.add(db, "t", b"kept", headers={"a": b"1"})
@@ -201,7 +201,7 @@ def test_a_relay_that_has_lost_its_lease_changes_nothing(engine: Engine) -> None
     assert one.take(0) is not None
 
 
-def test_an_outbox_that_moves_to_another_cluster_begins_with_another_producer(engine: Engine) -> None:
+def test_an_outbox_that_moves_to_another_cluster_has_another_producer(engine: Engine) -> None:
     store = OutboxStore(engine, "one", lease_ms=50_000)
     store.bind("bank", "cluster-1")
     store.bind("bank", "cluster-1")
@@ -244,8 +244,8 @@ def test_commands_make_an_outbox_and_show_it(engine: Engine, tmp_path: Path) -> 
     assert isinstance(checked.exception, SystemExit)
     again = run(cli, ["outbox", "retry", str(engine.url), str(row_id)], standalone_mode=False)
     assert "1 events are sent again" in again.output
-    gone = run(cli, ["outbox", "discard", str(engine.url), str(row_id)], standalone_mode=False)
-    assert "0 events were deleted" in gone.output
+    deleted = run(cli, ["outbox", "discard", str(engine.url), str(row_id)], standalone_mode=False)
+    assert "0 events were deleted" in deleted.output
 
 
 def test_a_failed_event_is_deleted_on_request_alone(engine: Engine) -> None:

@@ -3,9 +3,9 @@
 The rules are those of a producer's delivery (`client/producer/delivery.py`), with the difference that a batch keeps its
 sequence over a crash, because it is written down:
 
-- Before the first batch of a session the leader has to report what it knows of the producer. If that does not follow from
-  what is in the table (a database that was restored from a backup, a partition that has lost records), the lane takes
-  a higher producer epoch, and what is not acknowledged is numbered again.
+- Before the first batch of a session the leader has to report what it knows of the producer. If that does not follow
+  from what is in the table (a database that was restored from a backup, a partition that has lost records), the lane
+  takes a higher producer epoch, and what is not acknowledged is numbered again.
 - The first batch goes alone, also after every failure: a leader that does not know the producer accepts any sequence,
   so only behind a stored batch is a gap noticed.
 - After a retriable failure nothing is sent until every request is answered; then the same bytes go again, in order.

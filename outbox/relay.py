@@ -49,8 +49,8 @@ class OutboxRelay:
     pauses between looks at an empty table, growing from one to the other. `keep_finished_ms`: how long finished rows
     stay (a day by default; the txid of one that is deleted may be used again). `on_failed` is called with a sentence
     for each event that its topic refuses for good; such a row is FAILED, and the later events of its key wait.
-    `rebind`: the outbox has moved to another name or cluster. Keyword arguments besides are those of a producer: `bootstrap`,
-    `secret`, `compression_type`, `request_timeout_ms` (10 s by default).
+    `rebind`: the outbox has moved to another name or cluster. Keyword arguments besides are those of a producer:
+    `bootstrap`, `secret`, `compression_type`, `request_timeout_ms` (10 s by default).
     """
 
     def __init__(

@@ -184,6 +184,7 @@ def init(engine: Engine, *, shards: int = 1) -> None:
     """
     if not 1 <= shards <= SHARDS_MAX:
         raise InvalidRequest(f"An outbox has 1 to {SHARDS_MAX} shards, not {shards}.")
+    known: dict[str, str] = {}
     for attempt in range(3):
         try:
             with engine.begin() as db:

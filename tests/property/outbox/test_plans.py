@@ -18,7 +18,7 @@ TOPICS = {
     "b": TopicView("id-b", 1, 400, delay_max_ms=-1),
     SCHEDULED_TOPIC: TopicView("id-s", 2, 100_000),
 }
-ROWS = st.lists(
+ROWS: st.SearchStrategy[list[dict[str, object]]] = st.lists(
     st.builds(
         dict,
         topic=st.sampled_from(["a", "b", "gone"]),

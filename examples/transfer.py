@@ -58,8 +58,7 @@ def transfer(bank: Engine, number: int) -> None:
 def relay(path: Path, bootstrap: str, secret: str) -> None:
     """A relay, until it is killed."""
     engine = outbox.make_engine(f"sqlite:///{path}")
-    options = {"bootstrap": bootstrap, "secret": secret, "retry_backoff_ms": 50}
-    outbox.OutboxRelay(engine, "bank", lease_ms=300, poll_max_ms=50, **options).run()
+    outbox.OutboxRelay(engine, "bank", lease_ms=300, poll_max_ms=50, bootstrap=bootstrap, secret=secret).run()
 
 
 def fund(path: Path, bootstrap: str, secret: str, dies: bool) -> None:

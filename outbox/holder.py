@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from raylog.client.cluster.failures import as_raylog_error
@@ -155,7 +155,8 @@ class Holder:
         for name in sorted(done.plan.unknown_topics - self._absent_until_s.keys()):
             self._absent_until_s[name] = 0.0
         self._poll_s = self._relay.polls_ms[0] / 1000
-        learns = bool(done.plan.unknown_topics) or bool(session.unverified(_now_ms()))
+        is_sure = await self._confirm(session, sorted(done.plan.doubted_topics))
+        learns = is_sure or bool(done.plan.unknown_topics) or bool(session.unverified(_now_ms()))
         return learns or done.plan.rows >= session.limits.rows
 
     async def _wait(self, session: Session) -> None:
@@ -213,6 +214,18 @@ class Holder:
                 self._view(session, name)
         for name in list(session.topics):
             self._view(session, name)
+
+    async def _confirm(self, session: Session, names: Sequence[str]) -> bool:
+        """Fetch the limits of topics again, before a row fails by them; whether there is something new to plan by."""
+        try:
+            for name in names:
+                await self._producer.cluster.refresh((name,))
+                self._view(session, name)
+                session.confirm_topic(name)
+        except RaylogError as error:
+            logger.warning("Limits of a topic could not be fetched for the outbox: %s", error.message)
+            return False
+        return bool(names)
 
     def _view(self, session: Session, name: str) -> None:
         info = self._producer.cluster.metadata.topic(name)

@@ -44,6 +44,8 @@ class TopicView:
     message_bytes: int
     delay_max_ms: int = DELAY_MAX_MS
     """Longest delay of a record; -1 = records of it cannot be delayed."""
+    is_confirmed: bool = False
+    """It was fetched for this turn: only then a row fails by these limits, which may have been raised since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class Plan:
     targets: dict[int, str] = field(default_factory=dict)
     """Topic ids of the targets of delayed rows."""
     unknown_topics: set[str] = field(default_factory=set)
+    doubted_topics: set[str] = field(default_factory=set)
+    """Topics whose limits have to be fetched again before a row fails by them."""
     rows: int = 0
     """How many rows are in the batches."""
 
@@ -91,7 +93,10 @@ class Planner:
             return
         reason = _refusal(row, topic)
         if reason is not None:
-            self.plan.refused.append((row.row_id, reason))
+            if topic.is_confirmed:
+                self.plan.refused.append((row.row_id, reason))
+            else:
+                self.plan.doubted_topics.add(row.topic)
             if row.key is not None:
                 self._waiting_keys.add((row.topic, row.key))
             return

@@ -9,6 +9,7 @@ here is ever taken back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from raylog.client.producer.resumed import KnownSequence
 from raylog.core.errors import RaylogError
@@ -102,8 +103,16 @@ class Session:
             return NO_ROOM
         return lane.room(self.topics[where.topic].topic_id, self.producer_id)
 
+    def confirm_topic(self, name: str) -> None:
+        """A topic's view was fetched just now; that counts for the next plan alone."""
+        if name in self.topics:
+            self.topics[name] = replace(self.topics[name], is_confirmed=True)
+
     def planned(self, plan: Plan) -> None:
         """A plan is written."""
+        for name, view in self.topics.items():
+            if view.is_confirmed:
+                self.topics[name] = replace(view, is_confirmed=False)
         for where, position in plan.positions.items():
             self.lanes[where].position = position
         for batch in plan.batches:

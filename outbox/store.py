@@ -70,6 +70,7 @@ class OutboxStore:
         self._lease_ms = lease_ms
         self._compression_type = compression_type
         self.shards = 1
+        """As the table says; read with every lease."""
 
     # ------------------------------------------------------------ leases
 
@@ -96,8 +97,12 @@ class OutboxStore:
                 db.execute(delete(lanes))
 
     def take(self, shard: int) -> Lease | None:
-        """Take a shard whose lease is free or has run out; None while another relay holds it."""
+        """Take a shard whose lease is free or has run out; None while another relay holds it.
+
+        Raises OutboxNotInitialized, OutboxVersionMismatch.
+        """
         with self._engine.begin() as db:
+            self.shards = int(checked_settings(db)["shards"])
             taken = db.execute(
                 update(lease)
                 .where(lease.c.shard == shard)

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from raylog import outbox
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.core.errors import OutboxBoundElsewhere
+from raylog.outbox.tables import outbox as events
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.outbox import bank
 from tests.cluster.talk import Talk, in_cluster
@@ -51,7 +52,7 @@ async def test_an_event_with_a_time_waits_as_a_delayed_record(cluster: LocalClus
     async with bank.relaying(cluster, engine):
         await bank.finished(engine, 3)
     with engine.connect() as db:
-        lanes = dict(db.execute(select(bank.events.c.txid, bank.events.c.lane)).all())
+        lanes = dict(db.execute(select(events.c.txid, events.c.lane)).all())
     assert lanes == {"late": "__scheduled", "past": "transfers", "now": "transfers"}
     records = await bank.records_of(cluster, "transfers", 3)
     bank.assert_each_once_in_order(records, range(3), keys=3)
@@ -93,13 +94,13 @@ async def test_the_second_relay_waits_and_takes_over(cluster: LocalCluster, talk
         for number in range(10):
             await asyncio.to_thread(bank.pay, engine, number)
         await bank.finished(engine, 10)
-        assert sorted([first.counters["finished"], second.counters["finished"]]) == [0, 10]
+        await eventually(lambda: sorted(each.counters["finished"] for each in (first, second)) == [0, 10], bank.WAIT_S)
         holder, other = (first, second) if first.counters["finished"] else (second, first)
         holder.stop()
         for number in range(10, 20):
             await asyncio.to_thread(bank.pay, engine, number)
         await bank.finished(engine, 20)
-        assert other.counters["finished"] == 10
+        await eventually(lambda: other.counters["finished"] == 10, bank.WAIT_S)
     bank.assert_each_once_in_order(await bank.records_of(cluster, "transfers", 20), range(20))
 
 

@@ -105,7 +105,7 @@ async def test_a_row_that_commits_behind_a_later_one_is_relayed(cluster: LocalCl
         with engine.begin() as slow:
             outbox.add(slow, "transfers", b"0", key=b"k0", txid="slow")
             await asyncio.to_thread(bank.pay, engine, 1)
-            await bank.eventually(lambda: bank.states(engine)["FINISHED"] == 1, bank.WAIT_S)
+            await eventually(lambda: bank.states(engine)["FINISHED"] == 1, bank.WAIT_S)
         await bank.finished(engine, 2)
     bank.assert_each_once_in_order(await bank.records_of(cluster, "transfers", 2), range(2))
     engine.dispose()

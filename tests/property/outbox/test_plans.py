@@ -14,8 +14,8 @@ from raylog.outbox.model import BATCHES_UNMARKED_MAX, Candidate, Limits, Positio
 from raylog.outbox.planning import Plan, Planner, Room
 
 TOPICS = {
-    "a": TopicView("id-a", 3, 2_000),
-    "b": TopicView("id-b", 1, 400, delay_max_ms=-1),
+    "a": TopicView("id-a", 3, 2_000, is_confirmed=True),
+    "b": TopicView("id-b", 1, 400, delay_max_ms=-1, is_confirmed=True),
     SCHEDULED_TOPIC: TopicView("id-s", 2, 100_000),
 }
 ROWS: st.SearchStrategy[list[dict[str, object]]] = st.lists(
@@ -125,3 +125,12 @@ def test_only_what_no_batch_can_hold_or_no_topic_allows_is_refused(
             assert (row.topic, row.key) not in waiting, "the key's later rows wait, they are not refused"
             waiting.add((row.topic, row.key))
     assert plan.unknown_topics <= {"gone"}
+
+
+def test_no_row_fails_by_a_limit_that_may_be_out_of_date() -> None:
+    planner = Planner({"a": TopicView("id-a", 1, 100)}, lambda _: Room(5, Position("id-a", 7, 0, 0, 0)), Limits())
+    planner.take([Candidate(1, "a", b"k", 200), Candidate(2, "a", b"k", 1), Candidate(3, "a", b"other", 1)])
+    plan = planner.finish()
+    assert plan.refused == []
+    assert plan.doubted_topics == {"a"}
+    assert [batch.rows for batch in plan.batches] == [(3,)], "the key waits until the limit is known"

@@ -49,6 +49,14 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "partition_for_key(row.key, topic.partitions)",
             "row.row_id % topic.partitions",
         ),
+        (
+            "relays of different shards take the same rows",
+            10,
+            OutboxStore,
+            "_candidates",
+            "self.shards > 1",
+            "self.shards > 100",
+        ),
         ("a failed event does not stop its key", 20, OutboxStore, "_candidates", "state == FAILED", "state == ''"),
         (
             "a failed batch is dropped from its lane",

@@ -174,7 +174,7 @@ class OutboxWorld:
             connection.create_function("julianday", 1, lambda _: 2_440_587.5 + self.now_s / 86_400)
 
         event.listen(engine, "connect", connected)
-        outbox.init(engine)
+        outbox.init(engine, shards=self.random.choice((1, 1, 2)))
         return engine
 
     # ------------------------------------------------------------ what the world offers

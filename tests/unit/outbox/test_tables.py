@@ -223,8 +223,7 @@ def fail(engine: Engine) -> int:
         outbox.add(db, "t", b"1", key=b"k", txid="bad")
         outbox.add(db, "t", b"2", key=b"k", txid="behind")
         db.execute(update(events).where(events.c.txid == "bad").values(state=FAILED, last_error="RecordTooLarge: x"))
-        found = db.scalar(select(events.c.id).where(events.c.txid == "bad"))
-        assert found is not None
+        found: int = db.execute(select(events.c.id).where(events.c.txid == "bad")).scalar_one()
         return found
 
 

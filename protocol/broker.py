@@ -86,7 +86,13 @@ class MetadataReply(Message, frozen=True):
 
 
 class InitProducerIdRequest(Message, frozen=True):
-    """Get an id for an idempotent producer, which no other producer has or had."""
+    """Get an id for an idempotent producer, which no other producer has or had.
+
+    ``lasting``: partitions never forget it, so that its owner may keep it, and send a batch again after any time. A
+    broker that does not know the field answers with an ordinary id, below ``LASTING_PRODUCERS``.
+    """
+
+    lasting: bool = False
 
 
 class InitProducerIdReply(Message, frozen=True):

@@ -26,6 +26,7 @@ from raylog.cli.consume import consume
 from raylog.cli.groups import group
 from raylog.cli.log import log
 from raylog.cli.options import Commands
+from raylog.cli.outbox import outbox
 from raylog.cli.perf.command import perf
 from raylog.cli.produce import produce
 from raylog.cli.reassign import balance
@@ -120,6 +121,7 @@ COMMANDS = (
     produce,
     consume,
     log,
+    outbox,
     metrics,
     perf,
     secret,

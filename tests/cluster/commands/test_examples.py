@@ -14,6 +14,7 @@ RUN_HERE = {
     "exactly_once_word_count.py",
     "quickstart.py",
     "tasks.py",
+    "transfer.py",
     "unpaid_orders.py",
     "without_ray.py",
 }
@@ -54,6 +55,17 @@ def test_words_are_counted_once_by_workers_that_die(user: Reader) -> None:
     counts = [line for line in printed if ", expected " in line]
     assert len(counts) == 5
     assert all(line.partition(": ")[2].split(", expected ")[0] == line.rpartition(" ")[2] for line in counts)
+
+
+def test_transfers_survive_killed_relays_and_readers(user: Reader) -> None:
+    printed = user.python(
+        example("transfer.py"), "--address", "local", "--transfers", "70", "--kills", "3"
+    ).splitlines()
+    assert printed[-3:] == [
+        "60 transfers committed, 3 relays and readers killed",
+        "events: {'FINISHED': 60}",
+        "bank 9400 + fund 600 = 10000 of 10000",
+    ]
 
 
 def test_a_cleaned_topic_gives_the_same_table_from_fewer_records(user: Reader) -> None:

@@ -80,7 +80,7 @@ def finished(engine: Engine) -> int:
 
 def relaying(engine: Engine, place: dict[str, str]) -> tuple[outbox.OutboxRelay, threading.Thread]:
     """A relay in a thread."""
-    relay = outbox.OutboxRelay(engine, "bench", **place)
+    relay = outbox.OutboxRelay(engine, "bench", config=place)
     thread = threading.Thread(target=relay.run)
     thread.start()
     return relay, thread

@@ -61,7 +61,7 @@ def test_the_next_controller_goes_on_without_a_replica_that_has_never_run() -> N
     assert bench.summary() == (1, 1, (1, 2))
 
 
-def test_the_next_controller_does_not_await_a_replica_that_has_run_and_ended() -> None:
+def test_the_next_controller_does_not_await_a_replica_that_has_ended() -> None:
     bench = new_topic()
     bench.replica(2)
     bench.lose_replica(2)

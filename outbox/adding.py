@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Union
@@ -11,7 +10,7 @@ from weakref import WeakSet
 import msgspec
 from sqlalchemy import Connection, Engine, insert
 
-from raylog.client.arguments import Headers, as_bytes, checked_headers, checked_timestamp, checked_topic
+from raylog.client.arguments import Headers, as_bytes, checked_headers, checked_timestamp, checked_topic, now_ms
 from raylog.client.producer.partitioner import hash_of_key
 from raylog.outbox.tables import PAYLOAD_BYTES_MAX, TXID_LENGTH, UNFINISHED, checked_settings, outbox
 
@@ -75,7 +74,7 @@ def _row(
         "deliver_at": None if deliver_at is None else moment_ms(deliver_at),
         "state": UNFINISHED,
         "route": hash_of_key(txid.encode() if key is None else key),
-        "created_at": int(time.time() * 1000),
+        "created_at": now_ms(),
         "attempts": 0,
     }
 

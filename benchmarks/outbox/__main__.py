@@ -51,7 +51,7 @@ def main() -> int:
             try:
                 with raylog.Admin() as admin:
                     admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-                place = {"bootstrap": cluster.bootstrap(), "secret": cluster.secret()}
+                place: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": cluster.secret()}
                 if chosen.case == "backlog":
                     found = backlog(engine, chosen.events, place)
                 else:
@@ -78,7 +78,7 @@ def finished(engine: Engine) -> int:
         return db.scalar(select(func.count()).select_from(events).where(events.c.state == FINISHED)) or 0
 
 
-def relaying(engine: Engine, place: dict[str, str]) -> tuple[outbox.OutboxRelay, threading.Thread]:
+def relaying(engine: Engine, place: dict[str, Any]) -> tuple[outbox.OutboxRelay, threading.Thread]:
     """A relay in a thread."""
     relay = outbox.OutboxRelay(engine, "bench", config=place)
     thread = threading.Thread(target=relay.run)
@@ -95,7 +95,7 @@ def wait(engine: Engine, count: int) -> None:
         time.sleep(0.1)
 
 
-def backlog(engine: Engine, count: int, place: dict[str, str]) -> dict[str, Any]:
+def backlog(engine: Engine, count: int, place: dict[str, Any]) -> dict[str, Any]:
     """Events a second, of a table that is full."""
     add(engine, range(500))
     relay, thread = relaying(engine, place)
@@ -113,7 +113,7 @@ def backlog(engine: Engine, count: int, place: dict[str, str]) -> dict[str, Any]
     return {"events": count, "seconds": round(took_s, 2), "events_per_s": round(count / took_s)}
 
 
-def steady(engine: Engine, count: int, per_second: int, place: dict[str, str]) -> dict[str, Any]:
+def steady(engine: Engine, count: int, per_second: int, place: dict[str, Any]) -> dict[str, Any]:
     """How late events are marked, each in a transaction of its own."""
     relay, thread = relaying(engine, place)
     add(engine, range(1))

@@ -97,6 +97,7 @@ async def test_the_second_relay_waits_and_takes_over(cluster: LocalCluster, talk
         await eventually(lambda: sorted(each.counters["finished"] for each in (first, second)) == [0, 10], bank.WAIT_S)
         holder, other = (first, second) if first.counters["finished"] else (second, first)
         holder.stop()
+        await eventually(lambda: not holder.holders, bank.WAIT_S, "the first relay has given the shard back")
         for number in range(10, 20):
             await asyncio.to_thread(bank.pay, engine, number)
         await bank.finished(engine, 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from unittest.mock import patch
 
 from raylog.core.invariants import InvariantBroken
 from tests.simulation.outbox.loop import run
@@ -21,7 +22,8 @@ def run_outbox(seed: int) -> Result:
     logger = logging.getLogger("raylog.outbox")
     level, logger.level = logger.level, logging.CRITICAL
     try:
-        run(world.play())
+        with patch("raylog.outbox.adding.now_ms", lambda: int(world.now_s * 1000)):
+            run(world.play())
     except InvariantBroken as broken:
         world.violated(Violation("O0", str(broken)))
     finally:

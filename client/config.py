@@ -9,7 +9,7 @@ from configuration files. An unknown key is an error that names the nearest vali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -102,11 +102,15 @@ class ProducerConfig(ClientConfig):
     transaction_two_phase_commit_enable: bool = key(
         False, "Transactions may be prepared and never time out: another system decides on them (KIP-939)."
     )
-    partitioner: Callable[[str, bytes | None, int], int] | None = key(
-        None, "Function (topic, key, partition count) -> partition. Default: murmur2 of the key, sticky without key."
+    partitioner: Any = key(
+        None,
+        "`murmur2` of the key, sticky without key (the default); `sticky` or `round_robin`, whatever the key is; "
+        "`crc32` of the key, as librdkafka; a function (topic, key, value, count) or (topic, key, count) of the "
+        "serialized record and the number of partitions, or an object that has it as `partition`. It returns a "
+        "partition, or None for a sticky one.",
     )
-    key_serializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function to bytes.")
-    value_serializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function to bytes.")
+    key_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
+    value_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
 
     def __post_init__(self) -> None:
         acks = {"all": "all", "-1": "all", "1": 1, "0": 0}.get(str(self.acks).lower())
@@ -184,8 +188,8 @@ class ConsumerConfig(ClientConfig):
     check_crcs: bool = key(True, "Check the checksum of every batch.")
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
     default_api_timeout_ms: int = key(60_000, "How long calls without a timeout of their own may take.", low=1)
-    key_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
-    value_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
+    key_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
+    value_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
 
     def __post_init__(self) -> None:
         strategies: Any = self.partition_assignment_strategy

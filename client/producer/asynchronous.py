@@ -119,20 +119,23 @@ class AsyncProducer(AsyncTransactions):
         values: Any,
         keys: Any = None,
         *,
+        headers: Any = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: Any = None,
     ) -> AsyncSentBatch:
         """Queue whole columns of records; await the result for where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
-        keys' partitions; without keys and `partition` all of a batch goes to one. Otherwise as `send`.
+        keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
+        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. Otherwise as
+        `send`.
         """
         engine = self._engine
         engine.check_usable()
         topic_queues = engine.accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
-        calls = engine.appends(topic_queues, values, keys, partition, timestamp_ms)
+        calls = engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or await self._when_room(append) for append, _ in calls]
         return AsyncSentBatch(batches, [count for _, count in calls])
 

@@ -17,7 +17,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.columns import checked_columns, planned
+from raylog.client.producer.columns import checked_columns, is_column, planned
 from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import Scheduling, Waiting
 from raylog.client.producer.sender import Sender
@@ -159,28 +159,35 @@ class Engine:
         return value if value is None or type(value) is bytes else as_bytes("value", value)
 
     def appends(
-        self, topic_queues: TopicQueues, values: Any, keys: Any, partition: int | None, timestamp_ms: int | None
+        self,
+        topic_queues: TopicQueues,
+        values: Any,
+        keys: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: Any,
     ) -> list[tuple[Callable[[], Batch | None], int]]:
         """The calls that queue columns, batch by batch, and their counts of records; a call returns None without room.
 
         Raises TypeError, ValueError, RecordTooLarge, UnknownTopicOrPartition, before anything is queued.
         """
-        timestamp_ms = checked_timestamp(timestamp_ms)
-        moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
+        stamps = timestamp_ms if is_column(timestamp_ms) else None
+        shared_ms = checked_timestamp(timestamp_ms) if stamps is None else None
+        moment_ms = now_ms() if shared_ms is None else shared_ms
         columns = checked_columns(
             values,
             keys,
             None if self._serialize_value is None else self.checked_value,
             None if self._serialize_key is None else self.checked_key,
+            headers=headers,
+            timestamps=stamps,
         )
         append = partial(self.accumulator.append_batch, topic_queues)
-        return [
-            (
-                partial(append, queue, piece.columns.keys, piece.columns.values, moment_ms, piece.size),
-                len(piece.columns.values),
-            )
-            for queue, piece in planned(self.accumulator, topic_queues, columns, partition)
-        ]
+        calls: list[tuple[Callable[[], Batch | None], int]] = []
+        for queue, (part, size) in planned(self.accumulator, topic_queues, columns, partition):
+            add = partial(append, queue, part.keys, part.values, part.stamps(moment_ms), size, part.headers)
+            calls.append((add, len(part.values)))
+        return calls
 
     def arrow_appends(
         self, topic_queues: TopicQueues, columns: ArrowColumns, partitions: Any

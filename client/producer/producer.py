@@ -177,20 +177,22 @@ class Producer(Transactions):
         values: Any,
         keys: Any = None,
         *,
+        headers: Any = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: Any = None,
     ) -> SentBatch:
         """Queue whole columns of records and return; the future holds where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
-        keys' partitions; without keys and `partition` all of a batch goes to one. All get the same timestamp. Costs
-        much less for each record than `send`; blocks and raises as that does. After BufferExhausted some of the records
-        may be sent nevertheless.
+        keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
+        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. Costs much less
+        for each record than `send`; blocks and raises as that does. After BufferExhausted some of the records may be
+        sent nevertheless.
         """
         topic_queues = self._topic_queues.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
-        calls = self._engine.appends(topic_queues, values, keys, partition, timestamp_ms)
+        calls = self._engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or self._when_room(append) for append, _ in calls]
         return SentBatch(batches, [count for _, count in calls])
 

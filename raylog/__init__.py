@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState, Record, RecordMetadata
+    from raylog.client.workers.pool import WorkerPool
     from raylog.core.errors import (
         AuthenticationFailed,
         BufferExhausted,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         ClusterAuthorizationFailed,
         CommitFailed,
         ConcurrentTransactions,
+        ConcurrentUse,
         ConnectionFailed,
         CoordinatorLoadInProgress,
         CoordinatorNotAvailable,
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
         FencedLeaderEpoch,
         GroupIdNotFound,
         GroupMaxSizeReached,
+        HandlerFailed,
         IllegalGeneration,
         InconsistentClusterId,
         InconsistentGroupProtocol,
         IneligibleReplica,
+        InterceptorFailed,
         InvalidConfig,
         InvalidGroupId,
         InvalidPartitions,
@@ -124,6 +128,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Record",
         "RecordMetadata",
     ),
+    "raylog.client.workers.pool": ("WorkerPool",),
     "raylog.core.ids": ("TopicPartition",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -140,6 +145,7 @@ __all__ = [
     "ClusterAuthorizationFailed",
     "CommitFailed",
     "ConcurrentTransactions",
+    "ConcurrentUse",
     "ConnectionFailed",
     "Consumer",
     "ConsumerGroupMetadata",
@@ -157,10 +163,12 @@ __all__ = [
     "FencedLeaderEpoch",
     "GroupIdNotFound",
     "GroupMaxSizeReached",
+    "HandlerFailed",
     "IllegalGeneration",
     "InconsistentClusterId",
     "InconsistentGroupProtocol",
     "IneligibleReplica",
+    "InterceptorFailed",
     "InvalidConfig",
     "InvalidGroupId",
     "InvalidPartitions",
@@ -227,6 +235,7 @@ __all__ = [
     "UnstableOffsetCommit",
     "UnsupportedCompression",
     "UnsupportedVersion",
+    "WorkerPool",
     "WrongVersions",
     "__version__",
     "connect",

@@ -28,6 +28,7 @@ _ALIASES = {
     "fetch_wait_max_ms": "fetch_max_wait_ms",
     "fetch_message_max_bytes": "max_partition_fetch_bytes",
     "request_required_acks": "acks",
+    "interceptor_classes": "interceptors",
 }
 
 
@@ -109,6 +110,9 @@ class ProducerConfig(ClientConfig):
         "serialized record and the number of partitions, or an object that has it as `partition`. It returns a "
         "partition, or None for a sticky one.",
     )
+    interceptors: Any = key(
+        None, "Objects with `on_send` or `on_acknowledgement`, their classes, or dotted names of these, in order."
+    )
     key_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
     value_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
 
@@ -188,6 +192,9 @@ class ConsumerConfig(ClientConfig):
     check_crcs: bool = key(True, "Check the checksum of every batch.")
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
     default_api_timeout_ms: int = key(60_000, "How long calls without a timeout of their own may take.", low=1)
+    interceptors: Any = key(
+        None, "Objects with `on_consume` or `on_commit`, their classes, or dotted names of these, in order."
+    )
     key_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
     value_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
 

@@ -12,8 +12,16 @@ if TYPE_CHECKING:
     from raylog import data, spark
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from raylog.client.producer.producer import AsyncProducer, Producer
-    from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState, Record, RecordMetadata
+    from raylog.client.types import (
+        ConsumerGroupMetadata,
+        EpochEndOffset,
+        OffsetAndMetadata,
+        PreparedTxnState,
+        Record,
+        RecordMetadata,
+    )
     from raylog.client.workers.pool import WorkerPool
     from raylog.core.errors import (
         AuthenticationFailed,
@@ -120,9 +128,11 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.launch.cluster": ("Cluster", "connect", "start"),
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.types": (
         "ConsumerGroupMetadata",
+        "EpochEndOffset",
         "OffsetAndMetadata",
         "PreparedTxnState",
         "Record",
@@ -149,6 +159,7 @@ __all__ = [
     "ConnectionFailed",
     "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerInterceptor",
     "CoordinatorLoadInProgress",
     "CoordinatorNotAvailable",
     "CorruptMessage",
@@ -159,6 +170,7 @@ __all__ = [
     "DuplicateSequence",
     "ElectionNotNeeded",
     "EligibleLeadersNotAvailable",
+    "EpochEndOffset",
     "FencedInstanceId",
     "FencedLeaderEpoch",
     "GroupIdNotFound",
@@ -206,6 +218,8 @@ __all__ = [
     "PreparedTxnState",
     "Producer",
     "ProducerFenced",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "RaylogError",
     "RebalanceInProgress",
     "Record",

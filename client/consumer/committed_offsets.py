@@ -95,8 +95,19 @@ class Speaker(NamedTuple):
 class CommittedOffsets:
     """The committed offsets of a group. Commits are sent one at a time, in call order."""
 
-    def __init__(self, cluster: ClusterClient, group: str | None, *, require_stable: bool = False) -> None:
-        """`require_stable`: what is fetched does not change with a transaction that is still open."""
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        group: str | None,
+        *,
+        require_stable: bool = False,
+        on_commit: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], object] | None = None,
+    ) -> None:
+        """`require_stable`: what is fetched does not change with a transaction that is still open.
+
+        `on_commit` is called with offsets that were committed.
+        """
+        self._on_commit = on_commit
         self._cluster = cluster
         self._group = group
         self._require_stable = require_stable
@@ -176,6 +187,8 @@ class CommittedOffsets:
                 ]
                 if rows:
                     await self._commit_rows(group, speaker, rows, timeout_s)
+                    if self._on_commit is not None:
+                        self._on_commit({each: offsets[each] for each in ids})
         except TimeoutError:
             raise RequestTimedOut(
                 f"The offsets of group {group!r} were not committed within {timeout_s:g} seconds; try again."

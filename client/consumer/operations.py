@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +18,10 @@ from raylog.client.consumer.committed_offsets import checked_offset, list_offset
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.consumer.partition import Start
-from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from raylog.client.types import ConsumerGroupMetadata, EpochEndOffset, OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.protocol.replica import OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
@@ -236,6 +238,28 @@ class Operations(ConsumerState):
                 f"Timestamps may not be negative ({negative[0]}); use beginning_offsets or end_offsets."
             )
         return await self._list(timestamps)
+
+    async def offsets_for_leader_epoch(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, EpochEndOffset]:
+        """Where the records of a leader epoch end, by each partition's leader (KIP-320).
+
+        An offset that was stored with its epoch, above the end that is returned, lies in records that were lost.
+        """
+        wanted = {checked_partition(each): epoch for each, epoch in epochs.items()}
+        negative = [each for each, epoch in wanted.items() if epoch < 0]
+        if negative:
+            raise InvalidRequest(f"A leader epoch may not be negative ({negative[0]}): -1 stands for one not known.")
+        found = await asyncio.gather(*(self._end_of_epoch(each, epoch) for each, epoch in wanted.items()))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _end_of_epoch(self, partition: TopicPartition, epoch: int) -> EpochEndOffset:
+        def request(topic_id: str, number: int, current_epoch: int) -> OffsetForLeaderEpochRequest:
+            return OffsetForLeaderEpochRequest(topic_id, number, current_epoch, epoch)
+
+        cluster = self._engine.cluster
+        reply, _ = await cluster.call_leader(*partition, OFFSET_FOR_LEADER_EPOCH, request, timeout_s=self._api_s)
+        return EpochEndOffset(reply.leader_epoch, reply.end_offset)
 
     async def _edges(self, partitions: Iterable[TopicPartition], edge: int) -> dict[TopicPartition, int]:
         answers = await self._list(dict.fromkeys(partitions, edge))

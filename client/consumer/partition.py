@@ -312,6 +312,15 @@ class PartitionState:
             self._forget_taken()
         return record
 
+    def peek(self) -> Record | None:
+        """The record that `take_one` would return; otherwise as that."""
+        if self.paused or self.position is None:
+            return None
+        while self._at >= len(self._records):
+            if not self._has_opened(fail=True):
+                return None
+        return self._records[self._at]
+
     @property
     def has_opened(self) -> bool:
         """Whether the next record is in an open batch, so that `take_one` is cheap."""

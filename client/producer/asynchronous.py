@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
 from raylog.client.config import ProducerConfig, load
+from raylog.client.interceptors import ProducerRecord
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
@@ -73,9 +74,41 @@ class AsyncProducer(AsyncTransactions):
         or ValueError for headers or a timestamp that cannot be stored.
         """
         # Checked here, and not in callees: most records need none of it, and calls dominate the cost of a record.
-        engine, accumulator = self._engine, self._engine.accumulator
+        engine = self._engine
         if not engine.is_usable:
             engine.check_usable()
+        if engine.interceptors is not None:
+            record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+            return await self._send_intercepted(record, delay, deliver_at)
+        return await self._send_record(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
+
+    async def _send_intercepted(
+        self, record: ProducerRecord, delay: Delay | None, deliver_at: Moment | None
+    ) -> AsyncSendFuture:
+        interceptors = self._engine.interceptors
+        assert interceptors is not None  # checked by `send`
+        record = interceptors.on_send(record)
+        fields = (record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+        try:
+            future = await self._send_record(*fields, delay, deliver_at)
+        except Exception as error:
+            interceptors.acknowledged(None, error)
+            raise
+        interceptors.follow(future)
+        return future
+
+    async def _send_record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        delay: Delay | None,
+        deliver_at: Moment | None,
+    ) -> AsyncSendFuture:
+        engine, accumulator = self._engine, self._engine.accumulator
         if engine.serializes or type(value) is not bytes:
             value = engine.checked_value(value)
         if key is not None and (engine.serializes or type(key) is not bytes):

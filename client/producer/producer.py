@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from raylog.client import runtime
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
 from raylog.client.config import ProducerConfig, load
+from raylog.client.interceptors import ProducerRecord
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch
@@ -56,7 +57,8 @@ class Producer(Transactions):
         self._accumulator = self._engine.accumulator
         self._topic_queues = self._accumulator.topic_queues_by_name
         self._turn = self._accumulator.turn
-        has_ways_of_its_own = self._engine.serializes or self._accumulator.chooses
+        engine = self._engine
+        has_ways_of_its_own = engine.serializes or self._accumulator.chooses or engine.interceptors is not None
         self._fast_topic_queues = {} if has_ways_of_its_own else self._topic_queues
         self._runtime.run(self._engine.start())
         _open_engines.add(self._engine)
@@ -131,6 +133,38 @@ class Producer(Transactions):
         timestamp_ms: int | None,
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
+    ) -> SendFuture:
+        interceptors = self._engine.interceptors
+        if interceptors is None:
+            return self._send_record(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
+        given = interceptors.on_send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        try:
+            future = self._send_record(
+                given.topic,
+                given.value,
+                given.key,
+                given.headers,
+                given.partition,
+                given.timestamp_ms,
+                delay,
+                deliver_at,
+            )
+        except Exception as error:
+            interceptors.acknowledged(None, error)
+            raise
+        interceptors.follow(future)
+        return future
+
+    def _send_record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        delay: Delay | None,
+        deliver_at: Moment | None,
     ) -> SendFuture:
         if delay is not None or deliver_at is not None:
             return self._send_delayed(topic, value, key, headers, partition, delay, deliver_at)

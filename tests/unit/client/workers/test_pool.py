@@ -256,7 +256,7 @@ def test_a_record_that_cannot_be_deserialized_ends_run_at_its_place(cluster: Toy
 
 def test_partitions_move_without_two_handlers_of_a_key_and_nothing_is_left_out(topic: ToyCluster) -> None:
     with_coordinator(topic)
-    journal = Journal(pause_s=0.002)
+    journal = Journal(pause_s=0.01)
     options = {"group_id": "g", "session_timeout_ms": 1_000, "heartbeat_interval_ms": 50, "auto_commit_interval_ms": 50}
     errors: list[BaseException] = []
     pools: list[WorkerPool] = []
@@ -281,6 +281,7 @@ def test_partitions_move_without_two_handlers_of_a_key_and_nothing_is_left_out(t
     first.join(10)
     second.join(10)
     assert not errors
+    assert all(pool.metrics()["records-handled-total"] > 0 for pool in pools)
     assert not journal.breaches
     everything = {(key, offset) for key, offsets in journal.by_key.items() for offset in offsets}
     first_times = [list(dict.fromkeys(offsets)) for offsets in journal.by_key.values()]
@@ -315,9 +316,9 @@ def test_values_without_sense_are_refused(cluster: ToyCluster, options: dict[str
 
 
 def test_a_consumer_that_commits_by_itself_is_refused(cluster: ToyCluster) -> None:
-    with consumer_of(cluster, group_id="g", enable_auto_commit=True) as consumer:
-        with pytest.raises(InvalidConfig, match="enable_auto_commit=False"):
-            WorkerPool(consumer, print)
+    options = {"group_id": "g", "enable_auto_commit": True}
+    with consumer_of(cluster, **options) as consumer, pytest.raises(InvalidConfig, match="enable_auto_commit=False"):
+        WorkerPool(consumer, print)
 
 
 def test_a_coroutine_is_no_handler(cluster: ToyCluster) -> None:

@@ -64,6 +64,10 @@ class ClientConfig:
     retry_backoff_max_ms: int = key(1_000, "Longest pause; it doubles with each failure up to here.", low=0)
     metadata_max_age_ms: int = key(300_000, "Metadata older than this is fetched again without need.", low=1)
 
+    def may_create_topics(self) -> bool:
+        """Whether the use of a topic may create it, in a cluster with `auto.create.topics.enable`."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
@@ -135,6 +139,10 @@ class ProducerConfig(ClientConfig):
             if self.retries == 0:
                 raise InvalidConfig("enable_idempotence needs retries above 0; set enable_idempotence=False instead.")
 
+    def may_create_topics(self) -> bool:
+        """Producers may, as in Kafka."""
+        return True
+
     def _check_transactions(self) -> None:
         if self.transactional_id is None:
             if self.transaction_two_phase_commit_enable:
@@ -189,6 +197,9 @@ class ConsumerConfig(ClientConfig):
         "`read_committed`: see no record of a transaction before it is committed, and none that is aborted.",
         one_of=("read_uncommitted", "read_committed"),
     )
+    allow_auto_create_topics: bool = key(
+        True, "Whether subscribing to a topic creates it, in a cluster with `auto.create.topics.enable`."
+    )
     check_crcs: bool = key(True, "Check the checksum of every batch.")
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
     default_api_timeout_ms: int = key(60_000, "How long calls without a timeout of their own may take.", low=1)
@@ -208,6 +219,10 @@ class ConsumerConfig(ClientConfig):
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
                 f"({self.session_timeout_ms}); a third of it is usual."
             )
+
+    def may_create_topics(self) -> bool:
+        """As configured."""
+        return self.allow_auto_create_topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,7 +252,8 @@ class CommittedOffsets:
         wanted = [TopicPartition(*each) for each in partitions]
         topics = sorted({each.topic for each in wanted})
         answers = await asyncio.gather(
-            *(self._cluster.topic(topic, timeout_s=timeout_s) for topic in topics), return_exceptions=True
+            *(self._cluster.topic(topic, timeout_s=timeout_s, may_create=False) for topic in topics),
+            return_exceptions=True,
         )
         ids: dict[str, str] = {}
         missing: UnknownTopicOrPartition | None = None

@@ -42,6 +42,8 @@ class Assignment:
         """The topics subscribed to; with a pattern, those that match it now."""
         self.pattern: re.Pattern[str] | None = None
         self.states: dict[TopicPartition, PartitionState] = {}
+        self.consumed_bytes = self.consumed_records = 0
+        """Of partitions that are not assigned any more."""
         self._order: list[PartitionState] = []
         self._turn = 0
         self._current: PartitionState | None = None
@@ -77,7 +79,13 @@ class Assignment:
 
     def set_partitions(self, partitions: Iterable[TopicPartition], start: Start) -> None:
         """Replace the assigned partitions; those that stay keep their position and buffer."""
+        partitions = list(partitions)
         kept = self.states
+        wanted = {TopicPartition(*each) for each in partitions}
+        for partition, state in kept.items():
+            if partition not in wanted:
+                self.consumed_bytes += state.consumed_bytes
+                self.consumed_records += state.consumed_records
         self.states = {each: kept.get(each) or self._new_state(each, start) for each in partitions}
         self._order = list(self.states.values())
         self._turn = 0

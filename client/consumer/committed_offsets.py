@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -108,6 +109,8 @@ class CommittedOffsets:
         `on_commit` is called with offsets that were committed.
         """
         self._on_commit = on_commit
+        self._commits = self._commits_failed = 0
+        self._commits_s = self._longest_commit_s = 0.0
         self._cluster = cluster
         self._group = group
         self._require_stable = require_stable
@@ -176,6 +179,20 @@ class CommittedOffsets:
         if not offsets:
             return
         speaker = speaker or self.speaker()
+        began_s = time.monotonic()
+        try:
+            await self._commit(group, offsets, speaker, timeout_s)
+        except RaylogError:
+            self._commits_failed += 1
+            raise
+        took_s = time.monotonic() - began_s
+        self._commits += 1
+        self._commits_s += took_s
+        self._longest_commit_s = max(self._longest_commit_s, took_s)
+
+    async def _commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], speaker: Speaker, timeout_s: float
+    ) -> None:
         try:
             async with asyncio.timeout(timeout_s), self._one_at_a_time:
                 ids, missing = await self._with_ids(offsets, timeout_s)
@@ -195,6 +212,15 @@ class CommittedOffsets:
             ) from None
         if missing is not None:
             raise missing
+
+    def metrics(self) -> dict[str, float]:
+        """Of commits, by Kafka's names."""
+        return {
+            "commit-total": self._commits,
+            "commit-error-total": self._commits_failed,
+            "commit-latency-avg": 1000 * self._commits_s / max(1, self._commits),
+            "commit-latency-max": 1000 * self._longest_commit_s,
+        }
 
     async def commit_and_report(
         self,

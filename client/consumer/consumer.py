@@ -72,6 +72,7 @@ class Consumer(ConsumerState, SynchronousClient):
         try:
             call = self._runtime.run(self._engine.last_call(commit=autocommit, timeout_s=timeout))
             if call is not None:
+                self._poller = threading.get_ident()
                 self._engine.listener.make(call)
         finally:
             if is_alone:

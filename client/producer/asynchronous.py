@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
 from raylog.client.config import ProducerConfig, load
 from raylog.client.interceptors import ProducerRecord
+from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
@@ -198,6 +199,6 @@ class AsyncProducer(AsyncTransactions):
         """The topic's partition numbers. Raises UnknownTopicOrPartition."""
         return await self._engine.partitions_for(topic)
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics since the start, by Kafka's names; times in milliseconds unless named otherwise, sizes in bytes."""
+    def metrics(self) -> ClientMetrics:
+        """Metrics since the start, by Kafka's names, and those of each topic; times in milliseconds, sizes in bytes."""
         return self._engine.metrics()

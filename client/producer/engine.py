@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
 from raylog.client.interceptors import ProducerInterceptors, interceptors_of, refuse_columns
+from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import checked_columns, is_column, planned
 from raylog.client.producer.futures import SendFuture
@@ -250,10 +252,11 @@ class Engine:
             " send more slowly, or raise buffer_memory or max_block_ms."
         )
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> ClientMetrics:
         """Kafka's names; times in milliseconds where the name has no unit, sizes in bytes."""
         of_transactions = {} if self._transactions is None else self._transactions.metrics()
-        return self._sender.metrics() | of_transactions
+        values = self._sender.metrics() | of_transactions
+        return ClientMetrics(values, time.monotonic(), topics=self._sender.topic_metrics())
 
 
 def _followed(interceptors: ProducerInterceptors, append: Callable[[], Batch | None], count: int) -> Batch | None:

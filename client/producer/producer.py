@@ -21,6 +21,7 @@ from raylog.client import runtime
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
 from raylog.client.config import ProducerConfig, load
 from raylog.client.interceptors import ProducerRecord
+from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch
@@ -269,8 +270,8 @@ class Producer(Transactions):
         self._check_usable()
         return self._runtime.run(self._engine.partitions_for(topic))
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics since the start, by Kafka's names; times in milliseconds unless named otherwise, sizes in bytes."""
+    def metrics(self) -> ClientMetrics:
+        """Metrics since the start, by Kafka's names, and those of each topic; times in milliseconds, sizes in bytes."""
         return self._engine.metrics()
 
     def __enter__(self) -> Self:

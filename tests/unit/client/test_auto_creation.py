@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from raylog.client.admin.admin import Admin
+from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.core.errors import UnknownTopicOrPartition
@@ -71,8 +72,6 @@ def test_another_client_may_create_it_at_the_same_time(creating: ToyCluster) -> 
 
 
 async def _create(producer: Producer) -> Any:
-    from raylog.client.cluster.deadline import Deadline
-
     cluster = producer._engine.cluster
     await cluster._create("new", Deadline(5))
     return await cluster.topic("new", timeout_s=5)

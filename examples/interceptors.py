@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import sys
 from collections import Counter
+from typing import Any
 
 import msgspec
 
@@ -67,7 +68,7 @@ def main() -> int:
         with raylog.Producer() as forger:
             forger.send(TOPIC, b"a million euros").result(10)
 
-        options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 1_000}
+        options: dict[str, Any] = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 1_000}
         with raylog.Consumer(TOPIC, interceptors=[Checking()], **options) as consumer:
             while True:
                 try:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from typing import Any
 
 import raylog
 
@@ -39,7 +40,7 @@ def main() -> int:
             for number in range(ORDERS):
                 producer.send(TOPIC, key=f"customer {number % CUSTOMERS}".encode(), value=f"order {number}".encode())
 
-        options = {"group_id": "shipping", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        options: dict[str, Any] = {"group_id": "shipping", "auto_offset_reset": "earliest", "enable_auto_commit": False}
         with raylog.Consumer(TOPIC, **options) as consumer:
             pool = raylog.WorkerPool(consumer, handle, workers=WORKERS)
             began_s = time.monotonic()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,8 +76,8 @@ def test_interceptors_partitioners_and_metrics_meet_in_a_stream() -> None:
         assert sorted(piece.count for piece in sent.result(30)) == [30, 30, 30]
         assert producer.metrics().topics["stream"]["record-send-total"] == 90
     reading: dict[str, Any] = {"value_deserializer": "msgpack", "interceptors": [Unmarked()]}
-    with raylog.Consumer("stream", auto_offset_reset="earliest", consumer_timeout_ms=1_000, **reading) as consumer:
-        records = list(consumer)
+    with raylog.Consumer("stream", auto_offset_reset="earliest", **reading) as consumer:
+        records = [next(consumer) for _ in range(90)]
         assert consumer.metrics()["records-consumed-total"] == 90
         where = TopicPartition("stream", 0)
         found = consumer.offsets_for_leader_epoch({where: 1})
@@ -111,7 +112,7 @@ def test_killed_pools_leave_nothing_out_and_keep_the_order_of_each_key(cluster: 
         start(journals[0])
         start(journals[1])
         for number in range(2, 5):  # each is killed while it works, and another takes its place
-            wait_for(lambda wanted=number * 300: len(finished(journals)) > wanted, "members handle records", 60)
+            wait_for(partial(has_more, journals, number * 300), "members handle records", 60)
             members[number - 2].kill()
             members[number - 2].wait(10)
             start(journals[number])
@@ -160,6 +161,10 @@ def lines(journal: Path) -> list[Handled]:
     text = journal.read_text() if journal.exists() else ""
     whole = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [Handled(int(row[0]), row[1], *map(int, row[2:])) for row in whole]
+
+
+def has_more(journals: list[Path], count: int) -> bool:
+    return len(finished(journals)) > count
 
 
 def finished(journals: list[Path]) -> set[tuple[int, int]]:

@@ -194,7 +194,7 @@ def test_a_consumers_interceptor_sees_what_the_deserializers_made(cluster: ToyCl
     assert doubled.is_closed
 
 
-def test_a_record_whose_interceptor_raises_is_named_and_can_be_stepped_over(cluster: ToyCluster) -> None:
+def test_a_record_whose_interceptor_raises_can_be_stepped_over(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     fill(cluster, "t", 0, numbers(0, 10))
     doubled = Doubled()

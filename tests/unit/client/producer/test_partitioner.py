@@ -68,7 +68,7 @@ def test_crc32_is_that_of_librdkafka(name: str, key: bytes, hashed: int) -> None
     assert rule(Topic(), b"", b"") is None  # librdkafka draws a partition for an empty key, too
 
 
-def test_round_robin_takes_turns_in_each_topic_and_leaves_out_what_has_no_leader() -> None:
+def test_round_robin_takes_turns_and_leaves_out_what_has_no_leader() -> None:
     rule = rule_of("round_robin")
     assert rule is not None
     assert [rule(Topic("a"), b"k", None) for _ in range(5)] == [0, 1, 2, 0, 1]

@@ -210,7 +210,7 @@ def test_records_have_headers_and_times_of_their_own(cluster: ToyCluster, timest
     assert [entry or None for entry in columns.headers or ()] == [[("a", b"1")], None, [("b", None)], None]
 
 
-def test_headers_and_times_go_with_their_records_to_the_partitions_of_keys(cluster: ToyCluster) -> None:
+def test_headers_and_times_go_with_their_records_to_partitions(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=3)
     rows = range(300)
     keys = [None if row % 10 == 0 else b"key %d" % (row % 7) for row in rows]

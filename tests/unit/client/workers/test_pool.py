@@ -254,7 +254,7 @@ def test_a_record_that_cannot_be_deserialized_ends_run_at_its_place(cluster: Toy
     assert list(dict.fromkeys(seen)) == [1, 2, 4]
 
 
-def test_partitions_move_without_two_handlers_of_a_key_and_nothing_is_left_out(topic: ToyCluster) -> None:
+def test_partitions_move_without_two_handlers_of_a_key(topic: ToyCluster) -> None:
     with_coordinator(topic)
     journal = Journal(pause_s=0.01)
     options = {"group_id": "g", "session_timeout_ms": 1_000, "heartbeat_interval_ms": 50, "auto_commit_interval_ms": 50}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raylog import data, spark
     from raylog.client.admin.admin import Admin, AsyncAdmin
+    from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from raylog.client.producer.producer import AsyncProducer, Producer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from raylog.client.workers.pool import WorkerPool
     from raylog.core.errors import (
         AuthenticationFailed,
+        BrokerIdNotRegistered,
         BufferExhausted,
         ClientClosed,
         ClusterAuthorizationFailed,
@@ -127,6 +129,7 @@ if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname
 _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.launch.cluster": ("Cluster", "connect", "start"),
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
+    "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
@@ -149,6 +152,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "AuthenticationFailed",
+    "BrokerIdNotRegistered",
     "BufferExhausted",
     "ClientClosed",
     "Cluster",
@@ -229,6 +233,7 @@ __all__ = [
     "RequestTimedOut",
     "RetriableError",
     "ScheduleFull",
+    "ScheduleOutcome",
     "SparkStartFailed",
     "StaleBrokerEpoch",
     "StaleMetadataError",

@@ -15,6 +15,7 @@ RUN_HERE = {
     "interceptors.py",
     "quickstart.py",
     "tasks.py",
+    "unpaid_orders.py",
     "without_ray.py",
     "worker_pool.py",
 }
@@ -74,6 +75,15 @@ def test_workers_handle_the_orders_of_a_customer_in_order_and_each_once(user: Re
 def test_interceptors_sign_and_check(user: Reader) -> None:
     printed = user.python(example("interceptors.py"), "--address", "local").splitlines()
     assert printed == ["refused b'a million euros' at offset 10", "10 stored, 10 read, 1 refused"]
+
+
+def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
+    printed = user.python(example("unpaid_orders.py"), "--address", "local", "--minutes", "0.05").splitlines()
+    assert printed == [
+        "the book is paid in time: True",
+        "closed: chair, lamp",
+        "the lamp is paid in time: False",
+    ]
 
 
 def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:

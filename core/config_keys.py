@@ -136,6 +136,14 @@ TOPIC_KEYS: Final = _keys(
 
 CLUSTER_KEYS: Final = _keys(
     ConfigKey(
+        name="auto.create.topics.enable",
+        kind="bool",
+        default="false",
+        doc="Whether a topic is created when a producer or consumer uses a name that does not exist, with "
+        "`num.partitions` and `default.replication.factor` (Kafka's default is true; here a misspelt name is an error "
+        "that names the nearest topic).",
+    ),
+    ConfigKey(
         name="auto.leader.rebalance.enable",
         kind="bool",
         default="true",

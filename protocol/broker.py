@@ -77,12 +77,16 @@ class MetadataTopic(Message, frozen=True):
 
 
 class MetadataReply(Message, frozen=True):
-    """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer."""
+    """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer.
+
+    ``creates_topics``: the cluster has `auto.create.topics.enable`, so a client may create a topic by using it.
+    """
 
     cluster_id: str
     version: Int64
     brokers: Sequence[MetadataBroker]
     topics: Sequence[MetadataTopic]
+    creates_topics: bool = False
 
 
 class InitProducerIdRequest(Message, frozen=True):

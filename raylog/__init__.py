@@ -13,8 +13,17 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from raylog.client.producer.producer import AsyncProducer, Producer
-    from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState, Record, RecordMetadata
+    from raylog.client.types import (
+        ConsumerGroupMetadata,
+        EpochEndOffset,
+        OffsetAndMetadata,
+        PreparedTxnState,
+        Record,
+        RecordMetadata,
+    )
+    from raylog.client.workers.pool import WorkerPool
     from raylog.core.errors import (
         AuthenticationFailed,
         BrokerIdNotRegistered,
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
         ClusterAuthorizationFailed,
         CommitFailed,
         ConcurrentTransactions,
+        ConcurrentUse,
         ConnectionFailed,
         CoordinatorLoadInProgress,
         CoordinatorNotAvailable,
@@ -38,10 +48,12 @@ if TYPE_CHECKING:
         FencedLeaderEpoch,
         GroupIdNotFound,
         GroupMaxSizeReached,
+        HandlerFailed,
         IllegalGeneration,
         InconsistentClusterId,
         InconsistentGroupProtocol,
         IneligibleReplica,
+        InterceptorFailed,
         InvalidConfig,
         InvalidGroupId,
         InvalidPartitions,
@@ -124,14 +136,17 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
     "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.types": (
         "ConsumerGroupMetadata",
+        "EpochEndOffset",
         "OffsetAndMetadata",
         "PreparedTxnState",
         "Record",
         "RecordMetadata",
     ),
+    "raylog.client.workers.pool": ("WorkerPool",),
     "raylog.core.ids": ("TopicPartition",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -149,9 +164,11 @@ __all__ = [
     "ClusterAuthorizationFailed",
     "CommitFailed",
     "ConcurrentTransactions",
+    "ConcurrentUse",
     "ConnectionFailed",
     "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerInterceptor",
     "CoordinatorLoadInProgress",
     "CoordinatorNotAvailable",
     "CorruptMessage",
@@ -162,14 +179,17 @@ __all__ = [
     "DuplicateSequence",
     "ElectionNotNeeded",
     "EligibleLeadersNotAvailable",
+    "EpochEndOffset",
     "FencedInstanceId",
     "FencedLeaderEpoch",
     "GroupIdNotFound",
     "GroupMaxSizeReached",
+    "HandlerFailed",
     "IllegalGeneration",
     "InconsistentClusterId",
     "InconsistentGroupProtocol",
     "IneligibleReplica",
+    "InterceptorFailed",
     "InvalidConfig",
     "InvalidGroupId",
     "InvalidPartitions",
@@ -211,6 +231,8 @@ __all__ = [
     "PreparedTxnState",
     "Producer",
     "ProducerFenced",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "RaylogError",
     "RebalanceInProgress",
     "Record",
@@ -242,6 +264,7 @@ __all__ = [
     "UnstableOffsetCommit",
     "UnsupportedCompression",
     "UnsupportedVersion",
+    "WorkerPool",
     "WrongVersions",
     "__version__",
     "connect",

@@ -12,11 +12,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 RUN_HERE = {
     "compacted_table.py",
     "exactly_once_word_count.py",
+    "interceptors.py",
     "quickstart.py",
     "tasks.py",
     "transfer.py",
     "unpaid_orders.py",
     "without_ray.py",
+    "worker_pool.py",
 }
 
 
@@ -74,6 +76,17 @@ def test_a_cleaned_topic_gives_the_same_table_from_fewer_records(user: Reader) -
     assert after.startswith("19 accounts from ")
     assert after.endswith(", once the log was cleaned")
     assert int(after.split()[3]) < 10_000
+
+
+def test_workers_handle_the_orders_of_a_customer_in_order_and_each_once(user: Reader) -> None:
+    for _ in range(2):
+        printed = user.python(example("worker_pool.py"), "--address", "local")
+        assert "400 orders of 40 customers handled, those of each in order: True" in printed
+
+
+def test_interceptors_sign_and_check(user: Reader) -> None:
+    printed = user.python(example("interceptors.py"), "--address", "local").splitlines()
+    assert printed == ["refused b'a million euros' at offset 10", "10 stored, 10 read, 1 refused"]
 
 
 def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:

@@ -50,6 +50,8 @@ class Record(msgspec.Struct, gc=False):
 class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
     """Where a sent record was stored. `offset` is -1 when that is not known (acks=0, or a very old duplicate).
 
+    A delayed record gets its offset when it is due: until then it is -1, and so is a partition that its key decides.
+
     `timestamp_ms` is the record's: the producer's, or the leader's where the topic has LogAppendTime.
     """
 
@@ -57,6 +59,8 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     timestamp_ms: int
+    schedule: str = ""
+    """Of a delayed record: the handle by which it can be cancelled or moved until it is due."""
 
     @property
     def timestamp(self) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raylog.core.config_keys import CLUSTER_KEYS, INT_MAX, LONG_MAX, TOPIC_KEYS, ConfigKey
+from raylog.core.config_key import INT_MAX, LONG_MAX, ConfigKey
+from raylog.core.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.errors import InvalidConfig, did_you_mean
 
 SLEEP_KEY: Final = "replica.sleep.after.ms"

@@ -5,108 +5,13 @@ Kafka's names and, unless stated otherwise, Kafka's defaults. Values are read th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.errors import InvalidConfig, did_you_mean
-
-LONG_MAX: Final = 9_223_372_036_854_775_807
-INT_MAX: Final = 2_147_483_647
-_DAY_MS: Final = 86_400_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
-    """One setting. ``kind`` is "int", "ratio", "bool", "choice" or "list" (of choices, separated by commas)."""
-
-    name: str
-    kind: str
-    default: str
-    doc: str
-    minimum: int = -LONG_MAX
-    maximum: int = LONG_MAX
-    choices: tuple[str, ...] = ()
-    aliases: Mapping[str, str] | None = None
-    """Other words for some of the choices."""
-    computed: str = ""
-    """How the default is found when it is not a constant; ``default`` is then empty."""
-
-    def read(self, value: object) -> str:
-        """Return the value in its one written form; raises InvalidConfig with what would be legal."""
-        if self.kind == "bool":
-            return self._read_bool(value)
-        if self.kind == "int":
-            return self._read_int(value)
-        if self.kind == "ratio":
-            return self._read_ratio(value)
-        if not isinstance(value, str):
-            raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.")
-        return self._read_choice(value.strip()) if self.kind == "choice" else self._read_list(value)
-
-    def _read_bool(self, value: object) -> str:
-        text = str(value).strip().lower()
-        if text not in ("true", "false"):
-            raise InvalidConfig(f"{self.name} is true or false, not {value!r}.")
-        return text
-
-    def _read_int(self, value: object) -> str:
-        try:
-            if isinstance(value, bool) or not isinstance(value, (int, str)):
-                raise ValueError(value)
-            number = int(value)
-        except ValueError:
-            raise InvalidConfig(f"{self.name} is a whole number, not {value!r}.") from None
-        if not self.minimum <= number <= self.maximum:
-            raise InvalidConfig(f"{self.name} is {self.legal()}, not {number}.")
-        return str(number)
-
-    def _read_ratio(self, value: object) -> str:
-        try:
-            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-                raise ValueError(value)
-            number = float(value)
-        except ValueError:
-            raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.") from None
-        if not 0 <= number <= 1:
-            raise InvalidConfig(f"{self.name} is {self.legal()}, not {number}.")
-        return str(number)
-
-    def _read_choice(self, text: str) -> str:
-        text = (self.aliases or {}).get(text.lower(), text)
-        for choice in self.choices:
-            if choice.lower() == text.lower():
-                return choice
-        raise InvalidConfig(f"{self.name} is {self.legal()}: {did_you_mean('value', text, self.choices)}")
-
-    def _read_list(self, text: str) -> str:
-        values = [part.strip() for part in text.split(",") if part.strip()]
-        if not values:
-            raise InvalidConfig(f"{self.name} needs a value: {self.legal()}.")
-        return ",".join(dict.fromkeys(self._read_choice(value) for value in values))
-
-    def legal(self) -> str:
-        """Return the legal values as words, for messages and for the documentation."""
-        if self.kind == "bool":
-            return "true or false"
-        if self.kind == "ratio":
-            return "0 to 1"
-        if self.kind == "choice":
-            return "one of " + ", ".join(self.choices)
-        if self.kind == "list":
-            return "a list of " + ", ".join(self.choices)
-        if self.maximum >= INT_MAX:
-            return f"at least {self.minimum}"
-        return f"{self.minimum} to {self.maximum}"
-
-
-def _keys(*keys: ConfigKey) -> Mapping[str, ConfigKey]:
-    return {key.name: key for key in keys}
-
-
-def _int(name: str, default: int, minimum: int, doc: str, maximum: int = LONG_MAX) -> ConfigKey:
-    return ConfigKey(name=name, kind="int", default=str(default), minimum=minimum, maximum=maximum, doc=doc)
-
+from raylog.core.config_key import DAY_MS as _DAY_MS
+from raylog.core.config_key import INT_MAX, LONG_MAX, ConfigKey
+from raylog.core.config_key import int_key as _int
+from raylog.core.config_key import keys_of as _keys
+from raylog.core.time_keys import TIME_KEYS
 
 TOPIC_KEYS: Final = _keys(
     ConfigKey(
@@ -219,6 +124,7 @@ TOPIC_KEYS: Final = _keys(
     _int("retention.ms", 7 * _DAY_MS, -1, "Age above which segments are removed; -1 = never."),
     _int("segment.bytes", 1 << 30, 1024, "Size at which the log goes on in a new segment.", INT_MAX),
     _int("segment.ms", 7 * _DAY_MS, 1, "Age at which the log goes on in a new segment, full or not."),
+    *TIME_KEYS,
     ConfigKey(
         name="unclean.leader.election.enable",
         kind="bool",

@@ -8,6 +8,7 @@ from typing import Any, Final
 from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
+from raylog.protocol.scheduling import SCHEDULER_METHODS
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
@@ -331,6 +332,7 @@ LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
     DELETE_RECORDS,
     WRITE_TXN_MARKERS,
     DESCRIBE_PRODUCERS,
+    *SCHEDULER_METHODS,
 )
 """What clients request of a leader; for a partition that sleeps its broker answers."""
 
@@ -348,5 +350,6 @@ REPLICA: Final = Endpoint.of(
         DESCRIBE_PRODUCERS,
         REPLICA_STATUS,
         REPLICA_METRICS,
+        *SCHEDULER_METHODS,
     ),
 )

@@ -195,12 +195,11 @@ class RoleHost:
 
     # ------------------------------------------------------------ tasks
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a task until the leadership ends. An error that it lets through ends the process."""
         task = asyncio.create_task(work, name=f"{self.partition} {name}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
-
+from raylog.actors.naming import SCHEDULED_TOPIC
 from raylog.actors.roles.role import Role
-
-KINDS: Final[Sequence[type[Role]]] = ()
-"""Every kind of role."""
 
 
 def roles_of(topic: str) -> tuple[type[Role], ...]:
-    """Return the roles that begin with each leadership of a partition of this topic."""
+    """Return the roles that begin with each leadership of a partition of this topic.
+
+    Their modules are loaded on first use: every process of a replica would pay for them.
+    """
+    if topic == SCHEDULED_TOPIC:
+        from raylog.actors.scheduling.role import SchedulerRole
+
+        return (SchedulerRole,)
     return ()

@@ -23,6 +23,7 @@ from raylog.client.admin.descriptions import (
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.reassignments import AsyncMoving
+from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -73,7 +74,7 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncTokens):
+class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncTokens):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -421,6 +422,11 @@ class Admin(SynchronousClient):
     fence_producers = blocking(AsyncAdmin.fence_producers)
     find_hanging_transactions = blocking(AsyncAdmin.find_hanging_transactions)
     create_token = blocking(AsyncAdmin.create_token)
+    cancel_scheduled = blocking(AsyncAdmin.cancel_scheduled)
+    reschedule = blocking(AsyncAdmin.reschedule)
+    deliver_now = blocking(AsyncAdmin.deliver_now)
+    list_scheduled = blocking(AsyncAdmin.list_scheduled)
+    describe_scheduled = blocking(AsyncAdmin.describe_scheduled)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""

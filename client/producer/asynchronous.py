@@ -16,8 +16,10 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
+from raylog.client.producer.scheduling import AsyncScheduledFuture
 from raylog.client.producer.transactions.calls import AsyncTransactions
-from raylog.client.types import RecordMetadata
+from raylog.client.scheduling import Delay, Moment
+from raylog.client.types import Header, RecordMetadata
 
 Appended = TypeVar("Appended", SendFuture, Batch)
 
@@ -59,8 +61,12 @@ class AsyncProducer(AsyncTransactions):
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        delay: Delay | None = None,
+        deliver_at: Moment | None = None,
     ) -> AsyncSendFuture:
         """Queue a record; await the returned future for where it was stored.
+
+        With `delay` or `deliver_at` consumers see it when it is due, as of `Producer.send`.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
         BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
@@ -75,6 +81,8 @@ class AsyncProducer(AsyncTransactions):
         if key is not None and (engine.serializes or type(key) is not bytes):
             key = engine.checked_key(key)
         pairs = None if headers is None else checked_headers(headers)
+        if delay is not None or deliver_at is not None:
+            return await self._send_delayed(topic, key, value, pairs, partition, delay, deliver_at)
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
         topic_queues = accumulator.topic_queues_by_name.get(topic)
@@ -87,6 +95,23 @@ class AsyncProducer(AsyncTransactions):
                 partial(accumulator.append, topic_queues, key, value, pairs, partition, moment_ms)
             )
         return AsyncSendFuture(future._batch, future._index)
+
+    async def _send_delayed(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        pairs: list[Header] | None,
+        partition: int | None,
+        delay: Delay | None,
+        deliver_at: Moment | None,
+    ) -> AsyncScheduledFuture:
+        waiting, queues = await self._engine.route_of_delayed(topic)
+        due_ms = waiting.due_ms(delay, deliver_at)
+        envelope = [*(pairs or ()), waiting.header(partition)]
+        append = partial(self._engine.accumulator.append, queues, key, value, envelope, waiting.shard, due_ms)
+        stored = append() or await self._when_room(append)
+        return AsyncScheduledFuture(stored._batch, stored._index, topic, -1 if partition is None else partition, due_ms)
 
     async def send_batch(
         self,

@@ -33,6 +33,7 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.producer.batch import QUEUED, SENT, STORED, Batch
 from raylog.client.producer.context import DeliveryContext, Transaction
 from raylog.client.producer.queues import PartitionQueue
+from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,
@@ -44,6 +45,7 @@ from raylog.core.errors import (
     RequestTimedOut,
 )
 from raylog.protocol.replica import PRODUCE, ProduceRequest
+from raylog.protocol.scheduling import SCHEDULE, ScheduleRequest
 from raylog.rpc import Connection, Reply
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,9 @@ class Delivery:
         self._context = context
         self._queue = queue
         self._line: deque[Batch] = deque()
+        is_schedule = queue.topic == SCHEDULED_TOPIC
+        self._method = SCHEDULE.name if is_schedule else PRODUCE.name
+        self._request: type[ProduceRequest | ScheduleRequest] = ScheduleRequest if is_schedule else ProduceRequest
         self._connection: Connection | None = None
         self._topic_id = ""
         self._leader_epoch = -1
@@ -228,13 +233,13 @@ class Delivery:
         batch.state = SENT
         batch.sent_s = now_s
         queue = self._queue
-        request = ProduceRequest(
+        request = self._request(
             self._topic_id, queue.partition, self._leader_epoch, self._acks, context.config.request_timeout_ms
         )
         attempt = batch.attempts
         if self._acks == 0:
             try:
-                connection.notify("produce", request, batch.encoded)
+                connection.notify(self._method, request, batch.encoded)
             except RaylogError as error:  # too large for a frame
                 asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
                 return
@@ -243,7 +248,7 @@ class Delivery:
             written.add_done_callback(partial(self._written, batch, attempt))
             return
         connection.call_then(
-            "produce",
+            self._method,
             request,
             batch.encoded,
             timeout_s=context.request_timeout_s,

@@ -19,8 +19,10 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import checked_columns, planned
 from raylog.client.producer.queues import TopicQueues
+from raylog.client.producer.scheduling import Scheduling, Waiting
 from raylog.client.producer.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
+from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.client.serializers import serializer
 from raylog.core.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut
 from raylog.storage.batch.compression import COMPRESSIONS
@@ -42,6 +44,7 @@ class Engine:
         self.cluster = ClusterClient(config)
         self._sender = Sender(config, self.cluster)
         self.accumulator = self._sender.accumulator
+        self.scheduling = Scheduling(config, self.cluster)
         self._transactions: TransactionManager | None = None
         if config.transactional_id is not None:
             self._transactions = TransactionManager(config, self.cluster, self._sender, self.check_usable)
@@ -131,6 +134,17 @@ class Engine:
             self.cluster.unwatch((topic,))
             raise
         return self.accumulator.topic_queues(info)
+
+    async def route_of_delayed(self, topic: str) -> tuple[Waiting, TopicQueues]:
+        """Find where a topic's delayed records wait. Waits up to `max_block_ms`, over all its requests."""
+        self.check_usable()
+        self.scheduling.check()
+        deadline = Deadline(self.max_block_s)
+        waiting = self.scheduling.known(topic) or await self.scheduling.find(topic, deadline.left_s)
+        queues = self.accumulator.topic_queues_by_name.get(SCHEDULED_TOPIC)
+        if queues is None or waiting.shard >= queues.count:
+            queues = await self.route(SCHEDULED_TOPIC, waiting.shard)
+        return waiting, queues
 
     def checked_key(self, key: Any) -> bytes | None:
         """The key's bytes, by its serializer."""

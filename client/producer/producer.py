@@ -26,8 +26,10 @@ from raylog.client.producer.columns import AsyncSentBatch, SentBatch
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.queues import TopicQueues
+from raylog.client.producer.scheduling import ScheduledFuture
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
+from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Moment
 from raylog.core.errors import ClientClosed, RaylogError
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
@@ -67,19 +69,21 @@ class Producer(Transactions):
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        *,
+        delay: Delay | None = None,
+        deliver_at: Moment | None = None,
     ) -> SendFuture:
         """Queue a record and return at once; the future holds where it was stored.
 
-        Blocks only for a topic's first metadata or a full buffer, up to `max_block_ms`. `timestamp_ms` is the current
-        time by default. Raises UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed, TypeError for
-        a key or value that is not bytes after its serializer, TypeError or ValueError for headers or a timestamp that
-        cannot be stored.
+        Consumers see it only after a `delay` ("30m", "level:5", ms, a timedelta), or at `deliver_at` (a datetime with a
+        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. Blocks only for a
+        topic's first metadata or a full buffer, up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
+        BufferExhausted, ClientClosed, DelayTooLong, DelayDisabled, TypeError and ValueError for what cannot be stored.
         """
-        # An inlined `_send` for the usual record, bytes that fit into an open batch: without calls of our own, which
-        # halves the cost of a record.
+        # An inlined `_send` for the usual record: without calls of our own, which halves the cost of a record.
         is_usual = type(value) is bytes and headers is None and partition is None and timestamp_ms is None
-        if not is_usual or (key is not None and type(key) is not bytes):
-            return self._send(topic, value, key, headers, partition, timestamp_ms)
+        if delay is not None or deliver_at is not None or not is_usual or (key is not None and type(key) is not bytes):
+            return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:
             if key is None:
@@ -125,7 +129,11 @@ class Producer(Transactions):
         headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
+        delay: Delay | None = None,
+        deliver_at: Moment | None = None,
     ) -> SendFuture:
+        if delay is not None or deliver_at is not None:
+            return self._send_delayed(topic, value, key, headers, partition, delay, deliver_at)
         pairs = None if headers is None else checked_headers(headers)
         checked = self._engine.checked_key(key), self._engine.checked_value(value), pairs
         if timestamp_ms is not None:
@@ -138,6 +146,30 @@ class Producer(Transactions):
             timestamp_ms = now_ms() if timestamp_ms is None else timestamp_ms
             future = self._when_room(partial(self._accumulator.append, topic_queues, *checked, partition, timestamp_ms))
         return future
+
+    def _send_delayed(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        delay: Delay | None,
+        deliver_at: Moment | None,
+    ) -> ScheduledFuture:
+        engine = self._engine
+        pairs = checked_headers(headers) or []
+        checked = engine.checked_key(key), engine.checked_value(value)
+        waiting = engine.scheduling.known(topic)
+        queues = self._topic_queues.get(SCHEDULED_TOPIC)
+        if waiting is None or queues is None or waiting.shard >= queues.count:
+            self._check_usable()
+            waiting, queues = self._runtime.run(engine.route_of_delayed(topic))
+        due_ms = waiting.due_ms(delay, deliver_at)
+        pairs.append(waiting.header(partition))
+        append = partial(self._accumulator.append, queues, *checked, pairs, waiting.shard, due_ms)
+        stored = append() or self._when_room(append)
+        return ScheduledFuture(stored._batch, stored._index, topic, -1 if partition is None else partition, due_ms)
 
     def send_batch(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from raylog.core.config_key import LONG_MAX
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.topics import Topics
@@ -31,7 +32,15 @@ class FirstUse:
 
 
 ON_FIRST_USE: Final[Mapping[str, FirstUse]] = {
-    SCHEDULED_TOPIC: FirstUse(1, {**_KEPT, "segment.bytes": str(64 * 1024 * 1024)}),
+    SCHEDULED_TOPIC: FirstUse(
+        1,
+        {
+            **_KEPT,
+            "segment.bytes": str(64 * 1024 * 1024),
+            "max.message.bytes": str(32 * 1024 * 1024),
+            "message.timestamp.after.max.ms": str(LONG_MAX),
+        },
+    ),
     SHARE_STATE_TOPIC: FirstUse(1, {**_KEPT, "segment.bytes": str(8 * 1024 * 1024)}),
     UNDELIVERABLE_TOPIC: FirstUse(1, {"retention.ms": "-1"}),
 }

@@ -30,7 +30,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.core.features import COMPACTION_LEVEL, REWRITING_LEVEL
+from raylog.core.features import COMPACTION_LEVEL, QUEUES_LEVEL, REWRITING_LEVEL
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metadata.records import (
@@ -41,6 +41,7 @@ from raylog.core.metadata.records import (
     TopicDeleted,
 )
 from raylog.core.sleeping.queue import WakeQueue, has_too_much
+from raylog.core.time_keys import TIME_KEYS
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""
@@ -52,6 +53,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "cleanup.policy": COMPACTION_LEVEL,
     "compression.type": REWRITING_LEVEL,
     "message.timestamp.type": REWRITING_LEVEL,
+    **{key.name: QUEUES_LEVEL for key in TIME_KEYS},
 }
 """Keys that had one value only before this feature level, their default."""
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

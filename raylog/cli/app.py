@@ -29,6 +29,7 @@ from raylog.cli.options import Commands
 from raylog.cli.perf.command import perf
 from raylog.cli.produce import produce
 from raylog.cli.reassign import balance
+from raylog.cli.schedules import schedule
 from raylog.cli.topics import topic
 from raylog.cli.transactions import transaction
 
@@ -113,6 +114,7 @@ COMMANDS = (
     balance,
     group,
     transaction,
+    schedule,
     config,
     features,
     produce,

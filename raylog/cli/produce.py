@@ -24,6 +24,7 @@ UNCHECKED_MAX = 10_000
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Default: stdin.")
 @click.option("--key-separator", help="The part of a line before it is the key; default: records have no key.")
 @click.option("--partition", type=click.IntRange(min=0), help="Write to this partition only.")
+@click.option("--delay", help="Consumers see the records only after it, such as 500ms, 30m, 1h30m or level:5.")
 @click.option(
     "--acks",
     type=click.Choice(["all", "-1", "1", "0"]),
@@ -39,6 +40,7 @@ def produce(
     path: Path | None,
     key_separator: str | None,
     partition: int | None,
+    delay: str | None,
     acks: str | None,
     compression_type: str | None,
     props: tuple[str, ...],
@@ -55,9 +57,10 @@ def produce(
     separator = None if key_separator is None else key_separator.encode()
     stream = sys.stdin.buffer if path is None else path.open("rb")
     with stream:
-        sent = _send_all(target.client_arguments(config), topic, partition, records_of(stream, separator))
+        sent = _send_all(target.client_arguments(config), topic, partition, delay, records_of(stream, separator))
     if not quiet:
-        click.echo(f"{sent} {'record' if sent == 1 else 'records'} stored in {topic}.", err=True)
+        done = f"stored in {topic}" if delay is None else f"stored, and due in {topic} after {delay}"
+        click.echo(f"{sent} {'record' if sent == 1 else 'records'} {done}.", err=True)
 
 
 def records_of(stream: BinaryIO, separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
@@ -76,7 +79,11 @@ def records_of(stream: BinaryIO, separator: bytes | None) -> Iterator[tuple[byte
 
 
 def _send_all(
-    arguments: dict[str, Any], topic: str, partition: int | None, records: Iterator[tuple[bytes | None, bytes]]
+    arguments: dict[str, Any],
+    topic: str,
+    partition: int | None,
+    delay: str | None,
+    records: Iterator[tuple[bytes | None, bytes]],
 ) -> int:
     from raylog.client.producer.producer import Producer
 
@@ -84,7 +91,7 @@ def _send_all(
     unchecked: deque[SendFuture] = deque()
     with Producer(**arguments) as producer:
         for key, value in records:
-            unchecked.append(producer.send(topic, value, key, partition=partition))
+            unchecked.append(producer.send(topic, value, key, partition=partition, delay=delay))
             sent += 1
             while unchecked and (unchecked[0].done() or len(unchecked) > UNCHECKED_MAX):
                 unchecked.popleft().result()

@@ -27,6 +27,8 @@ from raylog.storage.errors import CorruptBatch
 from raylog.storage.transactions.aborted import AbortedTxn
 from raylog.storage.transactions.state import Transactions
 
+LASTING_PRODUCERS = 1 << 62
+"""Producer ids from here on are never forgotten; those that the controller gives out are below."""
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
 _SNAPSHOT_MAGIC = b"RPS1"
 _SNAPSHOT_WITH_TRANSACTIONS = b"RPS2"
@@ -219,10 +221,15 @@ class ProducerState:
         return copy
 
     def expire(self, now_ms: int, idle_ms: int = 86_400_000) -> list[int]:
-        """Drop producers idle for `idle_ms`, unless their transactions are open; returns their ids, rising."""
+        """Drop producers idle for `idle_ms`, unless their transactions are open; returns their ids, rising.
+
+        Lasting ones stay: they may repeat a batch after any time, and it has to be known again.
+        """
         opened = self.transactions.open
         idle = sorted(
-            key for key, entry in self.producers.items() if now_ms - entry.last_seen_ms >= idle_ms and key not in opened
+            key
+            for key, entry in self.producers.items()
+            if now_ms - entry.last_seen_ms >= idle_ms and key not in opened and key < LASTING_PRODUCERS
         )
         for key in idle:
             del self.producers[key]

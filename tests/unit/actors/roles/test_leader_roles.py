@@ -25,6 +25,7 @@ from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import decode_batch
 from tests.unit.actors.replica.test_consumer_reads import leading
 from tests.unit.storage.logs import batch
+from tests.waiting import eventually
 
 EPOCH = 3
 
@@ -38,13 +39,21 @@ class Recorder(Role):
 
     def begin(self) -> None:
         self.lives.append(("begins", self.host.leader_epoch))
-        self.task = self.host.spawn(asyncio.sleep(3_600), "waits")
+        self.was_cancelled = False
+        self.host.spawn(self.wait(), "waits")
+
+    async def wait(self) -> None:
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
 
     def receive(self, request: Request, args: Any) -> None:
         self.lives.append((type(args).__name__, self.host.leader_epoch))
 
     async def end(self) -> None:
-        assert self.task.cancelled()
+        assert self.was_cancelled
         self.lives.append(("ends", self.host.leader_epoch))
 
 
@@ -137,7 +146,9 @@ async def test_roles_begin_and_end_with_each_leadership(runner: ReplicaRunner, t
     Recorder.lives.clear()
     roles = Stage(runner, tmp_path, Recorder).roles
     roles.lead(EPOCH)
+    await asyncio.sleep(0)  # its task begins
     roles.lead(EPOCH + 1)
+    await asyncio.sleep(0)
     roles.receive(cast(Request, None), ReplicaStatusRequest())
     async with asyncio.timeout(5):
         await roles.stop()
@@ -153,6 +164,7 @@ async def test_roles_begin_and_end_with_each_leadership(runner: ReplicaRunner, t
 async def test_after_its_end_a_role_can_do_nothing(runner: ReplicaRunner, tmp_path: Path) -> None:
     stage = Stage(runner, tmp_path, Recorder)
     stage.roles.lead(EPOCH)
+    await asyncio.sleep(0)
     stage.roles.follow()
     with pytest.raises(NotLeaderOrFollower):
         await stage.hosts[0].produce(batch(b"too late"))
@@ -165,6 +177,7 @@ async def test_after_its_end_a_role_can_do_nothing(runner: ReplicaRunner, tmp_pa
 async def test_the_process_runs_until_the_roles_have_ended(runner: ReplicaRunner, tmp_path: Path) -> None:
     roles = Stage(runner, tmp_path, Recorder).roles
     roles.lead(EPOCH)
+    await asyncio.sleep(0)
     roles.follow()
     busy = [roles.is_busy]
     await roles.stop()
@@ -179,8 +192,7 @@ async def test_a_task_of_a_role_that_fails_ends_the_process(runner: ReplicaRunne
     async def fail() -> None:
         raise ValueError("a defect")
 
-    task = stage.hosts[0].spawn(fail(), "work")
-    await asyncio.wait([task], timeout=5)
-    await asyncio.sleep(0)
+    stage.hosts[0].spawn(fail(), "work")
+    await eventually(lambda: bool(stage.failures))
     assert stage.failures == ["t-0: t-0 work failed: ValueError('a defect')"]
     await stage.roles.stop()

@@ -1,0 +1,1 @@
+"""The scheduler of delayed records: a role of the leader of a partition of ``__scheduled``."""

@@ -1,0 +1,241 @@
+"""What the scheduler answers: records to be delayed, cancellations, moves, lists and its description.
+
+Called by the role, each request in a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from raylog.actors.roles.host import RoleHost
+from raylog.actors.scheduling.bodies import Bodies, envelope_of
+from raylog.actors.scheduling.lateness import Lateness
+from raylog.core.errors import (
+    CoordinatorLoadInProgress,
+    DelayTooLong,
+    InvalidRecord,
+    InvalidRequest,
+    RaylogError,
+    ScheduleFull,
+)
+from raylog.core.scheduling import events as ev
+from raylog.core.scheduling.clock import OwnerClock
+from raylog.core.scheduling.keys import due_of, first_after, key_of, offset_of
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.protocol.message import Message
+from raylog.protocol.replica import ProduceReply
+from raylog.protocol.scheduling import (
+    CancelScheduledReply,
+    CancelScheduledRequest,
+    DescribeSchedulerReply,
+    DescribeSchedulerRequest,
+    ListScheduledReply,
+    ListScheduledRequest,
+    MoveScheduledReply,
+    MoveScheduledRequest,
+    ParkedTarget,
+    ScheduledRecord,
+    ScheduleReply,
+    ScheduleRequest,
+)
+from raylog.rpc import Request
+from raylog.storage.log.validation import inspect
+
+KINDS: Final[frozenset[type[Message]]] = frozenset(
+    {
+        ScheduleRequest,
+        CancelScheduledRequest,
+        MoveScheduledRequest,
+        ListScheduledRequest,
+        DescribeSchedulerRequest,
+    }
+)
+LOADED_WITHIN_S: Final = 10.0
+ANSWERED_WITHIN_S: Final = 10.0
+DELAY_MAX_MS: Final = 10 * 366 * 86_400_000
+"""Ten years: no topic may allow more."""
+LIST_MAX: Final = 1_000
+LOOK_MAX: Final = 10_000
+"""Records that one page of a list looks at."""
+NOT_FOUND: Final = "NOT_FOUND"
+
+
+class Scheduler(Protocol):
+    """What answers need of the role."""
+
+    host: RoleHost
+    machine: SchedulerMachine
+    bodies: Bodies
+    clock: OwnerClock
+    lateness: Lateness
+    loaded: asyncio.Event
+
+    def now_ms(self) -> int:
+        """Return the time of day by which records are due."""
+
+    async def append(self, batch: bytes, count: int) -> ProduceReply:
+        """Append a batch, and read the log on behind it."""
+
+    def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[tuple[tuple[ev.Outcome, int], ...]]:
+        """Have the machine decide a request."""
+
+
+async def answered(role: Scheduler, request: Request, args: Any) -> None:
+    """Answer a request; errors are its answer."""
+    try:
+        match args:
+            case ScheduleRequest():
+                request.reply(await _schedule(role, request))
+            case CancelScheduledRequest():
+                request.reply(await _cancel(role, args))
+            case MoveScheduledRequest():
+                request.reply(await _move(role, args))
+            case ListScheduledRequest():
+                request.reply(await _list(role, args))
+            case _:
+                request.reply(await _describe(role))
+    except RaylogError as error:
+        request.fail(error)
+
+
+async def _loaded(role: Scheduler) -> None:
+    try:
+        async with asyncio.timeout(LOADED_WITHIN_S):
+            await role.loaded.wait()
+    except TimeoutError:
+        raise CoordinatorLoadInProgress(f"{role.host.partition} is reading its log; try again.") from None
+
+
+async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
+    await _loaded(role)
+    payload = bytes(request.payload)
+    batches = inspect(payload)
+    latest_ms = role.now_ms() + DELAY_MAX_MS
+    for _, header in batches:
+        if header.producer_id < 0:
+            raise InvalidRecord("Delayed records need an idempotent producer: enable_idempotence=True.")
+        if header.is_transactional:
+            raise InvalidRecord("A delayed record cannot be part of a transaction; send it before or after.")
+        if header.max_timestamp > latest_ms:
+            raise DelayTooLong(f"A record is due at {header.max_timestamp}, more than ten years from now.")
+    limit = int(role.host.config.get("delay.max.pending", "-1"))
+    count = sum(header.record_count for _, header in batches)
+    if 0 <= limit < role.machine.pending.count + count:
+        raise ScheduleFull(
+            f"{role.machine.pending.count} delayed records wait, and delay.max.pending of {role.host.partition.topic} "
+            f"is {limit}; try again when some are due, or raise it."
+        )
+    reply = await role.append(payload, count)
+    return ScheduleReply(reply.base_offset, reply.log_start_offset)
+
+
+async def _cancel(role: Scheduler, args: CancelScheduledRequest) -> CancelScheduledReply:
+    await _loaded(role)
+    if len(args.dues) != len(args.offsets) or not args.dues:
+        raise InvalidRequest("A cancellation names each record by a due time and an offset.")
+    keys = [key_of(due, offset) for due, offset in zip(args.dues, args.offsets, strict=True)]
+    there = [key for key in keys if _exists(role, key)]
+    outcomes = dict.fromkeys(keys, NOT_FOUND)
+
+    def make(number: int) -> ev.Event:
+        return ev.CancelReceived(now_ms=role.now_ms(), request=number, keys=tuple(there))
+
+    if there:
+        for (outcome, _), key in zip(await _outcomes(role, make), there, strict=True):
+            outcomes[key] = outcome.value
+    return CancelScheduledReply([outcomes[key] for key in keys])
+
+
+async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledReply:
+    await _loaded(role)
+    key, now_ms = key_of(args.due_ms, args.offset), role.now_ms()
+    if args.new_due_ms > now_ms + DELAY_MAX_MS:
+        raise DelayTooLong(f"The record would be due at {args.new_due_ms}, more than ten years from now.")
+    if not _exists(role, key):
+        return MoveScheduledReply(NOT_FOUND, args.due_ms)
+    due_ms = max(args.new_due_ms, now_ms)
+
+    def make(number: int) -> ev.Event:
+        return ev.MoveReceived(now_ms=now_ms, request=number, key=key, due_ms=due_ms)
+
+    ((outcome, moved),) = await _outcomes(role, make)
+    return MoveScheduledReply(outcome.value, due_of(moved))
+
+
+async def _outcomes(role: Scheduler, make: Callable[[int], ev.Event]) -> tuple[tuple[ev.Outcome, int], ...]:
+    try:
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            return await role.decided(make)
+    except TimeoutError:
+        raise CoordinatorLoadInProgress(f"{role.host.partition} did not decide in time; try again.") from None
+
+
+def _exists(role: Scheduler, key: int) -> bool:
+    """Return whether a record is or was scheduled under this name: it waits, or is in the log with this due time."""
+    machine = role.machine
+    if key in machine.moved or machine.pending.holds(key) or machine.pending.was_cancelled(key):
+        return True
+    offset = offset_of(key)
+    if not role.host.log.log_start_offset <= offset < machine.read_end:
+        return False
+    try:
+        due_ms = role.bodies.due_ms(offset)
+    except RaylogError:
+        return False
+    return due_ms == due_of(key) or any(key in lane.waiting for lane in machine.lanes.values())
+
+
+async def _list(role: Scheduler, args: ListScheduledRequest) -> ListScheduledReply:
+    await _loaded(role)
+    low = 0 if args.from_due_ms < 0 else key_of(args.from_due_ms, args.from_offset)
+    limit = min(max(1, args.limit), LIST_MAX)
+    keys = role.machine.pending.between(low, first_after(args.before_ms), LOOK_MAX if args.topic else limit + 1)
+    rows: list[ScheduledRecord] = []
+    for key in keys:
+        if len(rows) == limit:
+            return ListScheduledReply(rows, due_of(key), offset_of(key))
+        row = _row(role, key)
+        if not args.topic or row.topic == args.topic:
+            rows.append(row)
+    if len(keys) == LOOK_MAX:
+        return ListScheduledReply(rows, due_of(keys[-1]), offset_of(keys[-1]) + 1)
+    return ListScheduledReply(rows, -1, -1)
+
+
+def _row(role: Scheduler, key: int) -> ScheduledRecord:
+    body = role.bodies.read(offset_of(key))
+    envelope = envelope_of(body)
+    topic, partition, sent_ms = (
+        ("", -1, -1)
+        if envelope is None
+        else (
+            envelope.topic,
+            envelope.partition,
+            envelope.sent_ms,
+        )
+    )
+    return ScheduledRecord(due_of(key), offset_of(key), topic, partition, sent_ms, body.key, len(body.value or b""))
+
+
+async def _describe(role: Scheduler) -> DescribeSchedulerReply:
+    await _loaded(role)
+    machine = role.machine
+    next_due_ms = machine.pending.next_due_ms()
+    return DescribeSchedulerReply(
+        clock_ms=role.now_ms(),
+        waiting=machine.pending.count,
+        next_due_ms=-1 if next_due_ms is None else next_due_ms,
+        delivered=machine.delivered_count,
+        cancelled=machine.cancelled_count,
+        runs=len(machine.pending.runs),
+        lateness_p99_ms=role.lateness.p99_ms(),
+        clock_step_ms=role.clock.step_ms,
+        parked=_parked(role),
+    )
+
+
+def _parked(role: Scheduler) -> Sequence[ParkedTarget]:
+    lanes = role.machine.lanes.values()
+    return [ParkedTarget(lane.topic, lane.id[1], len(lane.waiting)) for lane in lanes if lane.waiting]

@@ -1,0 +1,377 @@
+"""The shell of the scheduler: the leader of a partition of ``__scheduled`` reads its log, and delivers what is due.
+
+Everything that is appended passes through here, so the log is read on after each append, and never waited for. Rows
+and deliveries are tasks of the role's host, which cancels them with the leadership. When an append fails, its outcome
+is not known: the role begins again from the log, as a new leader does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from raylog.actors.naming import UNDELIVERABLE_TOPIC
+from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.role import Role
+from raylog.actors.scheduling import requests
+from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, encode, envelope_of
+from raylog.actors.scheduling.lateness import Lateness
+from raylog.actors.scheduling.placing import Placing, TargetPlace
+from raylog.actors.scheduling.rows import encode_row, read_batches, run_part
+from raylog.core.errors import (
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    NotLeaderOrFollower,
+    OutOfOrderSequence,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import MAX_TIMESTAMP
+from raylog.core.scheduling import events as ev
+from raylog.core.scheduling.clock import OwnerClock
+from raylog.core.scheduling.keys import due_of
+from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.rows import Batch, Checkpoint, Row
+from raylog.protocol.message import Message
+from raylog.protocol.replica import ProduceReply
+from raylog.rpc import Request
+from raylog.storage.log.producer_state import LASTING_PRODUCERS
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES: Final = 4 * 1024 * 1024
+READ_WAIT_MS: Final = 1_000
+APPEND_TIMEOUT_MS: Final = 10_000
+AGAIN_S: Final = 0.2
+"""Pause before the role begins again after a failure."""
+LONGEST_TIMER_S: Final = 3_600.0
+REPLAY_TURN: Final = 200
+"""Batches that are replayed in one turn of the event loop."""
+CHECKPOINT_TIME: Final = 1 << 62
+"""Timestamps of checkpoints: the newest is the record with the highest timestamp, which the log's index knows."""
+
+Outcomes = tuple[tuple[ev.Outcome, int], ...]
+
+
+class SchedulerRole(Role):
+    """The scheduler in one leader epoch."""
+
+    kind = "scheduler"
+    requests: ClassVar[frozenset[type[Message]]] = requests.KINDS
+
+    def __init__(self, host: RoleHost, settings: SchedulerSettings | None = None) -> None:
+        """``settings``: other sizes than the usual ones, for tests."""
+        super().__init__(host)
+        self._settings = settings or SchedulerSettings()
+        self.bodies = Bodies(host.log)
+        self.placing = Placing(host, UNDELIVERABLE_TOPIC)
+        self.machine = self._new_machine()
+        self.clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=host.wall_ms())
+        self.lateness = Lateness()
+        self.loaded = asyncio.Event()
+        """Set while the machine decides."""
+        self._waiting: dict[int, asyncio.Future[Outcomes]] = {}
+        """The answers to requests, by their numbers."""
+        self._last_request = 0
+        self._inbox: deque[ev.Event] = deque()
+        self._is_feeding = False
+        self._reading = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._trouble: asyncio.Future[None] | None = None
+        self.appends = 0
+        """Appends that are under way."""
+
+    # ------------------------------------------------------------ life
+
+    def begin(self) -> None:
+        """Read the log, then deliver."""
+        self.host.spawn(self._live(), "scheduler")
+
+    async def end(self) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether records wait, or something is under way."""
+        return not self.loaded.is_set() or self.appends > 0 or self.machine.is_busy
+
+    def receive(self, request: Request, args: Any) -> None:
+        """Take a request of a producer or an administrator."""
+        if args.current_leader_epoch not in (-1, self.host.leader_epoch):
+            raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
+        self.host.spawn(requests.answered(self, request, args), "scheduler request")
+
+    def now_ms(self) -> int:
+        """Return the time of day by which records are due."""
+        return self.clock.now_ms(monotonic_ms=self.host.now_ms(), wall_ms=self.host.wall_ms())
+
+    def _new_machine(self) -> SchedulerMachine:
+        return SchedulerMachine(partial(run_part, self.host.log), self._settings)
+
+    async def _live(self) -> None:
+        while not self.host.is_over:
+            try:
+                await self._load()
+                self._trouble = asyncio.get_running_loop().create_future()
+                self.loaded.set()
+                self.tick()
+                await self._trouble
+            except (RaylogError, OSError) as trouble:
+                logger.warning("%s: the scheduler begins again: %s", self.host.partition, trouble)
+            self.loaded.clear()
+            self._stop_timer()
+            self._waiting.clear()
+            await asyncio.sleep(AGAIN_S)
+
+    def _failed(self, error: BaseException) -> None:
+        if self._trouble is not None and not self._trouble.done():
+            self._trouble.set_exception(error)
+
+    async def _load(self) -> None:
+        self.machine = self._new_machine()
+        self._inbox.clear()
+        end = self.host.log.log_end_offset
+        await self._until_committed(end)
+        offset = await self._restore()
+        await self._replay(offset, end)
+        producer_id = await self.host.producer_id() | LASTING_PRODUCERS
+        self._feed(ev.Loaded(now_ms=self.now_ms(), producer_id=producer_id))
+
+    async def _until_committed(self, end: int) -> None:
+        """Wait until all that was in the log when the leadership began is committed."""
+        while True:
+            found = await self.host.list_offsets(-1)
+            if found.offset >= end:
+                return
+            await asyncio.sleep(0.02)
+
+    async def _restore(self) -> int:
+        """Begin with the newest checkpoint, if there is one; return where the log is to be read from."""
+        newest = await self.host.list_offsets(MAX_TIMESTAMP)
+        if newest.offset < 0 or newest.timestamp < CHECKPOINT_TIME:
+            return self.host.log.log_start_offset
+        _, records = await self.host.fetch(newest.offset, max_bytes=1, max_wait_ms=0)
+        for event in read_batches(records, newest.offset):
+            if isinstance(event, ev.RowRead) and isinstance(event.row, Checkpoint):
+                checkpoint = event.row
+                runs = {at: run_part(self.host.log, at, 0, None) for at, _ in checkpoint.runs}
+                self.machine.restore(checkpoint, runs)
+                return checkpoint.covers
+        raise RaylogError(f"{self.host.partition}: the checkpoint at offset {newest.offset} cannot be read.")
+
+    async def _replay(self, offset: int, end: int) -> None:
+        read = 0
+        while offset < end:
+            _, records = await self.host.fetch(offset, max_bytes=READ_BYTES, max_wait_ms=READ_WAIT_MS)
+            for event in read_batches(records, offset):
+                self.machine.step(event)
+                read += 1
+                if read % REPLAY_TURN == 0:
+                    await asyncio.sleep(0)  # heartbeats go on
+            offset = max(offset, self.machine.read_end)
+
+    # ------------------------------------------------------------ the log
+
+    async def append(self, batch: bytes, count: int) -> ProduceReply:
+        """Append a batch, and read the log on behind it; returns the reply."""
+        self.appends += 1
+        try:
+            reply = await self.host.produce(batch, timeout_ms=APPEND_TIMEOUT_MS)
+            await self.loaded.wait()
+            if reply.base_offset >= 0:
+                await self.read_on(reply.base_offset + count)
+            return reply
+        except RaylogError as error:
+            if error.retriable:  # it may be in the log: only a look there knows
+                self._failed(error)
+            raise
+        finally:
+            self.appends -= 1
+
+    async def read_on(self, end: int) -> None:
+        """Feed what was committed up to an offset."""
+        async with self._reading:
+            while self.machine.read_end < end:
+                offset = self.machine.read_end
+                _, records = await self.host.fetch(offset, max_bytes=READ_BYTES, max_wait_ms=READ_WAIT_MS)
+                for event in read_batches(records, offset):
+                    self._feed(event)
+        self.tick()
+
+    async def _append_row(self, row: Row) -> None:
+        timestamp = CHECKPOINT_TIME + row.number if isinstance(row, Checkpoint) else self.now_ms()
+        try:
+            await self.append(encode_row(row, timestamp), 1)
+        except (RaylogError, OSError) as error:
+            self._failed(error)
+
+    # ------------------------------------------------------------ the machine
+
+    def tick(self) -> None:
+        """Let the machine decide, and set the timer for its next decision."""
+        if self.loaded.is_set():
+            self._feed(ev.Tick(now_ms=self.now_ms()))
+
+    def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Outcomes]:
+        """Feed a request; the future holds its outcomes once they are committed."""
+        self._last_request = number = self._last_request + 1
+        answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self._feed(make(number))
+        return answer
+
+    def _feed(self, event: ev.Event) -> None:
+        self._inbox.append(event)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        try:
+            while self._inbox:
+                for effect in self.machine.step(self._inbox.popleft()).now:
+                    self._carry_out(effect)
+        finally:
+            self._is_feeding = False
+        self._set_timer()
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Append():
+                self.host.spawn(self._append_row(effect.row), "scheduler row")
+            case ev.Resolve():
+                self._resolve(effect.keys)
+            case ev.Deliver():
+                self.host.spawn(self._deliver(effect.batch), "scheduler delivery")
+            case ev.Answer():
+                answer = self._waiting.pop(effect.request, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(effect.outcomes)
+            case ev.Trim():
+                self.host.spawn(self._trim(effect.before_offset), "scheduler trim")
+
+    def _set_timer(self) -> None:
+        self._stop_timer()
+        due_ms = self.machine.next_due_ms()
+        if due_ms is not None and self.loaded.is_set():
+            pause_s = min(LONGEST_TIMER_S, max(0, due_ms - self.now_ms()) / 1000)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self.tick)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ------------------------------------------------------------ targets
+
+    def _resolve(self, keys: tuple[int, ...]) -> None:
+        placing, now_ms = self.placing, self.host.now_ms()
+        try:
+            found = bodies_of(self.bodies, keys)
+        except RaylogError as error:
+            self._failed(error)
+            return
+        names = {envelope.topic for body in found if (envelope := envelope_of(body)) is not None}
+        stale = [name for name in names if not placing.is_known(name, now_ms)]
+        if stale:
+            self.host.spawn(self._look_up_and_resolve(keys, found, stale), "scheduler metadata")
+        else:
+            self._resolved(keys, found)
+
+    async def _look_up_and_resolve(self, keys: tuple[int, ...], found: list[Body], names: list[str]) -> None:
+        await self.placing.look_up(names)
+        await self._resolved_with_dead(keys, found)
+
+    def _resolved(self, keys: tuple[int, ...], found: list[Body]) -> None:
+        targets = self._targets(keys, found)
+        if any(target.topic == UNDELIVERABLE_TOPIC for target in targets):
+            self.host.spawn(self._resolved_with_dead(keys, found), "scheduler metadata")
+            return
+        self._feed_resolved(targets)
+
+    async def _resolved_with_dead(self, keys: tuple[int, ...], found: list[Body]) -> None:
+        targets = self._targets(keys, found)
+        if any(target.topic == UNDELIVERABLE_TOPIC for target in targets):
+            if self.placing.topic(UNDELIVERABLE_TOPIC) is None:
+                await self.placing.undeliverable_topic()
+            targets = self._targets(keys, found)
+        self._feed_resolved(targets)
+
+    def _feed_resolved(self, targets: tuple[ev.Target, ...]) -> None:
+        self.placing.next_turn()
+        self._feed(ev.Resolved(now_ms=self.now_ms(), targets=targets))
+
+    def _targets(self, keys: tuple[int, ...], found: list[Body]) -> tuple[ev.Target, ...]:
+        refused, target = self.machine.undeliverable, self.placing.target
+        return tuple(target(key, body, is_refused=key in refused) for key, body in zip(keys, found, strict=True))
+
+    async def _deliver(self, batch: Batch) -> None:
+        machine, placing = self.machine, self.placing
+        topic_id, partition_number = batch.lane
+        trouble: ev.Trouble | None = None
+        try:
+            topic = placing.topic(batch.topic)
+            adds = topic is not None and topic.config.get("delay.headers.enable") == "true"
+            found = bodies_of(self.bodies, batch.keys)
+            causes = {
+                body.offset: cause
+                for key, body in zip(batch.keys, found, strict=True)
+                if (cause := placing.cause_of(key, batch.topic)) is not None
+            }
+            data = encode(found, batch, machine.producer_id, adds_sent_time=adds, causes=causes)
+            await self.host.targets.send(TargetPlace(batch.topic, topic_id, partition_number), data)
+        except DuplicateSequence:
+            pass  # stored before, so long ago that its offset is forgotten
+        except (RaylogError, OSError) as error:
+            trouble = trouble_of(error)
+            if trouble is not ev.Trouble.UNREACHABLE:
+                logger.warning("%s: %s-%d: %s", self.host.partition, batch.topic, partition_number, error)
+        if machine is not self.machine:
+            return  # the role has begun again
+        now_ms, base = self.now_ms(), batch.base_sequence
+        if trouble is not None:
+            placing.forget(batch.topic)
+            self._feed(
+                ev.NotDelivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base, trouble=trouble)
+            )
+            return
+        self.lateness.observe(now_ms - due_of(batch.keys[0]), len(batch.keys))
+        self._feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
+
+    async def _trim(self, before_offset: int) -> None:
+        if before_offset <= self.host.log.log_start_offset:
+            return
+        try:
+            await self.host.delete_records(before_offset)
+        except (RaylogError, OSError) as error:
+            logger.debug("%s: nothing is deleted below %d now: %s", self.host.partition, before_offset, error)
+
+    # ------------------------------------------------------------ figures
+
+    def figures(self) -> dict[str, int]:
+        """Return counters and gauges."""
+        machine = self.machine
+        parked = sum(len(lane.waiting) for lane in machine.lanes.values())
+        return {
+            "waiting": machine.pending.count,
+            "parked": parked,
+            "delivered": machine.delivered_count,
+            "cancelled": machine.cancelled_count,
+            "runs": len(machine.pending.runs),
+            "lateness_ms": self.lateness.latest_ms,
+            "clock_step_ms": self.clock.step_ms,
+        }
+
+
+def trouble_of(error: BaseException) -> ev.Trouble:
+    """Return what a failed delivery means."""
+    if isinstance(error, OutOfOrderSequence | InvalidProducerEpoch):
+        return ev.Trouble.FORGOTTEN
+    if isinstance(error, UnknownTopicOrPartition) and not error.is_remote:
+        return ev.Trouble.DELETED
+    if isinstance(error, RaylogError) and error.is_remote and not error.retriable:
+        return ev.Trouble.REFUSED
+    return ev.Trouble.UNREACHABLE

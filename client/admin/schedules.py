@@ -1,0 +1,244 @@
+"""Delayed records from a client's side: listing, cancelling and moving those that wait.
+
+The part of `AsyncAdmin` for them. May touch: the network through `ClusterClient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Handle, Moment, delay_ms, moment_ms
+from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
+from raylog.protocol.scheduling import (
+    CANCEL_SCHEDULED,
+    DESCRIBE_SCHEDULER,
+    LIST_SCHEDULED,
+    MOVE_SCHEDULED,
+    CancelScheduledRequest,
+    DescribeSchedulerRequest,
+    ListScheduledRequest,
+    MoveScheduledRequest,
+    ScheduledRecord,
+)
+from raylog.storage.batch.key_hash import hash_of_key
+
+NO_LIMIT_MS: Final = (1 << 62) - 1
+PAGE: Final = 1_000
+
+
+class ScheduleOutcome(StrEnum):
+    """What became of a request about a delayed record."""
+
+    CANCELLED = "CANCELLED"
+    MOVED = "MOVED"
+    ALREADY_DELIVERED = "ALREADY_DELIVERED"
+    """It was due before, and is in its topic or on the way there."""
+    ALREADY_CANCELLED = "ALREADY_CANCELLED"
+    """It was cancelled, or moved: then its newer handle counts. Remembered until ten minutes after it was due."""
+    NOT_FOUND = "NOT_FOUND"
+    """No record was ever scheduled under this handle, or its place was given back since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A delayed record that waits. `partition` None: its key decides when it is due. Times in ms since 1970."""
+
+    handle: str
+    topic: str
+    partition: int | None
+    due_ms: int
+    sent_ms: int
+    key: bytes | None
+    value_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRecord:
+    """The outcome of a move, and the handle by which the record is known now."""
+
+    outcome: ScheduleOutcome
+    handle: str
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerDescription:
+    """A partition of ``__scheduled`` as its leader describes it. Times in milliseconds.
+
+    `delivered`, `cancelled` and `lateness_p99_ms` count since the leader began. `parked`: how many records are due and
+    wait for their target, by topic and partition (-1 = none is known). `clock_step_ms`: how far the wall clock of its
+    machine was set away from the clock by which records are due.
+    """
+
+    partition: int
+    clock_ms: int
+    waiting: int
+    next_due_ms: int | None
+    delivered: int
+    cancelled: int
+    runs: int
+    lateness_p99_ms: int
+    clock_step_ms: int
+    parked: dict[tuple[str, int], int]
+
+
+class AsyncSchedules:
+    """Methods of `AsyncAdmin` for delayed records."""
+
+    cluster: ClusterClient
+
+    async def cancel_scheduled(self, handle: str, *, timeout_s: float = 30.0) -> ScheduleOutcome:
+        """Have a delayed record not delivered. Raises InvalidRequest for a text that is no handle.
+
+        CANCELLED is answered when that is committed: the record is never delivered then.
+        """
+        named = Handle.parse(handle)
+        if not await self._has_schedule(named.partition, timeout_s):
+            return ScheduleOutcome.NOT_FOUND
+        reply, _ = await self.cluster.call_leader(
+            SCHEDULED_TOPIC,
+            named.partition,
+            CANCEL_SCHEDULED,
+            lambda topic_id, number, epoch: CancelScheduledRequest(
+                topic_id, number, epoch, [named.due_ms], [named.offset]
+            ),
+            timeout_s=timeout_s,
+        )
+        return _outcome(reply.outcomes[0], ScheduleOutcome.CANCELLED)
+
+    async def reschedule(
+        self, handle: str, *, delay: Delay | None = None, deliver_at: Moment | None = None, timeout_s: float = 30.0
+    ) -> MovedRecord:
+        """Have a delayed record due at another time, counted from now; it gets another handle.
+
+        Raises InvalidRequest for a text that is no handle, DelayTooLong, ValueError, TypeError.
+        """
+        named = Handle.parse(handle)
+        if (delay is None) == (deliver_at is None):
+            raise ValueError("A record is moved by a delay from now, or to a time: give delay or deliver_at.")
+        deadline = Deadline(timeout_s)
+        if not await self._has_schedule(named.partition, deadline.left_s):
+            return MovedRecord(ScheduleOutcome.NOT_FOUND, handle, named.due_ms)
+        if delay is not None:
+            due_ms = (await self._scheduler(named.partition, deadline.left_s)).clock_ms + delay_ms(delay)
+        else:
+            due_ms = moment_ms(deliver_at or 0)
+        return await self._move_scheduled(named, due_ms, deadline.left_s)
+
+    async def deliver_now(self, handle: str, *, timeout_s: float = 30.0) -> MovedRecord:
+        """Have a delayed record delivered at once."""
+        named = Handle.parse(handle)
+        if not await self._has_schedule(named.partition, timeout_s):
+            return MovedRecord(ScheduleOutcome.NOT_FOUND, handle, named.due_ms)
+        return await self._move_scheduled(named, 0, timeout_s)
+
+    async def list_scheduled(
+        self,
+        topic: str | None = None,
+        *,
+        before: Moment | None = None,
+        limit: int = 100,
+        timeout_s: float = 30.0,
+    ) -> list[Scheduled]:
+        """The delayed records that wait, by the times when they are due; of one topic alone, and due before a time."""
+        if limit < 1:
+            raise InvalidRequest(f"limit={limit}: a list has 1 record or more.")
+        deadline = Deadline(timeout_s)
+        found: list[Scheduled] = []
+        for shard in await self._schedule_shards(topic, deadline):
+            found += await self._scheduled_of(shard, topic or "", before, limit, deadline)
+        return sorted(found, key=lambda row: (row.due_ms, row.handle))[:limit]
+
+    async def describe_scheduled(
+        self, topic: str | None = None, *, timeout_s: float = 30.0
+    ) -> list[SchedulerDescription]:
+        """The schedulers: of one topic's delayed records, or all; none before the first delayed record."""
+        deadline = Deadline(timeout_s)
+        return [await self._scheduler(shard, deadline.left_s) for shard in await self._schedule_shards(topic, deadline)]
+
+    # ------------------------------------------------------------ calls
+
+    async def _schedule_size(self, timeout_s: float) -> int:
+        await self.cluster.refresh((SCHEDULED_TOPIC,), timeout_s=timeout_s)
+        known = self.cluster.metadata.topic(SCHEDULED_TOPIC)
+        return 0 if known is None else len(known.partitions)
+
+    async def _has_schedule(self, partition: int, timeout_s: float) -> bool:
+        return partition < await self._schedule_size(timeout_s)
+
+    async def _schedule_shards(self, topic: str | None, deadline: Deadline) -> Sequence[int]:
+        count = await self._schedule_size(deadline.left_s)
+        if topic is None or not count:
+            return range(count)
+        await self.cluster.refresh((topic,), timeout_s=deadline.left_s)
+        if self.cluster.metadata.topic(topic) is None:
+            raise UnknownTopicOrPartition(f"There is no topic {topic!r}.", topic=topic)
+        return (hash_of_key(topic.encode()) % count,)
+
+    async def _move_scheduled(self, named: Handle, due_ms: int, timeout_s: float) -> MovedRecord:
+        reply, _ = await self.cluster.call_leader(
+            SCHEDULED_TOPIC,
+            named.partition,
+            MOVE_SCHEDULED,
+            lambda topic_id, number, epoch: MoveScheduledRequest(
+                topic_id, number, epoch, named.due_ms, named.offset, due_ms
+            ),
+            timeout_s=timeout_s,
+        )
+        outcome = _outcome(reply.outcome, ScheduleOutcome.MOVED)
+        return MovedRecord(outcome, str(Handle(named.partition, named.offset, reply.due_ms)), reply.due_ms)
+
+    async def _scheduled_of(
+        self, shard: int, topic: str, before: Moment | None, limit: int, deadline: Deadline
+    ) -> list[Scheduled]:
+        before_ms = NO_LIMIT_MS if before is None else moment_ms(before)
+        found: list[Scheduled] = []
+        due_ms = offset = -1
+        while (left := limit - len(found)) > 0:
+            at, most = (due_ms, offset), min(PAGE, left)
+
+            def request(
+                topic_id: str, number: int, epoch: int, at: tuple[int, int] = at, most: int = most
+            ) -> ListScheduledRequest:
+                return ListScheduledRequest(topic_id, number, epoch, topic, *at, before_ms, most)
+
+            page, _ = await self.cluster.call_leader(
+                SCHEDULED_TOPIC, shard, LIST_SCHEDULED, request, timeout_s=deadline.left_s
+            )
+            found += [_scheduled(shard, row) for row in page.records]
+            due_ms, offset = page.looked_due_ms, page.looked_offset
+            if due_ms < 0:
+                break
+        return found
+
+    async def _scheduler(self, shard: int, timeout_s: float) -> SchedulerDescription:
+        reply, _ = await self.cluster.call_leader(
+            SCHEDULED_TOPIC, shard, DESCRIBE_SCHEDULER, DescribeSchedulerRequest, timeout_s=timeout_s
+        )
+        return SchedulerDescription(
+            partition=shard,
+            clock_ms=reply.clock_ms,
+            waiting=reply.waiting,
+            next_due_ms=None if reply.next_due_ms < 0 else reply.next_due_ms,
+            delivered=reply.delivered,
+            cancelled=reply.cancelled,
+            runs=reply.runs,
+            lateness_p99_ms=reply.lateness_p99_ms,
+            clock_step_ms=reply.clock_step_ms,
+            parked={(row.topic, row.partition): row.waiting for row in reply.parked},
+        )
+
+
+def _outcome(word: str, done: ScheduleOutcome) -> ScheduleOutcome:
+    return done if word == "DONE" else ScheduleOutcome(word)
+
+
+def _scheduled(shard: int, row: ScheduledRecord) -> Scheduled:
+    handle = Handle(shard, row.offset, row.due_ms)
+    partition = None if row.target_partition < 0 else row.target_partition
+    return Scheduled(str(handle), row.topic, partition, row.due_ms, row.sent_ms, row.key, row.value_bytes)

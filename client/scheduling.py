@@ -1,0 +1,101 @@
+"""Delays as users give them, and the handles of delayed records. Used by producers, `Admin` and commands. Pure."""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from raylog.core.errors import InvalidRequest
+
+SCHEDULED_TOPIC: Final = "__scheduled"
+LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's delay levels, from 1 on."""
+DELAY_MAX_MS: Final = 40 * 86_400_000
+"""Default of a topic's `delay.max.ms`."""
+
+Delay: TypeAlias = int | str | timedelta
+"""Milliseconds, a text such as "30m", "1h30m" or "level:16", or a timedelta."""
+Moment: TypeAlias = int | datetime
+"""Milliseconds since 1970, or a datetime with a zone."""
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_TEXT: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_LEVEL: Final = re.compile(r"level:(\d+)")
+_LEVELS_MS: Final = tuple(int(text[:-1]) * _UNITS_MS[text[-1]] for text in LEVELS.split())
+
+
+def delay_ms(delay: Delay) -> int:
+    """The delay in milliseconds; a negative one is none. Level 0 is none, a level above 18 is 18, as in RocketMQ.
+
+    Raises ValueError for a text that is no delay, TypeError for other types.
+    """
+    if isinstance(delay, timedelta):
+        return max(0, round(delay / timedelta(milliseconds=1)))
+    if isinstance(delay, str):
+        return _of_text(delay.strip())
+    if not isinstance(delay, bool) and hasattr(delay, "__index__"):
+        return max(0, operator.index(delay))
+    raise TypeError(
+        f"delay must be milliseconds as int, a text such as '30m', or a timedelta, not {type(delay).__name__} "
+        f"{delay!r:.100}."
+    )
+
+
+def _of_text(text: str) -> int:
+    if level := _LEVEL.fullmatch(text):
+        number = min(int(level[1]), len(_LEVELS_MS))
+        return _LEVELS_MS[number - 1] if number else 0
+    if text.isdecimal():
+        return int(text)
+    if not _TEXT.fullmatch(text):
+        raise ValueError(
+            f"{text!r:.100} is no delay: write a number with ms, s, m, h or d, such as '500ms', '30m' or '1h30m', or "
+            "'level:1' to 'level:18'."
+        )
+    return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)))
+
+
+def moment_ms(moment: Moment) -> int:
+    """The moment in milliseconds since 1970. Raises ValueError for a datetime without zone, else TypeError."""
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None or moment.utcoffset() is None:
+            raise ValueError(
+                f"deliver_at={moment.isoformat()} has no zone, so it may be any of 26 hours: give it one, such as "
+                "datetime(..., tzinfo=UTC), or moment.astimezone() for the local one."
+            )
+        return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    if not isinstance(moment, bool) and hasattr(moment, "__index__"):
+        return operator.index(moment)
+    raise TypeError(
+        f"deliver_at must be milliseconds since 1970 as int, or a datetime with a zone, not {type(moment).__name__} "
+        f"{moment!r:.100}."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Names a delayed record; its text is what users keep."""
+
+    partition: int
+    """Of ``__scheduled``."""
+    offset: int
+    due_ms: int
+
+    def __str__(self) -> str:
+        """`partition-offset-due`."""
+        return f"{self.partition}-{self.offset}-{self.due_ms}"
+
+    @classmethod
+    def parse(cls, text: Any) -> Handle:
+        """The handle of a text. Raises InvalidRequest."""
+        parts = text.split("-") if isinstance(text, str) else ()
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            raise InvalidRequest(
+                f"{text!r:.100} is not the handle of a delayed record: it is the `schedule` of the result of send(), "
+                "such as '0-1844-1732252800123'; `raylog schedule list` shows those that wait."
+            )
+        return cls(*map(int, parts))

@@ -1,0 +1,50 @@
+"""The header by which a delayed record names its target: written by producers, read when it is due. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from raylog.core.errors import InvalidRecord
+
+HEADER: Final = "raylog-schedule"
+SENT_HEADER: Final = "raylog-scheduled-at"
+"""Of a delivered record, where its topic has ``delay.headers.enable``: when it was sent, in milliseconds since 1970."""
+BY_KEY: Final = -1
+"""Target partition of a record whose key decides when it is due; without key any partition gets it."""
+_FIELDS: Final = 4
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Where a record goes, and when it was sent (by its producer's clock, in milliseconds since 1970)."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    sent_ms: int
+
+    def header(self) -> Header:
+        """Return the header."""
+        return HEADER, f"{self.topic_id}:{self.partition}:{self.sent_ms}:{self.topic}".encode()
+
+    @classmethod
+    def of(cls, headers: Iterable[Header] | None) -> Envelope:
+        """Return the envelope among a record's headers; raises InvalidRecord where there is none."""
+        for name, value in headers or ():
+            if name == HEADER and value is not None:
+                fields = value.decode(errors="replace").split(":", _FIELDS - 1)
+                try:
+                    topic_id, partition, sent_ms, topic = fields
+                    return cls(topic, topic_id, int(partition), int(sent_ms))
+                except ValueError:
+                    break
+        raise InvalidRecord(f"A delayed record has no header {HEADER!r} that names its target; send it with delay=.")
+
+
+def without(headers: Iterable[Header] | None) -> list[Header]:
+    """Return a record's headers without the envelope."""
+    return [header for header in headers or () if header[0] != HEADER]

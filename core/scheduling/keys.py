@@ -1,0 +1,35 @@
+"""The place of a scheduled record in its order: by due time, then by offset. Pure.
+
+A key is one integer, so that heaps and sorts compare without a call: ``due << 64 | offset << 1 | is_tombstone``. The
+tombstone of an entry follows it directly, and both vanish where they meet.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OFFSET_BITS: Final = 63
+_OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
+DUE_MAX_MS: Final = (1 << 62) - 1
+"""Greatest due time that a key holds."""
+TOMBSTONE: Final = 1
+
+
+def key_of(due_ms: int, offset: int) -> int:
+    """Return the key of a record that is due at a time; times before 1970 count as 1970."""
+    return max(0, due_ms) << (OFFSET_BITS + 1) | offset << 1
+
+
+def due_of(key: int) -> int:
+    """Return the due time, in milliseconds since 1970."""
+    return key >> (OFFSET_BITS + 1)
+
+
+def offset_of(key: int) -> int:
+    """Return the offset of the record in ``__scheduled``."""
+    return key >> 1 & _OFFSET_MASK
+
+
+def first_after(due_ms: int) -> int:
+    """Return the least key that is due later than a time."""
+    return (due_ms + 1) << (OFFSET_BITS + 1)

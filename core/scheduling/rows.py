@@ -1,0 +1,275 @@
+"""The rows that the owner of a partition of ``__scheduled`` writes beside the records, as wire lists. Pure.
+
+Each is one record without producer id, and so differs from the records of producers. Its first field is its kind; a
+kind that this release does not know ends the replay, because what it decided would be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylog.core.scheduling.keys import due_of, key_of, offset_of
+
+Wire = list[Any]
+LaneId = tuple[str, int]
+"""Topic id and partition of a target; partition -1: the topic is known, its partitions were not when it was due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The producer id under which this partition delivers, permanently."""
+
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What goes to one target in one round: one batch with exactly these sequences."""
+
+    topic: str
+    lane: LaneId
+    epoch: int
+    base_sequence: int
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Records that are due, and wait for their target."""
+
+    topic: str
+    lane: LaneId
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A target has everything below a sequence."""
+
+    lane: LaneId
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A decision what is delivered; only what a committed round names is sent."""
+
+    batches: tuple[Batch, ...] = ()
+    parked: tuple[Parked, ...] = ()
+    noted: tuple[Noted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Records that are not delivered, as far as they wait at this place of the log."""
+
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Records that are due at another time."""
+
+    moves: tuple[tuple[int, int], ...]
+    """Key, and the new due time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLost:
+    """A target does not exist any more: what was on the way to it is decided again.
+
+    What a deposed owner had delivered and not noted may be among that: then it is a dead letter of a record that was
+    delivered to a topic before its deletion.
+    """
+
+    lane: LaneId
+    delivered_sequence: int
+    """The target had everything below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """A target lost the producer's state, or refuses a batch for good: its open batches begin again at sequence 0."""
+
+    lane: LaneId
+    epoch: int
+    delivered_sequence: int
+    """The target had everything below, in the epoch before."""
+    refused_sequence: int = -1
+    """Base sequence of the batch that it refuses; -1 = none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunWritten:
+    """A run, in the value of the record; ``lowest_offset`` is the least that its keys name."""
+
+    lowest_offset: int
+    data: bytes = field(repr=False, default=b"")
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """A target in a checkpoint."""
+
+    topic: str
+    lane: LaneId
+    epoch: int
+    next_sequence: int
+    noted_sequence: int
+    batches: tuple[Batch, ...] = ()
+    waiting: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything but the contents of runs: with the log from ``covers`` on, the state."""
+
+    number: int
+    covers: int
+    """It has what is below this offset. Records that came while it was being appended lie between."""
+    producer_id: int
+    runs: tuple[tuple[int, int], ...] = ()
+    """Offset of each run, and its lowest offset."""
+    frontier: int = -1
+    fresh: tuple[int, ...] = ()
+    cut: tuple[int, ...] = ()
+    count: int = 0
+    lanes: tuple[LaneState, ...] = ()
+    alone: tuple[int, ...] = ()
+    undeliverable: tuple[int, ...] = ()
+
+
+Row = Identity | Round | Cancelled | Moved | LaneLost | Rebased | RunWritten | Checkpoint
+
+_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT = range(8)
+
+
+def _wire_keys(keys: Sequence[int]) -> Wire:
+    return [[due_of(key) for key in keys], [offset_of(key) for key in keys]]
+
+
+def _keys(wire: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(key_of(due, offset) for due, offset in zip(wire[0], wire[1], strict=True))
+
+
+def _wire_batch(batch: Batch) -> Wire:
+    return [batch.topic, *batch.lane, batch.epoch, batch.base_sequence, _wire_keys(batch.keys)]
+
+
+def _batch(wire: Sequence[Any]) -> Batch:
+    topic, topic_id, partition, epoch, base_sequence, keys = wire
+    return Batch(topic, (topic_id, partition), epoch, base_sequence, _keys(keys))
+
+
+def to_wire(row: Row) -> Wire:
+    """Return a row as it is stored; a run's data goes into the record's value."""
+    match row:
+        case Identity():
+            return [_IDENTITY, row.producer_id]
+        case Round():
+            parked = [[each.topic, *each.lane, _wire_keys(each.keys)] for each in row.parked]
+            noted = [[*each.lane, each.epoch, each.sequence] for each in row.noted]
+            return [_ROUND, [_wire_batch(each) for each in row.batches], parked, noted]
+        case Cancelled():
+            return [_CANCELLED, _wire_keys(row.keys)]
+        case Moved():
+            return [_MOVED, _wire_keys([key for key, _ in row.moves]), [due for _, due in row.moves]]
+        case LaneLost():
+            return [_LOST, *row.lane, row.delivered_sequence]
+        case Rebased():
+            return [_REBASED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
+        case RunWritten():
+            return [_RUN, row.lowest_offset]
+        case Checkpoint():
+            return _wire_checkpoint(row)
+
+
+def _wire_checkpoint(row: Checkpoint) -> Wire:
+    frontier = [] if row.frontier < 0 else [row.frontier & 1, *_wire_keys([row.frontier])]
+    lanes = [
+        [
+            lane.topic,
+            *lane.lane,
+            lane.epoch,
+            lane.next_sequence,
+            lane.noted_sequence,
+            [_wire_batch(batch) for batch in lane.batches],
+            _wire_keys(lane.waiting),
+        ]
+        for lane in row.lanes
+    ]
+    return [
+        _CHECKPOINT,
+        row.number,
+        row.covers,
+        row.producer_id,
+        [list(run) for run in row.runs],
+        frontier,
+        _wire_keys(row.fresh),
+        _wire_keys(row.cut),
+        row.count,
+        lanes,
+        _wire_keys(row.alone),
+        _wire_keys(row.undeliverable),
+    ]
+
+
+def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
+    """Return the row; raises ValueError for a kind that this release does not know."""
+    kind, *fields = wire
+    match kind:
+        case 0:
+            return Identity(fields[0])
+        case 1:
+            batches, parked, noted = fields[:3]
+            return Round(
+                tuple(_batch(each) for each in batches),
+                tuple(Parked(topic, (topic_id, number), _keys(keys)) for topic, topic_id, number, keys in parked),
+                tuple(Noted((topic_id, number), epoch, end) for topic_id, number, epoch, end in noted),
+            )
+        case 2:
+            return Cancelled(_keys(fields[0]))
+        case 3:
+            return Moved(tuple(zip(_keys(fields[0]), fields[1], strict=True)))
+        case 4:
+            return LaneLost((fields[0], fields[1]), fields[2])
+        case 5:
+            return Rebased((fields[0], fields[1]), fields[2], fields[3], fields[4])
+        case 6:
+            return RunWritten(fields[0], data)
+        case 7:
+            return _checkpoint(fields)
+    raise ValueError(f"A row of kind {kind!r} is in __scheduled; a newer release is needed to read it.")
+
+
+def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
+    number, covers, producer_id, runs, frontier, fresh, cut, count, lanes, alone, undeliverable = fields[:11]
+    return Checkpoint(
+        number=number,
+        covers=covers,
+        producer_id=producer_id,
+        runs=tuple((offset, lowest) for offset, lowest in runs),
+        frontier=_keys(frontier[1:])[0] | frontier[0] if frontier else -1,
+        fresh=_keys(fresh),
+        cut=_keys(cut),
+        count=count,
+        lanes=tuple(_lane_state(lane) for lane in lanes),
+        alone=_keys(alone),
+        undeliverable=_keys(undeliverable),
+    )
+
+
+def _lane_state(wire: Sequence[Any]) -> LaneState:
+    topic, topic_id, partition, epoch, next_sequence, noted, batches, waiting = wire
+    return LaneState(
+        topic,
+        (topic_id, partition),
+        epoch,
+        next_sequence,
+        noted,
+        tuple(_batch(each) for each in batches),
+        _keys(waiting),
+    )

@@ -1,0 +1,159 @@
+"""Runs: sorted keys in blocks, compressed column by column, as they lie in the log. Pure.
+
+A run is the value of one record of ``__scheduled``. Its blocks are compressed apart, so that a cursor holds one block
+of 1,024 keys however long the run is. The directory in front has where each block ends, and the first due time and
+offset of each, which bound a search.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from raylog.core.scheduling.keys import OFFSET_BITS, TOMBSTONE, due_of
+
+BLOCK_KEYS: Final = 1_024
+_LEVEL: Final = 1
+_HEAD: Final = struct.Struct("<II")
+"""Keys, and blocks."""
+_ENTRY: Final = struct.Struct("<QQI")
+"""Of a block: its first key's due time, offset with the tombstone bit, and where the block ends."""
+_IS_BIG_ENDIAN: Final[bool] = array("H", [1]).tobytes() != b"\x01\x00"
+"""Whether this machine's numbers have to be turned: runs are little-endian, and read on any machine."""
+_LOW_MASK: Final = (1 << (OFFSET_BITS + 1)) - 1
+
+ReadBlock = Callable[[int, int, int], bytes]
+"""Returns bytes ``[start, end)`` of the run in the record at an offset."""
+
+
+def encode_run(keys: Sequence[int]) -> bytes:
+    """Return the run of some keys, which are sorted and not empty."""
+    blocks = [_encode_block(keys[start : start + BLOCK_KEYS]) for start in range(0, len(keys), BLOCK_KEYS)]
+    directory, end = [], 0
+    for number, block in enumerate(blocks):
+        end += len(block)
+        first = keys[number * BLOCK_KEYS]
+        directory.append(_ENTRY.pack(due_of(first), first & _LOW_MASK, end))
+    return b"".join([_HEAD.pack(len(keys), len(blocks)), *directory, *blocks])
+
+
+def _encode_block(keys: Sequence[int]) -> bytes:
+    dues = array("Q", [due_of(key) for key in keys])
+    lows = array("Q", [key & _LOW_MASK for key in keys])
+    for number in range(len(dues) - 1, 0, -1):
+        dues[number] -= dues[number - 1]
+    if _IS_BIG_ENDIAN:
+        dues.byteswap()
+        lows.byteswap()
+    return zlib.compress(dues.tobytes() + lows.tobytes(), _LEVEL)
+
+
+def _decode_block(data: bytes) -> tuple[array[int], array[int]]:
+    plain = zlib.decompress(data)
+    half = len(plain) // 2
+    dues, lows = array("Q", plain[:half]), array("Q", plain[half:])
+    if _IS_BIG_ENDIAN:
+        dues.byteswap()
+        lows.byteswap()
+    for number in range(1, len(dues)):
+        dues[number] += dues[number - 1]
+    return dues, lows
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is kept in memory of a run: where it is, and its directory."""
+
+    offset: int
+    """Of its record in the log."""
+    count: int
+    firsts: tuple[int, ...]
+    """First key of each block, ascending."""
+    ends: tuple[int, ...]
+    """Where each block ends in the run, counted from ``blocks_at``."""
+    lowest_offset: int
+    """Least offset of the records that its keys name: they are needed while the run is."""
+
+    @property
+    def blocks_at(self) -> int:
+        """Where the blocks begin."""
+        return _HEAD.size + len(self.firsts) * _ENTRY.size
+
+    @classmethod
+    def read(cls, offset: int, data: bytes, lowest_offset: int) -> Run:
+        """Return the directory of the run in the record at an offset."""
+        count, blocks = _HEAD.unpack_from(data)
+        rows = [_ENTRY.unpack_from(data, _HEAD.size + number * _ENTRY.size) for number in range(blocks)]
+        firsts = tuple(due << (OFFSET_BITS + 1) | low for due, low, _ in rows)
+        return cls(offset, count, firsts, tuple(end for _, _, end in rows), lowest_offset)
+
+    def block(self, number: int, read: ReadBlock) -> tuple[array[int], array[int]]:
+        """Return due times, and offsets with tombstone bits, of one block."""
+        start = self.blocks_at + (self.ends[number - 1] if number else 0)
+        return _decode_block(read(self.offset, start, self.blocks_at + self.ends[number]))
+
+    def holds(self, key: int, read: ReadBlock) -> bool:
+        """Return whether a key is in the run."""
+        number = bisect_right(self.firsts, key) - 1
+        if number < 0:
+            return False
+        dues, lows = self.block(number, read)
+        return key in _keys(dues, lows)
+
+    def keys_between(self, low: int, high: int, read: ReadBlock) -> Iterator[int]:
+        """Return the keys in ``[low, high)``, in order."""
+        number = max(0, bisect_right(self.firsts, low) - 1)
+        while number < len(self.firsts) and self.firsts[number] < high:
+            yield from (key for key in _keys(*self.block(number, read)) if low <= key < high)
+            number += 1
+
+
+def _keys(dues: array[int], lows: array[int]) -> Iterator[int]:
+    return (due << (OFFSET_BITS + 1) | low for due, low in zip(dues, lows, strict=True))
+
+
+class Cursor:
+    """A place in a run, with the block it is in; moves forward only."""
+
+    __slots__ = ("_block", "_index", "_number", "_read", "head", "run")
+
+    def __init__(self, run: Run, read: ReadBlock, behind: int = -1) -> None:
+        """Stand on the first key greater than ``behind``."""
+        self.run = run
+        self._read = read
+        self._number = max(0, bisect_right(run.firsts, behind) - 1)
+        self._block = run.block(self._number, read)
+        self._index = 0
+        self.head: int | None = None
+        """The key under the cursor; None = the run is exhausted."""
+        self._settle()
+        self._pass(behind)
+
+    def _pass(self, behind: int) -> None:
+        while self.head is not None and self.head <= behind:
+            self.advance()
+
+    def advance(self) -> None:
+        """Go on to the next key."""
+        self._index += 1
+        self._settle()
+
+    def _settle(self) -> None:
+        dues, lows = self._block
+        if self._index >= len(dues):
+            self._number, self._index = self._number + 1, 0
+            if self._number >= len(self.run.firsts):
+                self.head, self._block = None, (array("Q"), array("Q"))
+                return
+            dues, lows = self._block = self.run.block(self._number, self._read)
+        self.head = dues[self._index] << (OFFSET_BITS + 1) | lows[self._index]
+
+
+def is_tombstone(key: int) -> bool:
+    """Return whether a key takes its entry back."""
+    return bool(key & TOMBSTONE)

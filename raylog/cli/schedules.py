@@ -1,0 +1,154 @@
+"""`raylog schedule`: the delayed records that wait, and what can be done about them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.output import moment, show_json, show_table
+
+if TYPE_CHECKING:
+    from raylog.client.admin.admin import Admin
+    from raylog.client.admin.schedules import MovedRecord, Scheduled, ScheduleOutcome
+
+NOT_DONE = 1
+"""Exit code where a record could not be cancelled or moved."""
+
+
+@click.group(cls=Commands)
+def schedule() -> None:
+    """List, cancel and move delayed records."""
+
+
+def _admin(arguments: dict[str, Any]) -> Admin:
+    from raylog.client.admin.admin import Admin
+
+    return Admin(**arguments)
+
+
+@schedule.command("list")
+@click.option("--topic", help="Only records on their way to this topic.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many records.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def list_(target: Target, topic: str | None, limit: int, as_json: bool) -> None:
+    """List the delayed records that wait, by the times when they are due."""
+    with _admin(target.client_arguments()) as admin:
+        found = admin.list_scheduled(topic, limit=limit)
+    if as_json:
+        show_json([_as_json(row) for row in found])
+    elif found:
+        rows = [
+            [row.handle, row.topic, "by key" if row.partition is None else row.partition, moment(row.due_ms), row.key]
+            for row in found
+        ]
+        show_table("", ["handle", "topic", "partition", "due", "key"], rows)
+    else:
+        click.echo("No delayed record waits; `raylog produce --delay 30m` or send(..., delay=) makes one.")
+
+
+def _as_json(row: Scheduled) -> dict[str, object]:
+    return {
+        "handle": row.handle,
+        "topic": row.topic,
+        "partition": row.partition,
+        "due_ms": row.due_ms,
+        "sent_ms": row.sent_ms,
+        "key": None if row.key is None else row.key.decode(errors="replace"),
+        "value_bytes": row.value_bytes,
+    }
+
+
+@schedule.command()
+@click.option("--topic", help="Only the scheduler of this topic's records.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def describe(target: Target, topic: str | None, as_json: bool) -> None:
+    """Show how many records wait, how late they come, and which targets take none."""
+    with _admin(target.client_arguments()) as admin:
+        found = admin.describe_scheduled(topic)
+    if as_json:
+        show_json(
+            [
+                {
+                    "partition": row.partition,
+                    "clock_ms": row.clock_ms,
+                    "waiting": row.waiting,
+                    "next_due_ms": row.next_due_ms,
+                    "delivered": row.delivered,
+                    "cancelled": row.cancelled,
+                    "runs": row.runs,
+                    "lateness_p99_ms": row.lateness_p99_ms,
+                    "clock_step_ms": row.clock_step_ms,
+                    "parked": [
+                        {"topic": name, "partition": number, "waiting": count}
+                        for (name, number), count in row.parked.items()
+                    ],
+                }
+                for row in found
+            ]
+        )
+        return
+    if not found:
+        click.echo("No record was ever delayed in this cluster.")
+    for row in found:
+        due = "none waits" if row.next_due_ms is None else f"the next is due {moment(row.next_due_ms)}"
+        click.echo(
+            f"__scheduled-{row.partition}: {row.waiting} wait, {due}; {row.delivered} delivered and {row.cancelled} "
+            f"cancelled since its leader began, 99 % within {row.lateness_p99_ms} ms."
+        )
+        for (name, number), count in row.parked.items():
+            click.echo(f"  {count} wait for {name}-{number}, which takes none at the moment.")
+        if row.clock_step_ms:
+            click.echo(
+                f"  The clock of its machine was set by {row.clock_step_ms / 1000:+.0f} s, which is not followed; set "
+                "it right, or move the leadership to another broker."
+            )
+
+
+@schedule.command()
+@click.argument("handle")
+@cluster_options
+def cancel(target: Target, handle: str) -> None:
+    """Have a delayed record not delivered."""
+    with _admin(target.client_arguments()) as admin:
+        outcome = admin.cancel_scheduled(handle)
+    _end(outcome, f"{handle} is cancelled: it is not delivered.")
+
+
+@schedule.command()
+@click.argument("handle")
+@click.option("--delay", required=True, help="From now on, such as 30m, 1h30m or level:5.")
+@cluster_options
+def move(target: Target, handle: str, delay: str) -> None:
+    """Have a delayed record due at another time."""
+    with _admin(target.client_arguments()) as admin:
+        _show_moved(admin.reschedule(handle, delay=delay))
+
+
+@schedule.command("deliver-now")
+@click.argument("handle")
+@cluster_options
+def deliver_now(target: Target, handle: str) -> None:
+    """Have a delayed record delivered at once."""
+    with _admin(target.client_arguments()) as admin:
+        _show_moved(admin.deliver_now(handle))
+
+
+def _show_moved(moved: MovedRecord) -> None:
+    _end(moved.outcome, f"It is due {moment(moved.due_ms)}; its handle is {moved.handle} now.")
+
+
+def _end(outcome: ScheduleOutcome, done: str) -> None:
+    sentences = {
+        "ALREADY_DELIVERED": "It was due before: it is in its topic, or on the way there.",
+        "ALREADY_CANCELLED": "It was cancelled or moved before; `raylog schedule list` shows what waits.",
+        "NOT_FOUND": "No record waits or waited under this handle; `raylog schedule list` shows what waits.",
+    }
+    if outcome.value in sentences:
+        click.echo(sentences[outcome.value], err=True)
+        sys.exit(NOT_DONE)
+    click.echo(done)

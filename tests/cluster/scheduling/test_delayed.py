@@ -1,0 +1,199 @@
+"""Delayed records in a real Ray, with three brokers: when they come, what can be changed before, and killed leaders.
+
+One cluster serves the tests of this module, in file order; each has a topic of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
+
+import pytest
+
+import raylog
+from raylog.client.admin.schedules import ScheduleOutcome
+from raylog.core.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest
+from raylog.core.ids import TopicPartition
+from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+SCHEDULE = "__scheduled"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
+    with own_ray():
+        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=3)
+        yield running
+        running.stop()
+
+
+@pytest.fixture
+def admin(cluster: raylog.Cluster) -> Iterator[raylog.Admin]:
+    with raylog.Admin() as found:
+        yield found
+
+
+@pytest.fixture
+def topic(admin: raylog.Admin, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic of two partitions, three replicas each, named after the test."""
+    name = request.node.name.removeprefix("test_")[:60]
+    admin.create_topic(name, partitions=2, replication_factor=3)
+    yield name
+    if name in admin.list_topics():
+        admin.delete_topic(name)
+
+
+@pytest.fixture
+def producer(cluster: raylog.Cluster) -> Iterator[raylog.Producer]:
+    with raylog.Producer(linger_ms=5) as found:
+        yield found
+
+
+def read(topic: str, count: int, timeout_s: float = 30.0, quiet_s: float = 0.5) -> list[tuple[float, raylog.Record]]:
+    """The first records of a topic, each with the time when it was seen; more would show up within ``quiet_s``."""
+    found: list[tuple[float, raylog.Record]] = []
+    with raylog.Consumer(auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(2)])
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            limit_ms = 100 if len(found) < count else int(quiet_s * 1000)
+            polled = consumer.poll(timeout_ms=limit_ms)
+            found += [(time.time() * 1000, record) for records in polled.values() for record in records]
+            if len(found) >= count and not polled:
+                break
+    return found
+
+
+def has_another_leader(admin: raylog.Admin, than: int) -> bool:
+    return admin.describe_topic(SCHEDULE).partitions[0].leader not in (-1, than)
+
+
+def test_records_come_when_they_are_due(topic: str, producer: raylog.Producer) -> None:
+    began_ms = time.time() * 1000
+    late = producer.send(topic, b"late", key=b"k", delay="2s", headers={"a": b"1"}).result(20)
+    soon = producer.send(topic, b"soon", key=b"k", deliver_at=datetime.now(UTC) + timedelta(seconds=1)).result(20)
+    producer.send(topic, b"now", key=b"k").result(20)
+    assert late.offset == soon.offset == -1
+    assert late.schedule != soon.schedule
+    found = read(topic, 3)
+    assert [record.value for _, record in found] == [b"now", b"soon", b"late"]
+    for (seen_ms, record), due in zip(found[1:], (soon, late), strict=True):
+        assert record.timestamp_ms == due.timestamp_ms
+        assert due.timestamp_ms <= seen_ms + 20, "not before it is due"
+    assert late.timestamp_ms - began_ms >= 1_900
+    assert found[2][1].headers == (("a", b"1"),)
+    assert len({record.partition for _, record in found}) == 1, "the key decides"
+
+
+def test_a_past_time_is_now(topic: str, producer: raylog.Producer) -> None:
+    producer.send(topic, b"x", deliver_at=1_000).result(20)
+    producer.send(topic, b"y", delay=-5, partition=1).result(20)
+    assert {record.value for _, record in read(topic, 2)} == {b"x", b"y"}
+
+
+def test_a_cancelled_record_never_comes(topic: str, admin: raylog.Admin, producer: raylog.Producer) -> None:
+    kept = producer.send(topic, b"kept", delay=1_500).result(20)
+    stopped = producer.send(topic, b"stopped", delay=1_000).result(20)
+    assert admin.cancel_scheduled(stopped.schedule) is ScheduleOutcome.CANCELLED
+    assert admin.cancel_scheduled(stopped.schedule) is ScheduleOutcome.ALREADY_CANCELLED
+    assert [record.value for _, record in read(topic, 1)] == [b"kept"]
+    assert admin.cancel_scheduled(kept.schedule) is ScheduleOutcome.ALREADY_DELIVERED
+    partition, offset, due_ms = kept.schedule.split("-")
+    assert admin.cancel_scheduled(f"{partition}-{offset}-{int(due_ms) + 1}") is ScheduleOutcome.NOT_FOUND
+    with pytest.raises(InvalidRequest, match="raylog schedule list"):
+        admin.cancel_scheduled("tomorrow")
+
+
+def test_records_can_be_moved_listed_and_delivered_now(
+    topic: str, admin: raylog.Admin, producer: raylog.Producer
+) -> None:
+    first = producer.send(topic, b"first", key=b"a", delay="1h").result(20)
+    second = producer.send(topic, b"second", key=b"b", delay="2h", partition=1).result(20)
+    listed = admin.list_scheduled(topic)
+    assert [row.handle for row in listed] == [first.schedule, second.schedule]
+    assert [(row.key, row.partition, row.value_bytes) for row in listed] == [(b"a", None, 5), (b"b", 1, 6)]
+    assert [row.handle for row in admin.list_scheduled(topic, before=first.timestamp_ms)] == [first.schedule]
+    moved = admin.reschedule(second.schedule, delay="1s")
+    assert moved.outcome is ScheduleOutcome.MOVED
+    assert admin.deliver_now(first.schedule).outcome is ScheduleOutcome.MOVED
+    assert [record.value for _, record in read(topic, 2)] == [b"first", b"second"]
+    assert admin.deliver_now(moved.handle).outcome is ScheduleOutcome.ALREADY_DELIVERED
+    assert admin.reschedule(second.schedule, delay=1).outcome is ScheduleOutcome.ALREADY_CANCELLED
+
+
+def test_wrong_delays_are_refused_with_the_way_out(topic: str, admin: raylog.Admin, producer: raylog.Producer) -> None:
+    with pytest.raises(DelayTooLong, match=r"delay\.max\.ms"):
+        producer.send(topic, b"x", delay="41d")
+    with pytest.raises(ValueError, match="zone"):
+        producer.send(topic, b"x", deliver_at=datetime(2030, 1, 1))
+    with pytest.raises(ValueError, match="no delay"):
+        producer.send(topic, b"x", delay="soon")
+    with pytest.raises(ValueError, match="not both"):
+        producer.send(topic, b"x", delay=1, deliver_at=1)
+    with raylog.Producer(acks=1, enable_idempotence=False) as loose, pytest.raises(InvalidConfig, match="acks='all'"):
+        loose.send(topic, b"x", delay=1)
+    admin.alter_topic_config(topic, {"delay.enable": "false"})
+    with raylog.Producer() as other, pytest.raises(DelayDisabled, match=r"delay\.enable"):
+        other.send(topic, b"x", delay=1)
+
+
+def test_a_killed_leader_delays_nothing_for_long_and_doubles_nothing(
+    topic: str, admin: raylog.Admin, producer: raylog.Producer
+) -> None:
+    """Records are due before, while and after the leader of the schedule is killed, twice."""
+    count = 400
+    sent = [producer.send(topic, b"%d" % number, key=b"k", delay=200 + 10 * number) for number in range(count)]
+    for future in sent:
+        future.result(30)
+    for _ in range(2):
+        leader = admin.describe_topic(SCHEDULE).partitions[0].leader
+        (name,) = [each for each in actor_names() if each.startswith(f"replica:{SCHEDULE}-0:broker-{leader}:")]
+        kill(call_actor(name, "status")["pid"])
+        wait_for(partial(has_another_leader, admin, leader), "another leads")
+    found = read(topic, count, 60)
+    assert [int(record.value) for _, record in found] == list(range(count))
+
+
+def test_a_killed_target_gets_its_records_once(topic: str, admin: raylog.Admin, producer: raylog.Producer) -> None:
+    count = 300
+    producer.send(topic, b"0", partition=0).result(30)  # it is awake from here on
+    for number in range(1, count):
+        producer.send(topic, b"%d" % number, partition=0, delay=100 + 10 * number)
+    producer.flush(30)
+    leader = admin.describe_topic(topic).partitions[0].leader
+    (name,) = [each for each in actor_names() if each.startswith(f"replica:{topic}-0:broker-{leader}:")]
+    kill(call_actor(name, "status")["pid"])
+    assert [int(record.value) for _, record in read(topic, count, 60)] == list(range(count))
+
+
+def test_records_of_a_deleted_topic_are_dead_letters(admin: raylog.Admin, producer: raylog.Producer) -> None:
+    admin.create_topic("short_lived", partitions=1, replication_factor=3)
+    producer.send("short_lived", b"orphan", delay=1_500).result(20)
+    admin.delete_topic("short_lived")
+    wait_for(lambda: "__undeliverable" in admin.list_topics(internal=True), "the topic is created")
+    with raylog.Consumer(auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition("__undeliverable", 0)])
+        found: list[raylog.Record] = []
+
+        def is_there() -> bool:
+            found.extend(chain(*consumer.poll(timeout_ms=200).values()))
+            return any(record.value == b"orphan" for record in found)
+
+        wait_for(is_there, "the dead letter is there")
+    (headers,) = [dict(record.headers) for record in found if record.value == b"orphan"]
+    assert headers["__dlq.errors.topic"] == b"short_lived"
+    assert headers["raylog-dead-reason"] == b"undeliverable"
+
+
+def test_the_description_counts(admin: raylog.Admin, topic: str, producer: raylog.Producer) -> None:
+    producer.send(topic, b"far", delay="10d").result(20)
+    (found,) = admin.describe_scheduled(topic)
+    assert found.waiting >= 1
+    assert abs(found.clock_ms - time.time() * 1000) < 2_000
+    assert found.next_due_ms is not None

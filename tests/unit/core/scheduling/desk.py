@@ -1,0 +1,266 @@
+"""A log, an owner and targets on a desk: what the scheduler's machine needs, as plain values.
+
+The log is a list of what was committed. Targets keep producers' sequences as partitions do: the last five batches of an
+epoch are known again, an unknown producer may begin anywhere, and a gap is refused. An owner can be replaced at any
+moment; the next one reads the log from its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import msgpack
+
+from raylog.core.scheduling.events import (
+    Answer,
+    Append,
+    CancelReceived,
+    DataRead,
+    Deliver,
+    Delivered,
+    Effect,
+    Event,
+    Loaded,
+    MoveReceived,
+    NotDelivered,
+    Outcome,
+    Resolve,
+    Resolved,
+    RowRead,
+    Target,
+    Tick,
+    Trim,
+    Trouble,
+)
+from raylog.core.scheduling.keys import due_of, key_of, offset_of
+from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.rows import Batch, Checkpoint, LaneId, Row, RunWritten, from_wire, to_wire
+
+SMALL = SchedulerSettings(
+    round_keys=8,
+    batch_keys=4,
+    seal_keys=6,
+    seal_margin_ms=10,
+    checkpoint_bytes=40,
+    checkpoint_rows=12,
+    note_within_ms=50,
+)
+RECORD_BYTES = 1
+
+
+@dataclass
+class Partition:
+    """A target partition."""
+
+    records: list[tuple[int, int]] = field(default_factory=list)
+    """(offset in the log, due time) of each record, in order."""
+    epoch: int = -1
+    known: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=5))
+    """First and next sequence of the last batches."""
+    is_up: bool = True
+    is_deleted: bool = False
+    refuses: set[int] = field(default_factory=set)
+    """Offsets of records that it never takes."""
+
+    def produce(self, batch: Batch) -> Trouble | None:
+        """Take a batch as a leader does; None = it is stored."""
+        if self.is_deleted:
+            return Trouble.DELETED
+        if not self.is_up:
+            return Trouble.UNREACHABLE
+        base, end = batch.base_sequence, batch.base_sequence + len(batch.keys)
+        if batch.epoch < self.epoch:
+            return Trouble.UNREACHABLE  # of a deposed owner
+        if batch.epoch == self.epoch:
+            if (base, end) in self.known:
+                return None
+            if self.known and base != self.known[-1][1]:
+                return Trouble.FORGOTTEN
+        elif self.epoch >= 0 and base != 0:
+            return Trouble.FORGOTTEN
+        if any(offset_of(key) in self.refuses for key in batch.keys):
+            return Trouble.REFUSED
+        if batch.epoch != self.epoch:
+            self.epoch = batch.epoch
+            self.known.clear()
+        self.known.append((base, end))
+        self.records += [(offset_of(key), due_of(key)) for key in batch.keys]
+        return None
+
+
+@dataclass
+class Desk:
+    """Everything around the machine."""
+
+    settings: SchedulerSettings = SMALL
+    now_ms: int = 1_000
+    log: list[tuple[int, object]] = field(default_factory=list)
+    """(offset, due times of a batch, or the wire form of a row with its data)."""
+    end: int = 0
+    start: int = 0
+    targets: dict[LaneId, Partition] = field(default_factory=dict)
+    to: dict[int, LaneId] = field(default_factory=dict)
+    """Where the record at an offset goes; the first target otherwise."""
+    unplaced: set[LaneId] = field(default_factory=set)
+    """Targets whose topics' metadata is not known at the moment."""
+    answers: dict[int, tuple[tuple[Outcome, int], ...]] = field(default_factory=dict)
+    held: list[Effect] = field(default_factory=list)
+    """Effects that are not carried out yet, where a test holds them."""
+    holds: bool = False
+    requests: int = 0
+    machine: SchedulerMachine = field(init=False)
+    lateness: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with one target and an owner."""
+        self.targets.setdefault(("t" * 4, 0), Partition())
+        self.targets.setdefault(("undeliverable", 0), Partition())
+        self.replace_owner()
+
+    # ------------------------------------------------------------ the log
+
+    def read_run(self, offset: int, start: int, stop: int) -> bytes:
+        for at, entry in self.log:
+            if at == offset:
+                assert isinstance(entry, bytes)
+                assert offset >= self.start, "a run that is needed was deleted"
+                _, data = msgpack.unpackb(entry)
+                return bytes(data[start:stop])
+        raise AssertionError(f"no run at {offset}")
+
+    def schedule(self, *dues: int, to: LaneId | None = None) -> list[int]:
+        """Append records that are due at these times; returns their keys."""
+        base, self.end = self.end, self.end + len(dues)
+        self.log.append((base, tuple(dues)))
+        for index in range(len(dues)):
+            if to is not None:
+                self.to[base + index] = to
+        self._read_on()
+        return [key_of(due, base + index) for index, due in enumerate(dues)]
+
+    def append(self, row: Row) -> None:
+        data = row.data if isinstance(row, RunWritten) else b""
+        self.log.append((self.end, msgpack.packb([to_wire(row), data])))
+        self.end += 1
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while self._read < len(self.log):
+            offset, entry = self.log[self._read]
+            self._read += 1
+            self._feed(self._event(offset, entry))
+        self._feed(Tick(now_ms=self.now_ms))
+
+    def _event(self, offset: int, entry: object) -> Event:
+        if isinstance(entry, bytes):
+            wire, data = msgpack.unpackb(entry)
+            return RowRead(offset=offset, row=from_wire(wire, data), size_bytes=RECORD_BYTES)
+        assert isinstance(entry, tuple)
+        return DataRead(base_offset=offset, dues=entry, size_bytes=RECORD_BYTES * len(entry))
+
+    # ------------------------------------------------------------ owners
+
+    def replace_owner(self) -> None:
+        """Begin the next leadership: what the last owner had under way is lost, or comes late."""
+        self.held = []
+        self.machine = machine = SchedulerMachine(self.read_run, self.settings)
+        self._read = 0
+        for index in range(len(self.log) - 1, -1, -1):
+            _, entry = self.log[index]
+            if isinstance(entry, bytes):
+                wire, data = msgpack.unpackb(entry)
+                row = from_wire(wire, data)
+                if isinstance(row, Checkpoint):
+                    runs = {at: self.read_run(at, 0, 1 << 30) for at, _ in row.runs}
+                    machine.restore(row, runs)
+                    assert row.covers >= self.start
+                    self._read = next(number for number, (at, _) in enumerate(self.log) if at >= row.covers)
+                    break
+        self._read_on()
+        self._feed(Loaded(now_ms=self.now_ms, producer_id=7))
+
+    def cancel(self, *keys: int) -> int:
+        """Request a cancellation; its answer comes to ``answers`` under the number returned."""
+        self.requests += 1
+        self._feed(CancelReceived(now_ms=self.now_ms, request=self.requests, keys=keys))
+        return self.requests
+
+    def move(self, key: int, due_ms: int) -> int:
+        self.requests += 1
+        self._feed(MoveReceived(now_ms=self.now_ms, request=self.requests, key=key, due_ms=due_ms))
+        return self.requests
+
+    def tick(self, ms: int = 0) -> None:
+        """Let time pass, in one step."""
+        self.now_ms += ms
+        self._feed(Tick(now_ms=self.now_ms))
+
+    def run(self, ms: int) -> None:
+        """Let time pass as a timer would: the machine says when it wants to be called."""
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            due = self.machine.next_due_ms()
+            self.now_ms = until if due is None else min(until, max(due, self.now_ms + 1))
+            self.tick()
+
+    def _feed(self, event: Event) -> None:
+        for effect in self.machine.step(event).now:
+            if self.holds and isinstance(effect, Deliver | Append):
+                self.held.append(effect)
+            else:
+                self.carry_out(effect)
+
+    def release(self, count: int | None = None) -> None:
+        """Carry out what is held, the oldest first."""
+        now, self.held = self.held[:count], [] if count is None else self.held[count:]
+        for effect in now:
+            self.carry_out(effect)
+
+    def carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Append():
+                self.append(effect.row)
+            case Resolve():
+                self._feed(Resolved(now_ms=self.now_ms, targets=tuple(self.target(key) for key in effect.keys)))
+            case Deliver():
+                self.deliver(effect.batch)
+            case Answer():
+                self.answers[effect.request] = effect.outcomes
+            case Trim():
+                self.start = max(self.start, effect.before_offset)
+
+    def deliver(self, batch: Batch) -> None:
+        trouble = self.targets[batch.lane].produce(batch)
+        at = {"now_ms": self.now_ms, "lane": batch.lane, "epoch": batch.epoch, "base_sequence": batch.base_sequence}
+        if trouble is None:
+            self._feed(Delivered(**at))  # type: ignore[arg-type]
+        else:
+            self._feed(NotDelivered(**at, trouble=trouble))  # type: ignore[arg-type]
+
+    def target(self, key: int) -> Target:
+        assert offset_of(key) >= self.start, "a record that is needed was deleted"
+        lane = self.to.get(offset_of(key), ("tttt", 0))
+        if key in self.machine.undeliverable or self.targets[lane].is_deleted:
+            lane = ("undeliverable", 0)
+        elif lane in self.unplaced:
+            lane = (lane[0], -1)
+        return Target(key=key, topic=lane[0], lane=lane, size_bytes=RECORD_BYTES)
+
+    # ------------------------------------------------------------ what can be seen
+
+    def got(self, lane: LaneId = ("tttt", 0)) -> list[int]:
+        """Offsets of the records that a target has."""
+        return [offset for offset, _ in self.targets[lane].records]
+
+    def everywhere(self) -> list[int]:
+        return sorted(offset for target in self.targets.values() for offset, _ in target.records)
+
+
+def offsets(keys: Iterable[int]) -> list[int]:
+    return [offset_of(key) for key in keys]
+
+
+def with_settings(**changed: int) -> Desk:
+    return Desk(settings=replace(SMALL, **changed))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.producer.producer import AsyncProducer, Producer
+    from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
     from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState, Record, RecordMetadata
     from raylog.core.errors import (
         AuthenticationFailed,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         EligibleLeadersNotAvailable,
         FencedInstanceId,
         FencedLeaderEpoch,
+        FencedStateEpoch,
         GroupIdNotFound,
         GroupMaxSizeReached,
         IllegalGeneration,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         InvalidProducerEpoch,
         InvalidProducerIdMapping,
         InvalidRecord,
+        InvalidRecordState,
         InvalidReplicaAssignment,
         InvalidReplicationFactor,
         InvalidRequest,
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
         OutOfOrderSequence,
         PreferredLeaderNotAvailable,
         ProducerFenced,
+        QueueLoadInProgress,
         RaylogError,
         RebalanceInProgress,
         RecordDeserializationFailed,
@@ -117,6 +121,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
+    "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
     "raylog.client.types": (
         "ConsumerGroupMetadata",
         "OffsetAndMetadata",
@@ -133,6 +138,7 @@ __all__ = [
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncQueueConsumer",
     "AuthenticationFailed",
     "BufferExhausted",
     "ClientClosed",
@@ -155,6 +161,7 @@ __all__ = [
     "EligibleLeadersNotAvailable",
     "FencedInstanceId",
     "FencedLeaderEpoch",
+    "FencedStateEpoch",
     "GroupIdNotFound",
     "GroupMaxSizeReached",
     "IllegalGeneration",
@@ -167,6 +174,7 @@ __all__ = [
     "InvalidProducerEpoch",
     "InvalidProducerIdMapping",
     "InvalidRecord",
+    "InvalidRecordState",
     "InvalidReplicaAssignment",
     "InvalidReplicationFactor",
     "InvalidRequest",
@@ -198,14 +206,19 @@ __all__ = [
     "PreparedTxnState",
     "Producer",
     "ProducerFenced",
+    "QueueConsumer",
+    "QueueLoadInProgress",
+    "QueueMessage",
     "RaylogError",
     "RebalanceInProgress",
     "Record",
     "RecordDeserializationFailed",
     "RecordMetadata",
     "RecordTooLarge",
+    "Reject",
     "RequestTimedOut",
     "RetriableError",
+    "Retry",
     "ScheduleFull",
     "SparkStartFailed",
     "StaleBrokerEpoch",

@@ -6,10 +6,12 @@ one try: what a failure means, and when the next try comes, is the role's decisi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from raylog.actors.routes import Routes, TopicPlace
-from raylog.core.errors import UnknownTopicOrPartition
+from raylog.core.errors import RaylogError, UnknownTopicOrPartition
+from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import PRODUCE, ProduceReply, ProduceRequest
 
 TIMEOUT_MS: Final = 5_000
@@ -43,6 +45,26 @@ class Targets:
             route.forget()
             raise
         return PRODUCE.read_reply(reply.args)
+
+    async def call(
+        self,
+        to: TopicPlace,
+        method: Method[RequestT, ReplyT],
+        request: Callable[[int], RequestT],
+        *,
+        timeout_s: float,
+    ) -> ReplyT:
+        """Call the leader of a partition once; ``request`` gets its leader epoch. Raises as :meth:`send`."""
+        route = await self._routes.leader(to)
+        if route is None:
+            raise UnknownTopicOrPartition(f"The topic {to.topic} with id {to.topic_id} does not exist any more.")
+        try:
+            reply = await route.connection.call(method.name, request(route.leader_epoch), timeout_s=timeout_s)
+        except BaseException as error:  # any end, a cancellation too: this way may lead nowhere
+            if not isinstance(error, RaylogError) or not error.is_remote or error.refresh_metadata:
+                route.forget()
+            raise
+        return method.read_reply(reply.args)
 
     def close(self) -> None:
         """Close all connections."""

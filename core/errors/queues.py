@@ -24,9 +24,3 @@ class QueueLoadInProgress(RetriableError):
     """The leader is loading the queue's state."""
 
     code = 1040
-
-
-class DeadLetterFailed(RaylogError):
-    """A dead letter cannot be stored in its topic."""
-
-    code = 1041

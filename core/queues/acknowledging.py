@@ -63,18 +63,19 @@ class Acknowledging:
         for first, end, cell in self.book.pieces(verdict.first, verdict.end):
             if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
                 continue  # said before, perhaps to a leader whose answer was lost
-            if cell.state != ACQUIRED or cell.member != member or verdict.count not in (0, cell.count):
-                failures.append(self._failure(first, end, cell, decision))
-            elif not self._carried_out(first, end, cell, verdict, decision):
+            if (
+                cell.state != ACQUIRED
+                or cell.member != member
+                or verdict.count not in (0, cell.count)
+                or not self._carried_out(first, end, cell, verdict, decision)
+            ):
                 failures.append(self._failure(first, end, cell, decision))
         if verdict.end > self.book.end:
             fresh = Cell(AVAILABLE)
             failures.append(self._failure(max(verdict.first, self.book.end), verdict.end, fresh, decision))
         return failures
 
-    def _carried_out(
-        self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision
-    ) -> bool:
+    def _carried_out(self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision) -> bool:
         match verdict.kind:
             case ev.ACCEPT | ev.GAP:
                 self.book.put(first, end, DONE)

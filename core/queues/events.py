@@ -53,11 +53,16 @@ class _Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(_Timed):
-    """A member begins, or goes on, with settings of its own."""
+    """A member begins, or goes on, with settings of its own.
+
+    ``log_start``, ``readable_end``: where a queue that is new may begin.
+    """
 
     request: RequestId
     member: str
     settings: Mapping[str, str] = field(default_factory=dict)
+    log_start: int = 0
+    readable_end: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,8 @@ class LetterBoxFound(_Timed):
     """Where dead letters go; None = nowhere at the moment, see ``is_missing``."""
 
     box: LetterBox | None
+    topic: str = ""
+    """The topic that was asked for."""
     is_missing: bool = False
     """Whether the topic does not exist, as opposed to: it was not reached."""
 
@@ -136,10 +143,14 @@ class LettersStored(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersRefused(_Timed):
-    """They are not: the topic is another one now, or (``too_large``) it does not take so many bytes."""
+    """None of them is, and no try is under way: the topic is another one now, or does not take so many bytes.
+
+    ``finished``: offsets whose letters went elsewhere, because they may not go in circles.
+    """
 
     sequence: int
     too_large: bool = False
+    finished: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ from raylog.core.queues.policy import QueuePolicy
 from raylog.core.queues.records import LetterBox
 from raylog.core.queues.states import ARCHIVING, DEAD, Cause, Cell
 
+UNDELIVERABLE: Final = "__undeliverable"
+"""Where the dead letters of groups go that have set no topic."""
 LETTERS_MAX: Final = 100
 """Most dead letters of one batch."""
 RETRY_MS: Final = 1_000
@@ -86,7 +88,7 @@ class DeadLetters:
             if decision.now_ms < self._retry_at_ms:
                 return
             self._retry_at_ms = None
-        topic = self.policy.dead_letter_topic
+        topic = self.policy.dead_letter_topic or UNDELIVERABLE
         if self.box is None or self.box.topic != topic:
             self._is_asking = True
             decision.now.append(FindLetterBox(cause=decision.cause, topic=topic))
@@ -105,6 +107,7 @@ class DeadLetters:
         """Take where letters go; where that is nowhere they wait, or are dropped if the policy has it so."""
         self._is_asking = False
         if event.box is not None:
+            decision.require(event.box.topic == event.topic, "dead letters go where they are meant to go")
             self.box = decision.letter_box = event.box
         elif event.is_missing and self.policy.drops_undeliverable:
             decision.count("dead_letters_dropped", self.count)
@@ -129,15 +132,21 @@ class DeadLetters:
         """Take the batch under way back: none of its letters is in the topic, or that topic is no more."""
         if not self._under_way or event.sequence != self._first_sequence:
             return
-        taken_back = [(letter.offset, letter.offset + 1) for letter in self._under_way]
-        for letter in self._under_way:
+        finished = frozenset(event.finished)
+        for offset in finished:
+            self.book.put(offset, offset + 1, DEAD)
+        decision.count("dead_letters_in_circles", len(finished))
+        remain = [letter for letter in self._under_way if letter.offset not in finished]
+        taken_back = [(letter.offset, letter.offset + 1) for letter in remain]
+        for letter in remain:
             cause = letter.cause._replace(sequence=-1)
             self.book.put(letter.offset, letter.offset + 1, Cell(ARCHIVING, letter.count, cause=cause))
         self._waiting.extendleft(reversed(taken_back))
-        if event.too_large:
+        if event.too_large or finished:
             # Certainly not in the topic: the sequences are used again, by fewer letters or by one without its body.
-            self._keeps_bodies = len(taken_back) > 1
-            self._batch_max = max(1, len(taken_back) // 2)
+            if event.too_large:
+                self._keeps_bodies = len(taken_back) > 1
+                self._batch_max = max(1, len(taken_back) // 2)
             if self.box is not None:
                 self.box = decision.letter_box = self.box._replace(next_sequence=self._first_sequence)
         else:

@@ -56,7 +56,9 @@ class QueueMachine:
         """(number, first, end) of hand-outs whose counts are not stored yet."""
         self.counters: Counter[str] = Counter()
         self.story = Story()
-        self._rebuild(RecordBook(stored.start, by_key=self.policy.by_key))
+        self.is_new = stored.start < 0
+        """Whether no member has ever come: the first one decides where the queue begins."""
+        self._rebuild(RecordBook(max(0, stored.start), by_key=self.policy.by_key))
 
     def _rebuild(self, book: RecordBook) -> None:
         """Begin with a book: the other parts are made to fit."""
@@ -106,8 +108,18 @@ class QueueMachine:
             if others:
                 raise InconsistentGroupProtocol(_disagreement(settings, self.settings))
             self._change_policy(settings, policy, decision)
+        if self.is_new:
+            self._begin_at(event.readable_end if self.policy.starts_latest else event.log_start)
         self.members[event.member] = decision.now_ms
         decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
+
+    def _begin_at(self, start: int) -> None:
+        """Begin anew at an offset."""
+        self.is_new = False
+        self._stored = QueueChange(start, (), None, self.letters.box)
+        book = RecordBook(start, by_key=self.policy.by_key)
+        book.reset(start)
+        self._rebuild(book)
 
     def _change_policy(self, settings: Mapping[str, str], policy: QueuePolicy, decision: QueueDecision) -> None:
         """Take other settings: no member is there, so nothing is locked."""
@@ -216,7 +228,7 @@ class QueueMachine:
 
     def _is_last_try(self, cell: Cell) -> bool:
         limit = self.policy.delivery_limit
-        return limit != NO_LIMIT and 0 < cell.count and cell.count + 1 >= limit
+        return limit != NO_LIMIT and cell.count > 0 and cell.count + 1 >= limit
 
     def _is_unstored(self, first: int, end: int) -> bool:
         return any(first < stop and begin < end for _, begin, stop in self._unstored)
@@ -276,10 +288,7 @@ class QueueMachine:
             raise NonEmptyGroup(f"The queue has {len(self.members)} members; stop them, and reset it then.")
         if self.letters.is_under_way:
             raise InvalidRequest("Dead letters of this queue are being stored; reset it when they are.")
-        self._stored = QueueChange(event.offset, (), None, self.letters.box)
-        book = RecordBook(event.offset, by_key=self.policy.by_key)
-        book.reset(event.offset)
-        self._rebuild(book)
+        self._begin_at(event.offset)
         decision.count("resets")
         decision.reply(event.request, [event.offset])
 

@@ -1,9 +1,9 @@
 """The states of a record in a queue, and their form in the log. Pure.
 
-    AVAILABLE -> ACQUIRED -> ACKNOWLEDGED
-                          -> AVAILABLE   released, its lock ran out, or its member is gone
-                          -> WAITING     to be retried; AVAILABLE when its time has come
-                          -> ARCHIVING   rejected, or handed out too often; ARCHIVED when its dead letter is stored
+AVAILABLE -> ACQUIRED -> ACKNOWLEDGED
+                      -> AVAILABLE   released, its lock ran out, or its member is gone
+                      -> WAITING     to be retried; AVAILABLE when its time has come
+                      -> ARCHIVING   rejected, or handed out too often; ARCHIVED when its dead letter is stored
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ NAMES: Final[Mapping[int, str]] = {
 TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
 
 TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
-    AVAILABLE: frozenset({ACQUIRED, ACKNOWLEDGED, ARCHIVED}),  # the latter two: no record is there, or it is passed over
+    AVAILABLE: frozenset(
+        {ACQUIRED, ACKNOWLEDGED, ARCHIVED}
+    ),  # the latter two: no record is there, or it is passed over
     ACQUIRED: frozenset({AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED, WAITING}),
     WAITING: frozenset({AVAILABLE, ARCHIVED}),
     ARCHIVING: frozenset({ARCHIVING, ARCHIVED}),

@@ -38,6 +38,7 @@ class Worked(RuleBasedStateMachine):
         self.dead: list[int] = []
         self.by_sequence: dict[int, list[int]] = {}
         self.crashes = 0
+        self.acks: dict[int, set[int]] = {}
         self.started = 0
         self.load()
 
@@ -83,7 +84,7 @@ class Worked(RuleBasedStateMachine):
             case ev.NoteStored():
                 self.feed(ev.ChangeStored, number=effect.number)
             case ev.FindLetterBox():
-                self.feed(ev.LetterBoxFound, box=LetterBox("dlq", "id", 0, 7))
+                self.feed(ev.LetterBoxFound, topic=effect.topic, box=LetterBox(effect.topic, "id", 0, 7))
             case ev.SendLetters():
                 offsets = [letter.offset for letter in effect.letters]
                 known = self.by_sequence.setdefault(effect.sequence, offsets)
@@ -97,8 +98,6 @@ class Worked(RuleBasedStateMachine):
                 pass
             case _:
                 raise AssertionError(effect)
-
-    acks: dict[int, set[int]] = {}
 
     # ------------------------------------------------------------ what happens
 
@@ -219,8 +218,9 @@ class Worked(RuleBasedStateMachine):
             return
         for _ in range(400):
             self.time_passes(21_000 + 10_000)
-            while self.pending or self.open:
+            for _ in range(20):
                 self.store(len(self.pending))
+            assert not self.pending and not self.open
             self.fetch(MEMBERS[0], 10)
             for offset, (count, _) in sorted(self.held[MEMBERS[0]].items()):
                 verdict = ev.Verdict(offset, offset + 1, ev.ACCEPT, count)
@@ -247,7 +247,9 @@ class WorkedByKey(Worked):
                     assert at < offset, f"{offset} overtakes {at}"
         for earlier in range(offset % KEYS, offset, KEYS):
             state = self.machine.book.at(earlier)
-            assert state.state in (*TERMINAL, 3) or earlier in self.held[member], f"{offset} overtakes {earlier} {state}"
+            assert state.state in (*TERMINAL, 3) or earlier in self.held[member], (
+                f"{offset} overtakes {earlier} {state}"
+            )
 
 
 Worked.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

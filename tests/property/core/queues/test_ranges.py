@@ -37,7 +37,9 @@ def test_ranges_are_a_list_of_cells(start: int, steps: list[tuple[str, int, int,
 
 
 @given(start=st.integers(0, 5), steps=STEPS, first=st.integers(-2, 60), length=st.integers(0, 60))
-def test_pieces_are_the_cells_between(start: int, steps: list[tuple[str, int, int, str]], first: int, length: int) -> None:
+def test_pieces_are_the_cells_between(
+    start: int, steps: list[tuple[str, int, int, str]], first: int, length: int
+) -> None:
     ranges: RangeMap[str] = RangeMap(start)
     for _, place, size, cell in steps:
         begin = min(max(ranges.start, place), ranges.end)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.events import FindLetterBox, Letter, LetterBoxFound, LettersRefused, LettersStored, SendLetters
@@ -17,8 +18,6 @@ from raylog.core.queues.policy import QueuePolicy
 from raylog.core.queues.records import LetterBox
 from raylog.core.queues.states import ARCHIVING, DEAD, Cause, Cell
 
-UNDELIVERABLE: Final = "__undeliverable"
-"""Where the dead letters of groups go that have set no topic."""
 LETTERS_MAX: Final = 100
 """Most dead letters of one batch."""
 RETRY_MS: Final = 1_000
@@ -88,7 +87,7 @@ class DeadLetters:
             if decision.now_ms < self._retry_at_ms:
                 return
             self._retry_at_ms = None
-        topic = self.policy.dead_letter_topic or UNDELIVERABLE
+        topic = self.policy.dead_letter_topic or UNDELIVERABLE_TOPIC
         if self.box is None or self.box.topic != topic:
             self._is_asking = True
             decision.now.append(FindLetterBox(cause=decision.cause, topic=topic))

@@ -6,10 +6,12 @@ of a group have the same policy at a time, and it is kept in the group's state.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.core.queues.durations import Backoff, duration_ms
 
@@ -45,6 +47,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     ON_FAILURE: "hold",
 }
 """Every key with its default; an empty limit is that of the back-off's list, otherwise 5."""
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     LOCK: (1_000, 43_200_000),
@@ -108,9 +112,25 @@ def _checked(name: str, value: str) -> str:
         raise InvalidConfig(did_you_mean(f"value of {name}", value, _CHOICES[name]))
     if name == BACKOFF:
         Backoff.parse(value)
-    if name == LIMIT and value and not (_whole(name, value) == NO_LIMIT or 1 <= int(value) <= 10_000):
-        raise InvalidConfig(f"{name} is from 1 to 10000, or -1 for no limit, not {value}.")
+    if name == LIMIT and value:
+        check_limit(value)
+    if name == DEAD_LETTERS and value:
+        check_topic(value)
     return value
+
+
+def check_limit(value: str) -> None:
+    """Raise InvalidConfig unless this is a delivery limit."""
+    if not (_whole(LIMIT, value) == NO_LIMIT or 1 <= int(value) <= 10_000):
+        raise InvalidConfig(f"{LIMIT} is from 1 to 10000, or -1 for no limit, not {value}.")
+
+
+def check_topic(value: str) -> None:
+    """Raise InvalidConfig unless dead letters may go to a topic of this name."""
+    if value != UNDELIVERABLE_TOPIC and (value.startswith("__") or not _TOPIC.fullmatch(value)):
+        raise InvalidConfig(
+            f"{DEAD_LETTERS} is the name of a topic of your own: letters, digits, '.', '_' and '-', not {value!r:.100}."
+        )
 
 
 def _whole(name: str, value: str) -> int:

@@ -44,9 +44,7 @@ class ConfigKey:
         if not isinstance(value, str):
             raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.")
         if self.kind == "text":
-            if self.check is not None and value.strip():
-                self.check(value.strip())
-            return value.strip()
+            return self._read_text(value.strip())
         return self._read_choice(value.strip()) if self.kind == "choice" else self._read_list(value)
 
     def _read_bool(self, value: object) -> str:
@@ -83,6 +81,16 @@ class ConfigKey:
             if choice.lower() == text.lower():
                 return choice
         raise InvalidConfig(f"{self.name} is {self.legal()}: {did_you_mean('value', text, self.choices)}")
+
+    def _read_text(self, text: str) -> str:
+        try:
+            if not text:
+                raise InvalidConfig("empty")
+            if self.check is not None:
+                self.check(text)
+        except InvalidConfig:
+            raise InvalidConfig(f"{self.name} is {self.legal()}, not {text!r}.") from None
+        return text
 
     def _read_list(self, text: str) -> str:
         values = [part.strip() for part in text.split(",") if part.strip()]

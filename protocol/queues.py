@@ -265,7 +265,7 @@ class ListShareStatesReply(Message, frozen=True):
 
 
 class DeleteShareStateRequest(Message, frozen=True):
-    """Forget a queue: members that come later begin anew."""
+    """Forget a queue: members that come later begin from scratch."""
 
     topic_id: str
     partition: Int64

@@ -65,7 +65,7 @@ class KeeperRole(Role):
         self._written_bytes = 0
         self._snapshot_first = -1
         """First offset of the snapshot that is being written; -1 = none is."""
-        self._snapshot_asked = False
+        self._snapshot_wanted = False
 
     def begin(self) -> None:
         """Load the states, then serve."""
@@ -115,7 +115,7 @@ class KeeperRole(Role):
         if self._runner is not None:
             self._runner.end()
             self._runner = None
-        self._snapshot_first, self._snapshot_asked = -1, False
+        self._snapshot_first, self._snapshot_wanted = -1, False
 
     def _refuse_all(self) -> None:
         self._drop()
@@ -153,19 +153,19 @@ class KeeperRole(Role):
                 )
                 reply = await self.host.produce(batch, timeout_ms=APPEND_TIMEOUT_MS)
                 self._written_bytes += len(batch)
-                if self._snapshot_asked and self._snapshot_first < 0:
+                if self._snapshot_wanted and self._snapshot_first < 0:
                     self._snapshot_first = reply.base_offset
                 runner.stored()
-            self._ask_for_snapshot(runner)
+            self._begin_snapshot(runner)
 
-    def _ask_for_snapshot(self, runner: _Runner) -> None:
+    def _begin_snapshot(self, runner: _Runner) -> None:
         is_long = self.host.log.size_bytes > self._kept_bytes and self._written_bytes > SNAPSHOT_EACH_BYTES
-        if is_long and not self._snapshot_asked:
-            self._snapshot_asked, self._written_bytes = True, 0
+        if is_long and not self._snapshot_wanted:
+            self._snapshot_wanted, self._written_bytes = True, 0
             runner.feed(kp.SnapshotDue(cause="long log", now_ms=self.now_ms()))
 
     def _snapshot_stored(self, effect: kp.SnapshotStored) -> None:
-        before, self._snapshot_first, self._snapshot_asked = self._snapshot_first, -1, False
+        before, self._snapshot_first, self._snapshot_wanted = self._snapshot_first, -1, False
         if before > 0:
             self.host.spawn(self._delete(before), "share state deletes")
 

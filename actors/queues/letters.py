@@ -146,7 +146,7 @@ class LetterSender:
                 offset=letter.offset,
                 message=message,
                 group=group,
-                delivery_count=letter.count,
+                delivery_count=letter.tries,
             )
             keys.append(key)
             values.append(value)

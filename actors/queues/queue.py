@@ -198,7 +198,7 @@ class Queue:
         for fetch in [fetch for fetch in self._parked if fetch.args.member_id == member]:
             self._parked.remove(fetch)
             self._answer(fetch, None)
-        self._feed(ev.MemberGone(cause="leave", now_ms=self._host.now_ms(), member=member))
+        self._feed(ev.MemberLeft(cause="leave", now_ms=self._host.now_ms(), member=member))
 
     def reset(self, request: Request, offset: int) -> None:
         """Go on at another offset."""
@@ -293,7 +293,6 @@ class Queue:
         args = fetch.args
         end = chunk.end_within(first, args.max_bytes)
         number = self._requests.remember(fetch.request)
-        self._hand = None
         take = ev.Take(
             cause="fetch",
             now_ms=self._host.now_ms(),
@@ -303,8 +302,7 @@ class Queue:
             end=end,
             max_records=max(1, args.max_records),
         )
-        self._feed(take)
-        hand = self._hand
+        hand = self._handed(take)
         self._requests.pop(number, None)
         if hand is None:  # the member was not known any more, and has its answer
             if self._parked and self._parked[0] is fetch:
@@ -320,6 +318,11 @@ class Queue:
         aborted = [wire.QueueAborted(row.producer_id, row.first_offset) for row in chunk.aborted]
         fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, aborted), payload)
         return True
+
+    def _handed(self, take: ev.Take) -> ev.Hand | None:
+        self._hand = None
+        self._feed(take)
+        return self._hand
 
     async def _scan(self, machine: QueueMachine) -> bool:
         """Read the keys of the next records; False where there are none to read."""

@@ -2,7 +2,7 @@
 
 Many members take small parts of the same batches, so what was read last is kept, and serves all groups. The end of the
 log is watched by one long poll, while a fetch waits anywhere. Only committed records are read: what a transaction that
-was aborted has sent is no work for anybody.
+was aborted has sent is no work for any member.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReadBatch(NamedTuple):
     place: int
     header: BatchHeader
     is_hidden: bool
-    """Whether it has no records for anybody: a marker, or aborted."""
+    """Whether it has no records for any member: a marker, or aborted."""
 
 
 class Chunk:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from raylog.actors.naming import SHARE_STATE_TOPIC
@@ -84,9 +85,7 @@ class ShareStates:
         while True:
             try:
                 place = self._place or await self._found()
-                return await self._host.targets.call(
-                    place, method, lambda epoch, place=place: request(place, epoch), timeout_s=CALL_TIMEOUT_S
-                )
+                return await self._host.targets.call(place, method, partial(request, place), timeout_s=CALL_TIMEOUT_S)
             except (RaylogError, OSError) as trouble:
                 if isinstance(trouble, FENCED) and trouble.is_remote:
                     raise

@@ -198,34 +198,38 @@ class AsyncQueues:
             if isinstance(to, Mapping) and place.partition not in to:
                 continue
             offset = await self._offset(place, to, deadline)
-            reply, _ = await self.cluster.call_leader(
-                *place,
-                QUEUE_RESET,
-                lambda topic_id, number, epoch, offset=offset: QueueResetRequest(
-                    topic_id, number, epoch, group_id, offset
-                ),
-                timeout_s=deadline.left_s,
-            )
-            result[place] = reply.offset
+            result[place] = await self._reset(group_id, place, offset, deadline)
         return result
 
     async def delete_queue(self, group_id: str, topic: str | None = None, *, timeout_s: float = 30.0) -> None:
-        """Forget a group's queue: members that come later begin anew. Raises NonEmptyGroup, GroupIdNotFound."""
+        """Forget a group's queue: members that come later begin from scratch. Raises NonEmptyGroup, GroupIdNotFound."""
         deadline = Deadline(timeout_s)
         for row in await self.describe_queue(group_id, topic, timeout_s=deadline.left_s):
             if row.members:
                 raise NonEmptyGroup(f"The queue of {group_id!r} on {row.topic!r} has members; stop them first.")
         for state in await self._states(group_id, deadline):
             if topic in (None, state.topic):
-                await self.cluster.call_leader(
-                    SHARE_STATE_TOPIC,
-                    0,
-                    DELETE_SHARE_STATE,
-                    lambda topic_id, number, epoch, state=state: DeleteShareStateRequest(
-                        topic_id, number, epoch, state.group_id, state.topic_id, state.partition
-                    ),
-                    timeout_s=deadline.left_s,
-                )
+                await self._delete(state, deadline)
+
+    async def _reset(self, group_id: str, place: TopicPartition, offset: int, deadline: Deadline) -> int:
+        reply, _ = await self.cluster.call_leader(
+            *place,
+            QUEUE_RESET,
+            lambda topic_id, number, epoch: QueueResetRequest(topic_id, number, epoch, group_id, offset),
+            timeout_s=deadline.left_s,
+        )
+        return reply.offset
+
+    async def _delete(self, state: ShareState, deadline: Deadline) -> None:
+        await self.cluster.call_leader(
+            SHARE_STATE_TOPIC,
+            0,
+            DELETE_SHARE_STATE,
+            lambda topic_id, number, epoch: DeleteShareStateRequest(
+                topic_id, number, epoch, state.group_id, state.topic_id, state.partition
+            ),
+            timeout_s=deadline.left_s,
+        )
 
     async def _offset(self, place: TopicPartition, to: str | int | Mapping[int, int], deadline: Deadline) -> int:
         if isinstance(to, Mapping):
@@ -250,7 +254,7 @@ class AsyncQueues:
     async def _states(self, group_id: str, deadline: Deadline) -> Sequence[ShareState]:
         await self.cluster.refresh((SHARE_STATE_TOPIC,), timeout_s=deadline.left_s)
         if self.cluster.metadata.topic(SHARE_STATE_TOPIC) is None:
-            return []  # nobody has used a queue yet
+            return []  # no queue was used yet
         reply, _ = await self.cluster.call_leader(
             SHARE_STATE_TOPIC,
             0,

@@ -110,7 +110,7 @@ class AsyncQueueConsumer:
         return message
 
     async def commit(self, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
-        """Wait until everything that was said about records is stored.
+        """Wait until everything that was reported of records is stored.
 
         Raises InvalidRecordState when a lock had run out before, TimeoutError.
         """
@@ -129,6 +129,11 @@ class AsyncQueueConsumer:
         """Have `run` return when the handlers that are called now have returned. From any thread."""
         self._is_stopping = True
         self._engine.call_on_loop(self._engine._news.set)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the queue keeps the order of each key."""
+        return self._engine.by_key
 
     @property
     def is_ending(self) -> bool:

@@ -114,7 +114,7 @@ class QueueConsumer(SynchronousClient):
         return message
 
     def commit(self, timeout: float = COMMIT_TIMEOUT_S) -> None:
-        """Wait until everything that was said about records is stored.
+        """Wait until everything that was reported of records is stored.
 
         Raises InvalidRecordState when a lock had run out before, TimeoutError.
         """

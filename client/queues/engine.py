@@ -43,7 +43,7 @@ class QueueEngine:
         self.value_deserializer = deserializer(config.value_deserializer)
         self.cluster = ClusterClient(config)
         self.buffer: deque[QueueMessage] = deque()
-        """Messages that nobody has taken yet. Taken from any thread."""
+        """Messages that were not taken yet. Taken from any thread."""
         self.failures: deque[tuple[TopicPartition, int, int, RaylogError]] = deque(maxlen=FAILURES_MAX)
         self.is_flushing = False
         self.is_closed = False
@@ -51,6 +51,7 @@ class QueueEngine:
         """For one waiting thread: there may be messages."""
         self._on_failed = on_failed
         self._sources: dict[TopicPartition, QueueSource] = {}
+        """Those that this member works on."""
         self._membership: QueueMembership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -99,12 +100,9 @@ class QueueEngine:
             task.add_done_callback(self._closing.discard)
 
     async def _retire(self, source: QueueSource) -> None:
-        """Give back what nobody has taken, wait until the rest is settled, and leave."""
+        """Give back what was not taken, wait until the rest is settled, and leave."""
         self._return_buffered([source])
-        while source.held and not self.is_closed:
-            await asyncio.sleep(0.05)
-        if not self.is_closed:
-            await source.settled()
+        await source.released()
         await source.close(leaves=True)
 
     async def close(self, timeout_s: float = 10.0) -> None:
@@ -221,9 +219,7 @@ class QueueEngine:
         for message in list(self.buffer):
             if message._lock.source is source and not source.is_current(message):
                 source.forget(message)
-        for message in source.held_messages():
-            if not source.is_current(message):
-                source._held.pop(message.record.offset, None)
+        source.forget_lost()
 
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
         """Give back the buffered messages of a key behind one that is to be retried: they must not overtake it."""

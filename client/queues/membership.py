@@ -1,8 +1,8 @@
 """A queue consumer as a member of its group: joins, heartbeats, the partitions it works on. Owned by the engine.
 
-The group's coordinator knows who is alive; the first member spreads the partitions (`spreading.py`) over all. Nothing
-is revoked in a rebalance: a record is locked by whoever has it, so all members go on meanwhile. May touch: the network,
-the loop's clock.
+The group's coordinator knows which members are alive; the first member spreads the partitions (`spreading.py`) over
+all. Nothing is revoked in a rebalance: a record is locked by the member that has it, so all members go on meanwhile.
+May touch: the network, the loop's clock.
 """
 
 from __future__ import annotations

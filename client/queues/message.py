@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from raylog.client.queues.config import Duration, milliseconds
 from raylog.client.types import Header, Record
 from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
-
-if TYPE_CHECKING:
-    from raylog.client.queues.source import QueueSource
 
 
 class Reject(Exception):
@@ -26,12 +24,28 @@ class Retry(Exception):
         self.delay = delay
 
 
+class Holder(Protocol):
+    """The partition of a message, at its consumer."""
+
+    def settle(self, message: QueueMessage, kind: int, delay_ms: int = -1, reason: str = "") -> None:
+        """Take a verdict."""
+
+    def extend(self, message: QueueMessage, lock_ms: int) -> None:
+        """Have a lock renewed for so long."""
+
+    def wall_s(self, deadline: float) -> float:
+        """A moment of the loop's clock as seconds since 1970."""
+
+    def give_back(self, messages: Sequence[QueueMessage], kind: int) -> None:
+        """Settle messages that were not taken, or that are not finished at the end."""
+
+
 class Lock:
     """The lock of the records that were handed out together, until it is renewed or lost."""
 
     __slots__ = ("count", "deadline", "session", "source")
 
-    def __init__(self, source: QueueSource, session: int, count: int, deadline: float) -> None:
+    def __init__(self, source: Holder, session: int, count: int, deadline: float) -> None:
         self.source = source
         self.session = session
         self.count = count
@@ -104,11 +118,11 @@ class QueueMessage:
 
     @property
     def is_settled(self) -> bool:
-        """Whether something final was said about it."""
+        """Whether something final was reported of it."""
         return self._is_settled
 
     def ack(self) -> None:
-        """The work is done: nobody gets the record again. Raises InvalidRequest when it was settled before."""
+        """The work is done: the record is not handed out again. Raises InvalidRequest when it was settled before."""
         if self._is_settled:
             raise self._twice()
         self._is_settled = True
@@ -127,7 +141,7 @@ class QueueMessage:
         self._settle(ev.RETRY, -1 if delay is None else milliseconds(delay), reason)
 
     def reject(self, reason: str = "") -> None:
-        """The record cannot be processed by anybody: it becomes a dead letter, with this reason."""
+        """The record cannot be processed by any consumer: it becomes a dead letter, with this reason."""
         self._settle(ev.REJECT, -1, reason)
 
     def extend(self, seconds: float) -> None:

@@ -9,14 +9,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import QueueMessage, Reject, Retry
 from raylog.core.errors import InvalidConfig
 from raylog.core.queues import events as ev
-
-if TYPE_CHECKING:
-    from raylog.client.queues.asynchronous import AsyncQueueConsumer
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +23,27 @@ REASON_MAX = 500
 POLL_S = 0.2
 
 
+class Worker(Protocol):
+    """What a run needs of its consumer."""
+
+    @property
+    def config(self) -> QueueConsumerConfig: ...
+    @property
+    def is_ending(self) -> bool: ...
+    @property
+    def keeps_order(self) -> bool: ...
+
+    async def getone(self, *, timeout_ms: float | None = None) -> QueueMessage | None:
+        """The next message; None when none came in time."""
+
+    async def commit(self) -> None:
+        """Wait until everything that was reported of records is stored."""
+
+
 class _Run:
     """One call of `run`."""
 
-    def __init__(self, consumer: AsyncQueueConsumer, handler: Handler, concurrency: int) -> None:
+    def __init__(self, consumer: Worker, handler: Handler, concurrency: int) -> None:
         if concurrency < 1:
             raise InvalidConfig(f"concurrency must be at least 1, not {concurrency}.")
         self._consumer = consumer
@@ -42,7 +57,7 @@ class _Run:
 
     async def run(self) -> None:
         """Hand messages to handlers until the end; those under way are waited for."""
-        consumer, engine = self._consumer, self._consumer._engine
+        consumer = self._consumer
         timeout_ms = consumer.config.consumer_timeout_ms
         quiet_since = time.monotonic()
         try:
@@ -60,7 +75,7 @@ class _Run:
                     if message is None:
                         self._free.release()
                 if message is not None:
-                    self._begin(message, engine.by_key)
+                    self._begin(message, consumer.keeps_order)
         finally:
             if self._tasks:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -108,8 +123,9 @@ class _Run:
                     await result
             else:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
-        except Reject:
-            self._settle(message, lambda: message.reject(str(rejected)))
+        except Reject as rejected:
+            reason = str(rejected)
+            self._settle(message, lambda: message.reject(reason))
         except Retry as again:
             self._retry(message, again.delay, str(again))
         except asyncio.CancelledError:
@@ -134,6 +150,6 @@ class _Run:
             verdict()
 
 
-async def run_on_loop(consumer: AsyncQueueConsumer, handler: Handler, concurrency: int) -> None:
+async def run_on_loop(consumer: Worker, handler: Handler, concurrency: int) -> None:
     """See `AsyncQueueConsumer.run`."""
     await _Run(consumer, handler, concurrency).run()

@@ -1,4 +1,4 @@
-"""One partition of a queue, at its consumer: fetches, what it holds, and the verdicts on their way. Owned by the engine.
+"""One partition of a queue, at its consumer: fetches, what it holds, the verdicts on their way. Owned by the engine.
 
 Two tasks: one fetches, one sends verdicts and renews locks. Methods that a user's thread calls say so: they touch only
 a deque and a dict, whose single steps are atomic, and wake the loop at most once a round. May touch: the network, the
@@ -11,14 +11,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
+from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import Lock, QueueMessage
-from raylog.client.reading.decode import BatchOpener, FetchedBatch
+from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
 from raylog.client.reading.isolation import AbortedBatches
 from raylog.core.errors import ConnectionFailed, InvalidRecordState, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
@@ -33,14 +35,12 @@ from raylog.protocol.queues import (
     QueueFetchRequest,
     QueueLeaveRequest,
     QueueOpenRequest,
+    QueueRange,
     QueueVerdict,
 )
 from raylog.protocol.replica import AbortedTxn
 from raylog.rpc import Connection
 from raylog.storage.batch.header import iter_headers
-
-if TYPE_CHECKING:
-    from raylog.client.queues.engine import QueueEngine
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +49,52 @@ LEAVE_TIMEOUT_S: Final = 1.0
 VERDICTS_MAX: Final = 5_000
 """Most ranges of one request."""
 RANGE_MAX: Final = 1 << 31
+RENEWALS: Final = 4
+"""How often locks are looked at while one would run out: each is renewed when half of it is over, or a little more."""
 
 _Settled = tuple[int, int, int, int, str]
 """Offset, hand-out count, kind, delay, message."""
 
 
+class Member(Protocol):
+    """What a partition needs of its engine."""
+
+    config: QueueConsumerConfig
+    cluster: ClusterClient
+    group: str
+    member_id: str
+    settings: dict[str, str]
+    by_key: bool
+    is_flushing: bool
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+
+    async def room(self) -> int:
+        """Wait until more may be fetched; returns how many records."""
+
+    def deliver(self, messages: Iterable[QueueMessage]) -> None:
+        """Take messages of a partition."""
+
+    def fail(self, error: RaylogError) -> None:
+        """Have the next call of the user raise an error."""
+
+    def call_on_loop(self, function: Callable[[], object]) -> None:
+        """Call a function on the engine's loop."""
+
+    def drop_buffered(self, source: QueueSource) -> None:
+        """Drop the buffered messages whose locks are lost."""
+
+    def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
+        """Give back the buffered messages of a key behind one that is to be retried."""
+
+    def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
+        """Note that a verdict was not taken."""
+
+
 class QueueSource:
     """One partition."""
 
-    def __init__(self, engine: QueueEngine, partition: TopicPartition) -> None:
+    def __init__(self, engine: Member, partition: TopicPartition) -> None:
         self.partition = partition
         self._engine = engine
         self._held: dict[int, QueueMessage] = {}
@@ -121,7 +158,7 @@ class QueueSource:
     async def _fetch_on(self) -> None:
         config = self._engine.config
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
-        while self.is_wanted:
+        while True:
             try:
                 count = await self._engine.room()
                 if not self.is_wanted:
@@ -171,6 +208,7 @@ class QueueSource:
             )
             reply, _ = await call(connection, QUEUE_OPEN, request, timeout_s=timeout_s)
             self._lock_s = reply.lock_ms / 1000
+            self._woken.set()  # locks may have to be renewed sooner than was thought
             engine.by_key = reply.by_key
             self._connection = connection
         return connection, info.topic_id, found.leader_epoch
@@ -230,17 +268,17 @@ class QueueSource:
 
     def _settle_gaps(
         self,
-        rows: Sequence[object],
+        rows: Sequence[QueueRange],
         found: dict[int, QueueMessage],
         failure: RaylogError | None,
         refused: object,
     ) -> None:
         """Say of each offset without a message why there is none: no record, or one that cannot be deserialized."""
         for row in rows:
-            for offset in range(row.first, row.end):  # type: ignore[attr-defined]
+            for offset in range(row.first, row.end):
                 if offset in found:
                     continue
-                count = row.count  # type: ignore[attr-defined]
+                count = row.count
                 if failure is None or (isinstance(refused, int) and offset < refused):
                     self._settled.append((offset, count, ev.GAP, -1, ""))
                 elif offset == refused:
@@ -254,16 +292,14 @@ class QueueSource:
     async def _send_on(self) -> None:
         config = self._engine.config
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
-        renew_at = time.monotonic() + self._lock_s / 2
+        renewed_s = time.monotonic()
         while True:
-            left_s = max(0.0, renew_at - time.monotonic())
-            try:
-                await asyncio.wait_for(self._woken.wait(), left_s)
-            except TimeoutError:
-                pass
-            if time.monotonic() >= renew_at:
+            left_s = renewed_s + self._lock_s / RENEWALS - time.monotonic()
+            if left_s <= 0:
                 self._renew()
-                renew_at = time.monotonic() + self._lock_s / 3
+                renewed_s = time.monotonic()
+            elif not self._woken.is_set():
+                await self._wait_woken(left_s)
             self._woken.clear()
             if self._settled and config.acknowledge_linger_ms and not self._engine.is_flushing:
                 await asyncio.sleep(config.acknowledge_linger_ms / 1000)
@@ -278,6 +314,12 @@ class QueueSource:
                 self._woken.set()
             else:
                 self._idle.set()
+
+    async def _wait_woken(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._woken.wait(), timeout_s)
+        except TimeoutError:
+            pass  # locks are looked at
 
     def _renew(self) -> None:
         """Renew the locks of everything held, where half of the time is over."""
@@ -317,7 +359,7 @@ class QueueSource:
         return found
 
     async def _send(self, verdicts: list[QueueVerdict], backoff: Backoff) -> None:
-        """Send verdicts until they are answered: an answer that was lost is asked for again."""
+        """Send verdicts until they are answered: they are sent again where an answer was lost."""
         engine = self._engine
         deadline = Deadline(engine.config.request_timeout_ms / 1000)
         while True:
@@ -362,6 +404,13 @@ class QueueSource:
 
     # The end
 
+    async def released(self) -> None:
+        """Wait until nothing is locked, and every verdict is answered."""
+        while self._held:
+            self._idle.clear()
+            await self._idle.wait()
+        await self.settled()
+
     async def settled(self) -> None:
         """Wait until every verdict so far is answered."""
         while self._settled or not self._idle.is_set():
@@ -386,6 +435,12 @@ class QueueSource:
         """Drop a message whose lock is lost."""
         message._is_settled = True
         self._held.pop(message.record.offset, None)
+
+    def forget_lost(self) -> None:
+        """Hold no more what was locked in an earlier session."""
+        for message in self.held_messages():
+            if not self.is_current(message):
+                self._held.pop(message.record.offset, None)
 
     def is_current(self, message: QueueMessage) -> bool:
         """Whether a message's lock is of this session."""

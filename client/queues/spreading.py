@@ -1,6 +1,6 @@
 """Which partitions each member of a queue's group works on. Pure.
 
-Unlike a consumer group's, a partition may go to several members: every member has work, and every partition somebody.
+Unlike a consumer group's, a partition may go to several members: every member has work, and every partition a member.
 """
 
 from __future__ import annotations

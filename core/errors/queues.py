@@ -8,7 +8,7 @@ from raylog.core.errors.base import RaylogError, RetriableError, StaleMetadataEr
 class InvalidRecordState(RaylogError):
     """The record is not locked by this member: its lock has run out, or its leader was replaced.
 
-    What was done for it may be done again by whoever gets it next.
+    What was done for it may be done again by the next member that gets it.
     """
 
     code = 121

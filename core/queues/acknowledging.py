@@ -62,11 +62,11 @@ class Acknowledging:
             failures.append(self._failure(verdict.first, finished_end, Cell(ACKNOWLEDGED), decision))
         for first, end, cell in self.book.pieces(verdict.first, verdict.end):
             if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
-                continue  # said before, perhaps to a leader whose answer was lost
+                continue  # reported before, perhaps to a leader whose answer was lost
             if (
                 cell.state != ACQUIRED
                 or cell.member != member
-                or verdict.count not in (0, cell.count)
+                or verdict.tries not in (0, cell.tries)
                 or not self._carried_out(first, end, cell, verdict, decision)
             ):
                 failures.append(self._failure(first, end, cell, decision))
@@ -116,18 +116,18 @@ class Acknowledging:
             pieces = [(first, end, verdict.delay_ms)]
         elif self.policy.backoff.jitter:
             pieces = [
-                (offset, offset + 1, self.policy.backoff.after_ms(cell.count, offset)) for offset in range(first, end)
+                (offset, offset + 1, self.policy.backoff.after_ms(cell.tries, offset)) for offset in range(first, end)
             ]
         else:
-            pieces = [(first, end, self.policy.backoff.after_ms(cell.count, first))]
+            pieces = [(first, end, self.policy.backoff.after_ms(cell.tries, first))]
         for low, high, delay_ms in pieces:
             delay_ms = min(delay_ms, self.policy.retry_max_ms)
             if delay_ms > 0 and room >= high - low:
-                waiting = Cell(WAITING, cell.count, until_ms=decision.now_ms + delay_ms)
+                waiting = Cell(WAITING, cell.tries, until_ms=decision.now_ms + delay_ms)
                 self.book.put(low, high, waiting)
                 room -= high - low
             else:
-                self.book.put(low, high, Cell(AVAILABLE, cell.count))
+                self.book.put(low, high, Cell(AVAILABLE, cell.tries))
                 decision.wakes = True
             self._freed(low, high, decision)
 
@@ -136,13 +136,13 @@ class Acknowledging:
         if counted and self._is_over_limit(cell):
             self._archive(first, end, cell, Cause(DELIVERY_LIMIT), decision)
             return
-        count = cell.count if counted else cell.count - 1
-        self.book.put(first, end, Cell(AVAILABLE, count), is_stored=not counted and cell.count > 1)
+        count = cell.tries if counted else cell.tries - 1
+        self.book.put(first, end, Cell(AVAILABLE, count), is_stored=not counted and cell.tries > 1)
         self._freed(first, end, decision)
         decision.wakes = True
 
     def bury(self, first: int, end: int, decision: QueueDecision) -> None:
-        """Finish records that the log has no more, and that nobody holds."""
+        """Finish records that the log has no more, and that no member holds."""
         self.book.put(first, end, DEAD)
         self._finished(first, end, was_held=False)
 
@@ -155,14 +155,14 @@ class Acknowledging:
                     decision.count("locks_expired", end - first)
                     self.free(first, end, cell, decision, counted=True)
         for first, end, cell in self.book.take_waits(now_ms):
-            self.book.put(first, end, Cell(AVAILABLE, cell.count), is_stored=False)
+            self.book.put(first, end, Cell(AVAILABLE, cell.tries), is_stored=False)
             if self.lanes is not None:
                 for offset in range(first, end):
                     self.lanes.available_again(offset)
             decision.wakes = True
 
     def _archive(self, first: int, end: int, cell: Cell, cause: Cause, decision: QueueDecision) -> None:
-        self.book.put(first, end, Cell(ARCHIVING, cell.count, cause=cause))
+        self.book.put(first, end, Cell(ARCHIVING, cell.tries, cause=cause))
         self._letters.add(first, end)
         self._finished(first, end, was_held=True)
         decision.wakes = True
@@ -178,16 +178,16 @@ class Acknowledging:
                 self.lanes.freed(offset)
 
     def _is_over_limit(self, cell: Cell) -> bool:
-        return self.policy.delivery_limit != NO_LIMIT and cell.count >= self.policy.delivery_limit
+        return self.policy.delivery_limit != NO_LIMIT and cell.tries >= self.policy.delivery_limit
 
     def _failure(self, first: int, end: int, cell: Cell, decision: QueueDecision) -> Failure:
         decision.count("verdicts_refused", end - first)
         if cell.state == ACQUIRED:
-            what = f"another hand-out of it, the {cell.count}. one, holds it now"
+            what = f"another hand-out of it, the {cell.tries}. one, holds it now"
         else:
             what = f"it is {NAMES[cell.state]} now"
         sentence = (
             f"The lock on offset {first} has run out, or its leader was replaced: {what}. What was done for it may be "
-            "done again by whoever gets it next."
+            "done again by the next member that gets it."
         )
         return [first, end, InvalidRecordState.code, sentence]

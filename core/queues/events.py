@@ -32,7 +32,7 @@ VERDICTS: Final[Mapping[int, str]] = {
 
 
 class Verdict(NamedTuple):
-    """What a member reports about [first, end), which it was handed for the ``count``-th time; 0 = whichever.
+    """What a member reports about [first, end), which it was handed for the ``tries``-th time; 0 = whichever.
 
     ``delay_ms``: of RETRY, the pause, -1 = by the group's back-off; of RENEW, the new lock, -1 = the group's.
     """
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
     first: int
     end: int
     kind: int
-    count: int = 0
+    tries: int = 0
     delay_ms: int = -1
     message: str = ""
 
@@ -86,7 +86,7 @@ class Acknowledged(_Timed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberGone(_Timed):
+class MemberLeft(_Timed):
     """A member has left, or its connection is closed."""
 
     member: str
@@ -103,7 +103,7 @@ class Scanned(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStarts(_Timed):
-    """The log begins at this offset now: earlier records are gone."""
+    """The log begins at this offset now: earlier records are deleted."""
 
     offset: int
 
@@ -129,7 +129,7 @@ class LetterBoxFound(_Timed):
 
     box: LetterBox | None
     topic: str = ""
-    """The topic that was asked for."""
+    """The topic that was wanted."""
     is_missing: bool = False
     """Whether the topic does not exist, as opposed to: it was not reached."""
 
@@ -162,7 +162,7 @@ Event: TypeAlias = (
     Opened
     | Take
     | Acknowledged
-    | MemberGone
+    | MemberLeft
     | Scanned
     | LogStarts
     | Reset
@@ -212,7 +212,7 @@ class Letter(NamedTuple):
     """One dead letter. ``keeps_body`` False: its body is too large for the topic."""
 
     offset: int
-    count: int
+    tries: int
     cause: Cause
     keeps_body: bool = True
 

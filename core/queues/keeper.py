@@ -31,14 +31,14 @@ class QueueKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Requested:
     cause: str
     now_ms: int
     request: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadState(_Asked):
+class ReadState(_Requested):
     """A leader begins to serve a queue."""
 
     key: QueueKey
@@ -47,7 +47,7 @@ class ReadState(_Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteState(_Asked):
+class WriteState(_Requested):
     """A leader stores change number ``version`` of its state epoch."""
 
     key: QueueKey
@@ -58,14 +58,14 @@ class WriteState(_Asked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListStates(_Asked):
+class ListStates(_Requested):
     """List the queues of a group; an empty group: of all."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteState(_Asked):
+class DeleteState(_Requested):
     """Forget a queue."""
 
     key: QueueKey
@@ -81,7 +81,7 @@ class SnapshotDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotStored:
-    """Effect: the snapshot that was asked for is in the log."""
+    """Effect: the snapshot that was requested is in the log."""
 
     cause: str
 
@@ -155,8 +155,8 @@ class KeeperMachine:
         known = self.queues.get(event.key)
         if known is not None and event.leader_epoch < known.leader_epoch:
             raise FencedLeaderEpoch(
-                f"The queue was loaded in leader epoch {known.leader_epoch}; a leader of epoch {event.leader_epoch} may "
-                "not serve it any more."
+                f"The queue was loaded in leader epoch {known.leader_epoch}; a leader of epoch {event.leader_epoch} "
+                "may not serve it any more."
             )
         state_epoch = 1 if known is None else known.state_epoch + 1
         decision.write((_wire(event.key), [OPENED, event.topic, event.leader_epoch, state_epoch]))

@@ -40,7 +40,7 @@ class DeadLetters:
         self._waiting: deque[tuple[int, int]] = deque()
         self._under_way: list[Letter] = []
         self._first_sequence = 0
-        self._is_asking = False
+        self._is_looking = False
         self._retry_at_ms: int | None = None
         self._batch_max = LETTERS_MAX
         self._keeps_bodies = True
@@ -71,7 +71,7 @@ class DeadLetters:
             if cell.cause.sequence < 0:
                 self._waiting.append((first, end))
             else:
-                self._under_way.append(Letter(first, cell.count, cell.cause))
+                self._under_way.append(Letter(first, cell.tries, cell.cause))
         if self._under_way and self.box is not None:
             behind = self.box.next_sequence
             # By distance from the end: sequences begin again at 0 behind the greatest.
@@ -81,7 +81,7 @@ class DeadLetters:
 
     def go_on(self, decision: QueueDecision) -> None:
         """Begin the next batch, if one is due: the last thing that a step does."""
-        if self._under_way or not self._waiting or self._is_asking:
+        if self._under_way or not self._waiting or self._is_looking:
             return
         if self._retry_at_ms is not None:
             if decision.now_ms < self._retry_at_ms:
@@ -89,14 +89,14 @@ class DeadLetters:
             self._retry_at_ms = None
         topic = self.policy.dead_letter_topic or UNDELIVERABLE_TOPIC
         if self.box is None or self.box.topic != topic:
-            self._is_asking = True
+            self._is_looking = True
             decision.now.append(FindLetterBox(cause=decision.cause, topic=topic))
             return
         sequence = self._first_sequence = self.box.next_sequence
         for offset, cell in self._next_records():
             cause = (cell.cause or Cause("rejected"))._replace(sequence=sequence)
             self.book.put(offset, offset + 1, cell._replace(cause=cause))
-            self._under_way.append(Letter(offset, cell.count, cause, self._keeps_bodies))
+            self._under_way.append(Letter(offset, cell.tries, cause, self._keeps_bodies))
             sequence = (sequence + 1) & SEQUENCE_MASK
         if self._under_way:
             self.box = decision.letter_box = self.box._replace(next_sequence=sequence)
@@ -104,7 +104,7 @@ class DeadLetters:
 
     def box_found(self, event: LetterBoxFound, decision: QueueDecision) -> None:
         """Take where letters go; where that is nowhere they wait, or are dropped if the policy has it so."""
-        self._is_asking = False
+        self._is_looking = False
         if event.box is not None:
             decision.require(event.box.topic == event.topic, "dead letters go where they are meant to go")
             self.box = decision.letter_box = event.box
@@ -139,7 +139,7 @@ class DeadLetters:
         taken_back = [(letter.offset, letter.offset + 1) for letter in remain]
         for letter in remain:
             cause = letter.cause._replace(sequence=-1)
-            self.book.put(letter.offset, letter.offset + 1, Cell(ARCHIVING, letter.count, cause=cause))
+            self.book.put(letter.offset, letter.offset + 1, Cell(ARCHIVING, letter.tries, cause=cause))
         self._waiting.extendleft(reversed(taken_back))
         if event.too_large or finished:
             # Certainly not in the topic: the sequences are used again, by fewer letters or by one without its body.

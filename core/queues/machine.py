@@ -49,7 +49,7 @@ class QueueMachine:
         self.settings: Mapping[str, str] = dict(stored.settings or {})
         self.policy = policy_of(self.settings, topic)
         self.members: dict[str, int] = {}
-        """When each member was last heard of."""
+        """When each member sent its last request."""
         self._wall_ahead_ms = 0
         self._number = 0
         self._unstored: list[tuple[int, int, int]] = []
@@ -114,7 +114,7 @@ class QueueMachine:
         decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
 
     def _begin_at(self, start: int) -> None:
-        """Begin anew at an offset."""
+        """Begin at an offset, with nothing known of its records."""
         self.is_new = False
         self._stored = QueueChange(start, (), None, self.letters.box)
         book = RecordBook(start, by_key=self.policy.by_key)
@@ -135,12 +135,12 @@ class QueueMachine:
         self.lanes = Lanes(book.start, book.is_available) if policy.by_key else None
         self._acknowledging.lanes = self.lanes
 
-    def _member_gone(self, event: ev.MemberGone, decision: QueueDecision) -> None:
+    def _member_left(self, event: ev.MemberLeft, decision: QueueDecision) -> None:
         if self.members.pop(event.member, None) is None:
             return
         for first, end, cell in self.book.held_by(event.member):
             self._acknowledging.free(first, end, cell, decision, counted=True)
-            decision.count("released_by_members_gone", end - first)
+            decision.count("released_by_members_that_left", end - first)
 
     # ------------------------------------------------------------ handing out
 
@@ -171,7 +171,7 @@ class QueueMachine:
         ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
         handed: list[tuple[int, int, int]] = []
         for first, end, cell in ranges:
-            count = cell.count + 1
+            count = cell.tries + 1
             until_ms = self._deadlines.add(decision.now_ms, self.policy.lock_ms, first, end)
             lock = Cell(ACQUIRED, count, event.member, until_ms, decision.now_ms)
             self.book.put(first, end, lock, is_stored=count > 1)
@@ -228,7 +228,7 @@ class QueueMachine:
 
     def _is_last_try(self, cell: Cell) -> bool:
         limit = self.policy.delivery_limit
-        return limit != NO_LIMIT and cell.count > 0 and cell.count + 1 >= limit
+        return limit != NO_LIMIT and cell.tries > 0 and cell.tries + 1 >= limit
 
     def _is_unstored(self, first: int, end: int) -> bool:
         return any(first < stop and begin < end for _, begin, stop in self._unstored)
@@ -316,7 +316,7 @@ class QueueMachine:
         for low, high, cell in self.book.pieces(first, self.book.end)[: min(limit, PEEK_MAX)]:
             left_ms = max(0, cell.until_ms - now_ms) if cell.state in (ACQUIRED, WAITING) else -1
             reason, message, _ = cell.cause or ("", "", -1)
-            rows.append([low, high, NAMES[cell.state], cell.count, cell.member, left_ms, reason, message])
+            rows.append([low, high, NAMES[cell.state], cell.tries, cell.member, left_ms, reason, message])
         return rows
 
     def validate(self) -> None:
@@ -336,7 +336,7 @@ _HANDLERS: Final[Mapping[type[Any], Callable[[QueueMachine, Any, QueueDecision],
     ev.Opened: QueueMachine._opened,
     ev.Take: QueueMachine._take,
     ev.Acknowledged: QueueMachine._acknowledged,
-    ev.MemberGone: QueueMachine._member_gone,
+    ev.MemberLeft: QueueMachine._member_left,
     ev.Scanned: QueueMachine._scanned,
     ev.LogStarts: QueueMachine._log_starts,
     ev.Reset: QueueMachine._reset,

@@ -1,7 +1,7 @@
 """The states of a record in a queue, and their form in the log. Pure.
 
 AVAILABLE -> ACQUIRED -> ACKNOWLEDGED
-                      -> AVAILABLE   released, its lock ran out, or its member is gone
+                      -> AVAILABLE   released, its lock ran out, or its member has left
                       -> WAITING     to be retried; AVAILABLE when its time has come
                       -> ARCHIVING   rejected, or handed out too often; ARCHIVED when its dead letter is stored
 """
@@ -54,12 +54,13 @@ class Cause(NamedTuple):
 class Cell(NamedTuple):
     """The state of a range of records.
 
-    ``count``: how often they were handed out. ``member``, ``since_ms``, ``until_ms``: who holds the lock, from when,
-    until when; of a waiting record, ``until_ms`` is when it is available again. ``cause``: of one that is archiving.
+    ``tries``: how often they were handed out. ``member``, ``since_ms``, ``until_ms``: the member that holds the lock,
+    from when, until when; of a waiting record, ``until_ms`` is when it is available again. ``cause``: of one that is
+    archiving.
     """
 
     state: int
-    count: int = 0
+    tries: int = 0
     member: str = ""
     until_ms: int = 0
     since_ms: int = 0
@@ -71,18 +72,18 @@ DONE: Final = Cell(ACKNOWLEDGED)
 DEAD: Final = Cell(ARCHIVED)
 
 WireRange = tuple[Any, ...]
-"""(first, end, state, count, until in milliseconds since 1970, reason, message, sequence); zeros at the end left out."""
+"""(first, end, state, count, until in ms since 1970, reason, message, sequence); an end of zeros is left out."""
 
 
 def to_wire(first: int, end: int, cell: Cell, wall_ahead_ms: int) -> WireRange:
     """Return a range as it is stored: locks are left out."""
     if cell.state == WAITING:
-        return first, end, WAITING, cell.count, cell.until_ms + wall_ahead_ms
+        return first, end, WAITING, cell.tries, cell.until_ms + wall_ahead_ms
     if cell.cause is not None:
-        return first, end, cell.state, cell.count, 0, *cell.cause
+        return first, end, cell.state, cell.tries, 0, *cell.cause
     if cell.state in TERMINAL:
         return first, end, cell.state
-    return first, end, AVAILABLE, cell.count
+    return first, end, AVAILABLE, cell.tries
 
 
 def from_wire(row: Sequence[Any], wall_ahead_ms: int) -> tuple[int, int, Cell]:

@@ -84,7 +84,7 @@ def describe(target: Target, group: str, topic: str | None, as_json: bool) -> No
 def peek(
     target: Target, group: str, topic: str | None, partition: int | None, first: int, limit: int, as_json: bool
 ) -> None:
-    """Show which records are locked by whom, and which wait; nothing is changed."""
+    """Show which records are locked, by which members, and which wait; nothing is changed."""
     with _admin(target.client_arguments()) as admin:
         found = admin.peek_queue(group, topic, partition=partition, first=first, limit=limit)
     if as_json:
@@ -125,7 +125,7 @@ def reset(target: Target, group: str, topic: str, to: str) -> None:
 @click.option("--topic", help="Only this topic.")
 @cluster_options
 def delete(target: Target, group: str, topic: str | None) -> None:
-    """Forget a queue without members; members that come later begin anew."""
+    """Forget a queue without members; members that come later begin from scratch."""
     with _admin(target.client_arguments()) as admin:
         admin.delete_queue(group, topic)
     click.echo(f"The queue of group {group} is forgotten.")

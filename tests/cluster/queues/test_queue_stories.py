@@ -45,7 +45,8 @@ def consumer(cluster: LocalCluster, topic: str = "jobs", **keywords: Any) -> Asy
 
 
 async def read_all(cluster: LocalCluster, topic: str, count: int) -> list[Any]:
-    """The first records of a topic, read as any consumer does."""
+    """The first records of a topic, which may have to be created yet, read as any consumer does."""
+    await eventually(lambda: topic in cluster.running().image.topics, what=f"{topic} is there")
     async with AsyncConsumer(auto_offset_reset="earliest", **cluster.clients()) as reader:
         reader.assign([TopicPartition(topic, 0)])
         found: list[Any] = []
@@ -59,7 +60,7 @@ def run(root: Path, story: Any) -> None:
     in_cluster(brokers=3, config=QUICK)(story)(root)
 
 
-def test_each_record_goes_to_one_worker_and_no_more_once_it_is_acknowledged(tmp_path: Path) -> None:
+def test_each_record_goes_to_one_worker_until_it_is_acknowledged(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         values = [b"%d" % number for number in range(300)]
         await fill(cluster, "jobs", values)
@@ -99,7 +100,7 @@ def test_groups_and_consumers_do_not_influence_one_another(tmp_path: Path) -> No
     run(tmp_path, story)
 
 
-def test_a_retried_record_waits_at_the_broker_and_comes_with_a_higher_count(tmp_path: Path) -> None:
+def test_a_retried_record_waits_at_the_broker(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await fill(cluster, "jobs", [b"a"])
         async with consumer(cluster) as worker:
@@ -139,7 +140,7 @@ def test_a_rejected_record_is_a_dead_letter_once(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_what_fails_too_often_is_a_dead_letter_and_without_a_topic_undeliverable(tmp_path: Path) -> None:
+def test_what_fails_too_often_is_a_dead_letter_or_undeliverable(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await fill(cluster, "jobs", [b"bad"])
         tries = 0
@@ -149,7 +150,7 @@ def test_what_fails_too_often_is_a_dead_letter_and_without_a_topic_undeliverable
             tries += 1
             raise ValueError("it never works")
 
-        async with consumer(cluster, retry="10ms 20ms", consumer_timeout_ms=700) as worker:
+        async with consumer(cluster, retry="10ms 20ms", consumer_timeout_ms=3_000) as worker:
             await worker.run(handler)
         assert tries == 3, "one try more than there are pauses"
         letter = (await read_all(cluster, "__undeliverable", 1))[0]
@@ -196,7 +197,7 @@ def test_handlers_run_beside_each_other_and_keep_the_order_of_each_key(tmp_path:
     run(tmp_path, story)
 
 
-def test_a_lock_that_runs_out_gives_the_record_to_another_worker_and_the_late_verdict_an_error(tmp_path: Path) -> None:
+def test_a_lock_that_runs_out_makes_its_late_verdict_an_error(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await fill(cluster, "jobs", [b"a"])
         failures: list[Any] = []
@@ -219,7 +220,7 @@ def test_a_lock_that_runs_out_gives_the_record_to_another_worker_and_the_late_ve
     run(tmp_path, story)
 
 
-def test_locks_are_renewed_while_a_handler_works_and_end_with_its_connection(tmp_path: Path) -> None:
+def test_locks_are_renewed_and_end_with_the_connection(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await fill(cluster, "jobs", [b"a"])
         slow = consumer(cluster, lock="1s")
@@ -296,7 +297,7 @@ def test_what_is_stored_survives_the_keeper_of_states(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_members_with_other_settings_and_names_of_consumer_groups_are_refused(tmp_path: Path) -> None:
+def test_other_settings_and_names_of_consumer_groups_are_refused(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await fill(cluster, "jobs", [b"a"])
         async with consumer(cluster, order="key") as worker:
@@ -329,7 +330,7 @@ def test_there_may_be_more_workers_than_partitions(tmp_path: Path) -> None:
             return len(generations) == 1 and all(len(worker._engine._sources) == 1 for worker in workers)
 
         await eventually(all_joined, what="five members share two partitions")
-        await send(cluster, "jobs", [b"%d" % number for number in range(10)], keys=10)
+        await send(cluster, "jobs", [b"%d" % number for number in range(60)], keys=60)
         held = await asyncio.gather(*(worker.getone(timeout_ms=10_000) for worker in workers))
         assert len({message.value for message in held if message is not None}) == 5
         for worker in workers:
@@ -345,7 +346,7 @@ def test_a_handler_may_reject(tmp_path: Path) -> None:
         def handler(message: QueueMessage) -> None:
             raise Reject("poison")
 
-        async with consumer(cluster, dead_letter_topic="dlq", consumer_timeout_ms=500) as worker:
+        async with consumer(cluster, dead_letter_topic="dlq", consumer_timeout_ms=3_000) as worker:
             await worker.run(handler, concurrency=2)
         assert dict((await read_all(cluster, "dlq", 1))[0].headers)["__dlq.errors.message"] == b"poison"
 

@@ -1,7 +1,7 @@
 """A queue under random workers, clocks and leaders keeps its promises (Q1 to Q8), by a slow second account of them."""
 
 from collections import Counter, defaultdict
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,8 +21,12 @@ KEYS = 4
 class Worked(RuleBasedStateMachine):
     """One queue, its keeper's state, its workers, and what they saw."""
 
-    topic: dict[str, str] = {"queue.delivery.limit": "3", "queue.acquired.max": "12", "queue.window.max": "30"}
-    settings_of_group: dict[str, str] = {"queue.retry.backoff": "5s 20s", "queue.delivery.limit": "3"}
+    topic: ClassVar[dict[str, str]] = {
+        "queue.delivery.limit": "3",
+        "queue.acquired.max": "12",
+        "queue.window.max": "30",
+    }
+    settings_of_group: ClassVar[dict[str, str]] = {"queue.retry.backoff": "5s 20s", "queue.delivery.limit": "3"}
 
     @initialize()
     def begin(self) -> None:
@@ -181,7 +185,7 @@ class Worked(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from(MEMBERS))
     def member_goes(self, member: str) -> None:
-        self.feed(ev.MemberGone, member=member)
+        self.feed(ev.MemberLeft, member=member)
         self.held[member].clear()
         self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
 
@@ -191,7 +195,7 @@ class Worked(RuleBasedStateMachine):
         for change in self.pending[:kept]:
             self.stored.apply(change)
         self.crashes += 1
-        self.not_before = {}  # what waited may be known only to the leader that is gone
+        self.not_before = {}  # what waited may be known only to the leader that was replaced
         self.load()
 
     # ------------------------------------------------------------ what always holds
@@ -220,7 +224,8 @@ class Worked(RuleBasedStateMachine):
             self.time_passes(21_000 + 10_000)
             for _ in range(20):
                 self.store(len(self.pending))
-            assert not self.pending and not self.open
+            assert not self.pending
+            assert not self.open
             self.fetch(MEMBERS[0], 10)
             for offset, (count, _) in sorted(self.held[MEMBERS[0]].items()):
                 verdict = ev.Verdict(offset, offset + 1, ev.ACCEPT, count)
@@ -236,7 +241,7 @@ class Worked(RuleBasedStateMachine):
 class WorkedByKey(Worked):
     """The same with order per key (Q5)."""
 
-    settings_of_group = {**Worked.settings_of_group, "queue.order": "key"}
+    settings_of_group: ClassVar[dict[str, str]] = {**Worked.settings_of_group, "queue.order": "key"}
 
     def check_order(self, member: str, offset: int) -> None:
         key = offset % KEYS

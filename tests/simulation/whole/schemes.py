@@ -172,6 +172,21 @@ class Schemes:
         if self._world.transactions is not None:
             self._world.transactions.pause_coordinator()
 
+    def strike_scheduler(self) -> None:
+        """Kill or pause the leader of the delayed records, or one of their targets."""
+        prefixes = ("replica:__scheduled-", "replica:__scheduled-", "replica:later-")
+        prefix = prefixes[int(self._scheduler.random.random() * len(prefixes))]
+        replicas = [actor for actor in self._running() if actor.name.startswith(prefix)]
+        for actor in replicas:
+            if actor.process is not None and actor.server.status()["role"] == "leader":
+                self._world.log("nemesis", f"{actor.name} leads, and is struck")
+                if self._scheduler.chance(0.7):
+                    actor.process.kill("killed by the nemesis")
+                else:
+                    actor.process.pause()
+                    self._scheduler.after(self._scheduler.between(0.5, 6.0), actor.process.resume)
+                return
+
     def kill_of_sleeper(self) -> None:
         """Kill the controller or the broker of a partition that sleeps, so that it fails over in its sleep."""
         sleepers = self._sleepers()

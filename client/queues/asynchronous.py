@@ -89,7 +89,10 @@ class AsyncQueueConsumer:
             await engine.wait(left_s)
 
     async def getmany(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[QueueMessage]:
-        """The next messages, at most `max_records` (max_poll_records); [] when none came in `timeout_ms`."""
+        """The next messages, at most `max_records` (max_poll_records); [] when none came in `timeout_ms`.
+
+        With order by key, the retry or release of a message gives back later ones of its key: skip what `is_settled`.
+        """
         limit = self.config.max_poll_records if max_records is None else max_records
         first = await self.getone(timeout_ms=timeout_ms)
         if first is None:

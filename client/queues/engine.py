@@ -222,12 +222,10 @@ class QueueEngine:
         source.forget_lost()
 
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
-        """Give back the buffered messages of a key behind one that is to be retried: they must not overtake it."""
+        """Give back what is held of a key behind a message that is to be retried: nothing may overtake it."""
         key, offset = failed.record.key, failed.record.offset
         later = [
-            message
-            for message in list(self.buffer)
-            if message._lock.source is source and message.record.offset > offset and message.record.key == key
+            message for message in source.held_messages() if message.record.offset > offset and message.record.key == key
         ]
         if key is not None and later:
             source.give_back(later, ev.RETURN)

@@ -66,6 +66,8 @@ class Finish:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
         if self._world.plan.delayers:
             await self._until("delayed records have arrived", self._delayed_are_missing)
+        if self._world.plan.workers:
+            await self._until("queues are worked off", self._jobs_are_unfinished)
         await self._until("the replicas are the same", self._replicas_differ)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)
@@ -319,6 +321,9 @@ class Finish:
     async def _delayed_are_missing(self) -> str:
         missing = self._world.delays.missing()
         return f"{len(missing)} have not, such as {missing[0]!r}" if missing else ""
+
+    async def _jobs_are_unfinished(self) -> str:
+        return self._world.jobs.unfinished()
 
     async def _has_dirty_tables(self) -> str:
         return dirty_table(self._world.observer, self._world.tables)

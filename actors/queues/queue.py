@@ -134,6 +134,11 @@ class Queue:
         return bool(self._parked) or is_writing or self._sending > 0 or (machine is not None and machine.is_busy)
 
     @property
+    def parked(self) -> int:
+        """How many fetches wait."""
+        return len(self._parked)
+
+    @property
     def wants_more(self) -> bool:
         """Whether a fetch waits for records that are not there yet."""
         return bool(self._parked) and not self._is_over

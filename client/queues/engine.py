@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -158,8 +159,11 @@ class QueueEngine:
                 return None
             if len(self.buffer) == self._low - 1:
                 self._make_room()
-            if not message._is_settled:
+            if message._is_settled:
+                continue
+            if message._lock.deadline > time.monotonic():
                 return message
+            message._lock.source.forget(message)  # it is handed out again, perhaps to another member
 
     def _make_room(self) -> None:
         if not self._room.is_set():
@@ -225,7 +229,9 @@ class QueueEngine:
         """Give back what is held of a key behind a message that is to be retried: nothing may overtake it."""
         key, offset = failed.record.key, failed.record.offset
         later = [
-            message for message in source.held_messages() if message.record.offset > offset and message.record.key == key
+            message
+            for message in source.held_messages()
+            if message.record.offset > offset and message.record.key == key
         ]
         if key is not None and later:
             source.give_back(later, ev.RETURN)

@@ -39,13 +39,20 @@ class Holder(Protocol):
     def give_back(self, messages: Sequence[QueueMessage], kind: int) -> None:
         """Settle messages that were not taken, or that are not finished at the end."""
 
+    def holds(self, message: QueueMessage) -> bool:
+        """Whether a message's lock is known to hold."""
+
+    def forget(self, message: QueueMessage) -> None:
+        """Drop a message whose lock is lost."""
+
 
 class Lock:
     """The lock of the records that were handed out together, until it is renewed or lost."""
 
-    __slots__ = ("count", "deadline", "session", "source")
+    __slots__ = ("count", "deadline", "session", "since", "source")
 
-    def __init__(self, source: Holder, session: int, count: int, deadline: float) -> None:
+    def __init__(self, source: Holder, session: int, count: int, deadline: float, since: float) -> None:
+        self.since = since
         self.source = source
         self.session = session
         self.count = count
@@ -112,6 +119,11 @@ class QueueMessage:
         return self._lock.count
 
     @property
+    def handed_at(self) -> float:
+        """When the record came, in seconds since 1970."""
+        return self._lock.source.wall_s(self._lock.since)
+
+    @property
     def lock_deadline(self) -> float:
         """When the lock runs out, in seconds since 1970; it moves while locks are renewed."""
         return self._lock.source.wall_s(self._lock.deadline)
@@ -120,6 +132,11 @@ class QueueMessage:
     def is_settled(self) -> bool:
         """Whether something final was reported of it."""
         return self._is_settled
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether it is not settled and its lock holds, as far as is known here."""
+        return not self._is_settled and self._lock.source.holds(self)
 
     def ack(self) -> None:
         """The work is done: the record is not handed out again. Raises InvalidRequest when it was settled before."""

@@ -48,7 +48,6 @@ ANSWER_EXTRA_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 1.0
 VERDICTS_MAX: Final = 5_000
 """Most ranges of one request."""
-RANGE_MAX: Final = 1 << 31
 RENEWALS: Final = 4
 """How often locks are looked at while one would run out: each is renewed when half of it is over, or a little more."""
 
@@ -149,7 +148,8 @@ class QueueSource:
 
     def extend(self, message: QueueMessage, lock_ms: int) -> None:
         """Have a lock renewed for so long. From any thread."""
-        message._lock = Lock(self, message._lock.session, message._lock.count, time.monotonic() + lock_ms / 1000)
+        lock = message._lock
+        message._lock = Lock(self, lock.session, lock.count, time.monotonic() + lock_ms / 1000, lock.since)
         self._settled.append((message.record.offset, message._lock.count, ev.RENEW, lock_ms, ""))
         self._engine.call_on_loop(self._woken.set)
 
@@ -237,7 +237,7 @@ class QueueSource:
         """Make messages of what was handed out; offsets without a record are settled at once."""
         now = time.monotonic()
         self._lock_s = reply.lock_ms / 1000
-        locks = [Lock(self, self._session, row.count, now + self._lock_s) for row in reply.ranges]
+        locks = [Lock(self, self._session, row.count, now + self._lock_s, now) for row in reply.ranges]
         aborted = AbortedBatches([AbortedTxn(row.producer_id, row.first_offset) for row in reply.aborted])
         messages: list[QueueMessage] = []
         place, rows = 0, reply.ranges
@@ -333,7 +333,8 @@ class QueueSource:
             if lock.session == self._session and lock.deadline <= soon:
                 fresh = renewed.get(id(lock))
                 if fresh is None:
-                    fresh = renewed[id(lock)] = Lock(self, lock.session, lock.count, now + self._lock_s)
+                    deadline = now + self._lock_s
+                    fresh = renewed[id(lock)] = Lock(self, lock.session, lock.count, deadline, lock.since)
                 message._lock = fresh
                 self._settled.append((offset, lock.count, ev.RENEW, -1, ""))
 
@@ -381,7 +382,10 @@ class QueueSource:
                 backoff.reset()
                 for row in reply.failures:
                     error = from_code(row.error_code, row.message, {"first": row.first, "end": row.end})
-                    self._failed(row.first, row.end, error)
+                    if _is_renewal(row.first, verdicts):
+                        logger.info("%s: a lock was not renewed: %s", self.partition, error)
+                    else:
+                        self._failed(row.first, row.end, error)
                 return
             except RaylogError as error:
                 if not error.retriable or deadline.is_over:
@@ -397,9 +401,6 @@ class QueueSource:
                 logger.debug("%s: no metadata: %s", self.partition, trouble)
 
     def _failed(self, first: int, end: int, error: RaylogError) -> None:
-        if isinstance(error, InvalidRecordState):
-            for offset in range(first, min(end, first + RANGE_MAX)):
-                self._held.pop(offset, None)
         self._engine.verdict_failed(self.partition, first, end, error)
 
     # The end
@@ -442,6 +443,11 @@ class QueueSource:
             if not self.is_current(message):
                 self._held.pop(message.record.offset, None)
 
+    def holds(self, message: QueueMessage) -> bool:
+        """Whether a message's lock is known to hold: it was not lost, and did not run out."""
+        is_held = self._held.get(message.record.offset) is message and self.is_current(message)
+        return is_held and message._lock.deadline > time.monotonic()
+
     def is_current(self, message: QueueMessage) -> bool:
         """Whether a message's lock is of this session."""
         return message._lock.session == self._session
@@ -463,5 +469,10 @@ class QueueSource:
                 logger.debug("%s was not left, its locks end with the connection: %s", self.partition, error)
 
 
-def _by_offset(row: _Settled) -> tuple[int, int]:
-    return row[0], row[2]
+def _by_offset(row: _Settled) -> tuple[int, bool]:
+    return row[0], row[2] != ev.RENEW  # a lock that is renewed and given up in one request is renewed first
+
+
+def _is_renewal(first: int, verdicts: Sequence[QueueVerdict]) -> bool:
+    """Whether nothing but a renewal was sent for an offset."""
+    return all(row.kind == ev.RENEW for row in verdicts if row.first <= first < row.end)

@@ -19,6 +19,7 @@ from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S
 from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
 from tests.simulation.whole.plan import UNCLEAN
+from tests.simulation.whole.queues.leaders import queues_of
 from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
 
@@ -323,7 +324,8 @@ class Finish:
         return f"{len(missing)} have not, such as {missing[0]!r}" if missing else ""
 
     async def _jobs_are_unfinished(self) -> str:
-        return self._world.jobs.unfinished()
+        wrong = self._world.jobs.unfinished()
+        return f"{wrong}; {queues_of(self._world)}" if wrong else ""
 
     async def _has_dirty_tables(self) -> str:
         return dirty_table(self._world.observer, self._world.tables)

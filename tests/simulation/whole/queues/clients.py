@@ -83,8 +83,10 @@ class Worker(Client):
         self._group = group
         self._jobs: Jobs = world.jobs
         self._books_of_group: Group = world.jobs.groups[group]
-        self._open: dict[tuple[int, int], tuple[Job, str]] = {}
+        self._open: dict[tuple[int, int], tuple[Job, str, int]] = {}
         """Verdicts that are not answered yet, by place."""
+        self._late: set[tuple[int, int]] = set()
+        """Places of verdicts whose answers were not waited for: a refusal there may be about such a one."""
 
     async def run(self) -> None:
         """Work through lives."""
@@ -124,12 +126,13 @@ class Worker(Client):
             if not found:
                 continue
             for message in found:
-                if message.is_settled:
-                    continue  # given back meanwhile, because an earlier one of its key is to be retried
+                if not message.is_locked:
+                    continue  # lost, or given back because an earlier one of its key is to be retried
                 at = (message.partition, message.offset)
-                now_ms = self.now_ms()
-                job = self._books_of_group.handed(name, at, message.value, message.record.key, now_ms)
-                self._decide(message, at, job)
+                came_ms = round(message._lock.since * 1000)
+                tries = message.delivery_count
+                job = self._books_of_group.handed(name, at, message.value, message.record.key, tries, came_ms)
+                self._decide(name, message, at, job)
             await self._commit(consumer)
             await asyncio.sleep(self.between(0.0, 0.3))
 
@@ -137,23 +140,26 @@ class Worker(Client):
         """Return the true time, which no host's clock need have."""
         return round(self.world.now_s * 1000)
 
-    def _decide(self, message: QueueMessage, at: tuple[int, int], job: Job) -> None:
+    def _decide(self, name: str, message: QueueMessage, at: tuple[int, int], job: Job) -> None:
+        if at in self._open:  # handed out twice, because the first lock was lost
+            self._late.add(at)
+        tries = message.delivery_count
         drawn = self.between(0.0, 1.0)
         if self.world.is_quiet or drawn < 0.7:
             job.is_closed = True
-            self._open[at] = (job, "ack")
+            self._open[at] = (job, "ack", tries)
             message.ack()
         elif drawn < 0.8:
             job.is_closed = job.may_be_dead = True
-            self._open[at] = (job, "reject")
+            self._open[at] = (job, "reject", tries)
             message.reject("drawn")
         elif drawn < 0.9:
             delay_ms = self.pick([50, 400])
-            self._open[at] = (job, f"{self.now_ms() + delay_ms}")
-            job.holder = ""
+            self._open[at] = (job, f"{self.now_ms() + delay_ms}", tries)
+            job.holders.discard(name)
             message.retry(delay=delay_ms)
         elif drawn < 0.95:
-            job.holder = ""
+            job.holders.discard(name)
             message.release()
 
     async def _commit(self, consumer: AsyncQueueConsumer) -> None:
@@ -165,23 +171,25 @@ class Worker(Client):
             if isinstance(error, RaylogError) and not error.retriable:
                 raise Violation("W8", f"{self.name}: commit failed for good: {error!r}") from error
             self.world.log(self.name, f"commit: {error!r}")
-            for job, what in self._open.values():
+            for job, what, _ in self._open.values():
                 job.is_unsure |= what == "ack"
+            self._late.update(self._open)
             self._open.clear()
             return
-        for job, what in self._open.values():
+        for job, what, tries in self._open.values():
             if what == "ack":
-                job.is_acknowledged = True
+                job.acknowledged = (tries, self.now_ms())
             elif what == "reject":
                 job.is_rejected = True
-            elif not job.holder:
-                job.not_before_ms = int(what)
+            elif not job.is_closed:
+                job.not_before_ms, job.retried = int(what), tries
         self._open.clear()
 
     def _refused(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
         for offset in range(first, end):
-            job, what = self._open.pop((partition.partition, offset), (None, ""))
-            if job is not None and not isinstance(error, InvalidRecordState):
+            job, what, _ = self._open.pop((partition.partition, offset), (None, "", 0))
+            is_late = (partition.partition, offset) in self._late
+            if job is not None and (is_late or not isinstance(error, InvalidRecordState)):
                 job.is_unsure |= what == "ack"
 
 

@@ -16,6 +16,9 @@ EARLY: Final = "W44"
 CLOCK_MS: Final = 50
 """Rounding, and the way between a worker and its leader."""
 
+ON_THE_WAY_MS: Final = 12_000
+"""So long a hand-out may be on the way to a worker, whose record another one finishes meanwhile."""
+
 At = tuple[int, int]
 """Partition and offset."""
 
@@ -26,12 +29,12 @@ class Job:
 
     name: bytes
     key: bytes | None
-    holder: str = ""
-    """The worker that got it last, until it settled it."""
+    holders: set[str] = field(default_factory=set)
+    """The workers that got it, and have not given it back."""
     is_closed: bool = False
     """Whether a worker has tried to finish it: acknowledged or rejected, whatever the answer."""
-    is_acknowledged: bool = False
-    """Whether that was answered."""
+    acknowledged: tuple[int, int] | None = None
+    """With which hand-out's count, and when, an acknowledgement was answered."""
     is_rejected: bool = False
     """Whether a rejection was answered."""
     is_unsure: bool = False
@@ -39,6 +42,8 @@ class Job:
     may_be_dead: bool = False
     """Whether a worker has tried to reject it."""
     not_before_ms: int = 0
+    retried: int = 0
+    """The count of the hand-out after which it waits until then."""
 
 
 @dataclass
@@ -49,27 +54,29 @@ class Group:
     jobs: dict[At, Job] = field(default_factory=dict)
     of_key: dict[tuple[int, bytes], list[int]] = field(default_factory=lambda: defaultdict(list))
 
-    def handed(self, worker: str, at: At, name: bytes, key: bytes | None, now_ms: int) -> Job:
-        """A worker takes a record."""
+    def handed(self, worker: str, at: At, name: bytes, key: bytes | None, tries: int, came_ms: int) -> Job:
+        """A worker takes a record, which was handed out so often, and has come to it then."""
         job = self.jobs.get(at)
         if job is None:
             job = self.jobs[at] = Job(name, key)
             if key is not None:
                 self.of_key[at[0], key].append(at[1])
-        if job.is_acknowledged:
-            raise Violation(HANDED_AGAIN, f"{worker} got {name!r}, which {job.holder} had acknowledged")
-        if now_ms + CLOCK_MS < job.not_before_ms:
-            raise Violation(EARLY, f"{worker} got {name!r} {job.not_before_ms - now_ms} ms before its time")
+        if job.acknowledged is not None:
+            known, answered_ms = job.acknowledged
+            if tries > known or came_ms > answered_ms + ON_THE_WAY_MS:
+                raise Violation(HANDED_AGAIN, f"{worker} got {name!r} ({tries}), acknowledged as {job.acknowledged}")
+        if tries > job.retried and came_ms + CLOCK_MS < job.not_before_ms:
+            raise Violation(EARLY, f"{worker} got {name!r} {job.not_before_ms - came_ms} ms before its time")
         if self.by_key and key is not None:
             self._check_order(worker, at, key)
-        job.holder, job.not_before_ms = worker, 0
+        job.holders.add(worker)
         return job
 
     def _check_order(self, worker: str, at: At, key: bytes) -> None:
         for offset in self.of_key[at[0], key]:
             earlier = self.jobs[at[0], offset]
-            if offset < at[1] and not earlier.is_closed and earlier.holder != worker:
-                raise Violation(OVERTAKEN, f"{worker} got {at}, and {earlier.name!r} before it is not finished")
+            if offset < at[1] and not earlier.is_closed and worker not in earlier.holders:
+                raise Violation(OVERTAKEN, f"{worker} got {at}, and {earlier} at {offset} is not finished")
 
 
 @dataclass
@@ -90,7 +97,7 @@ class Jobs:
         job = next((job for job in self.groups[group].jobs.values() if job.name == name), None)
         if job is None or not job.may_be_dead:
             raise Violation(DEAD_LETTERS, f"{name!r} is a dead letter of {group}, and no worker has rejected it")
-        if job.is_acknowledged and not job.is_rejected:
+        if job.acknowledged is not None and not job.is_rejected:
             raise Violation(DEAD_LETTERS, f"{name!r} is a dead letter of {group}, and was acknowledged")
 
     def unfinished(self) -> str:
@@ -99,10 +106,11 @@ class Jobs:
             done = {
                 job.name
                 for job in group.jobs.values()
-                if job.is_acknowledged or job.is_unsure or (name, job.name) in self.letters
+                if job.acknowledged is not None or job.is_unsure or (name, job.name) in self.letters
             }
             if missing := sorted(self.sent - done):
-                return f"{name} has not finished {len(missing)} records, such as {missing[0]!r}"
+                known = [(at, job) for at, job in group.jobs.items() if job.name == missing[0]]
+                return f"{name} has not finished {len(missing)} records, such as {missing[0]!r}: {known}"
         return self.missing_letters()
 
     def missing_letters(self) -> str:

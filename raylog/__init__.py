@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raylog import data, spark
     from raylog.client.admin.admin import Admin, AsyncAdmin
+    from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
     from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState, Record, RecordMetadata
     from raylog.core.errors import (
         AuthenticationFailed,
+        BrokerIdNotRegistered,
         BufferExhausted,
         ClientClosed,
         ClusterAuthorizationFailed,
@@ -119,6 +121,7 @@ if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname
 _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.launch.cluster": ("Cluster", "connect", "start"),
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
+    "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
@@ -140,6 +143,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AuthenticationFailed",
+    "BrokerIdNotRegistered",
     "BufferExhausted",
     "ClientClosed",
     "Cluster",
@@ -220,6 +224,7 @@ __all__ = [
     "RetriableError",
     "Retry",
     "ScheduleFull",
+    "ScheduleOutcome",
     "SparkStartFailed",
     "StaleBrokerEpoch",
     "StaleMetadataError",

@@ -235,7 +235,10 @@ def _with_sleepers(plan: Plan, seed: int) -> Plan:
     if seed % 3 == 2:  # partitions sleep to make room, and for no other reason
         sleep |= {AWAKE_KEY: str(chance.choice([4, 6])), SLEEP_KEY: "60000"}
     plan = replace(
-        plan, config={**plan.config, **sleep}, schemes=("kill_of_sleeper", "strike_sleeper"), topics_besides=(SINGLE,)
+        plan,
+        config={**plan.config, **sleep},
+        schemes=("kill_of_sleeper", "strike_sleeper", "strand_broker"),
+        topics_besides=(SINGLE,),
     )
     return replace(
         plan,

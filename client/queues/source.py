@@ -22,7 +22,7 @@ from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import Lock, QueueMessage
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
 from raylog.client.reading.isolation import AbortedBatches
-from raylog.core.errors import ConnectionFailed, InvalidRecordState, RaylogError, UnknownMemberId, from_code
+from raylog.core.errors import ConnectionFailed, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.protocol.queues import (

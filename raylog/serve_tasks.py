@@ -52,7 +52,7 @@ class _Outcome(msgspec.Struct, array_like=True):
     result: Any = None
 
 
-class RaylogTaskProcessorAdapter(TaskProcessorAdapter):  # type: ignore[misc]  # Ray has no types for it
+class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
     """Sends tasks to a queue, and works on them.
 
     ``adapter_config`` may have ``bootstrap`` and ``secret`` (else the cluster of this Ray), ``group_id`` (`serve`),
@@ -63,7 +63,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):  # type: ignore[misc]  #
 
     def __init__(self, config: TaskProcessorConfig) -> None:
         """Raises InvalidConfig for an unknown key."""
-        super().__init__(config)
+        super().__init__(config)  # type: ignore[no-untyped-call]  # Ray has no types for it
         given: Mapping[str, Any] = config.adapter_config or {}
         for key in given:
             if key not in KEYS:

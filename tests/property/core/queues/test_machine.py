@@ -41,6 +41,7 @@ class Worked(RuleBasedStateMachine):
         self.not_before: dict[int, int] = {}
         self.dead: list[int] = []
         self.by_sequence: dict[int, list[int]] = {}
+        self.accepted: set[int] = set()
         self.crashes = 0
         self.acks: dict[int, set[int]] = {}
         self.started = 0
@@ -142,6 +143,10 @@ class Worked(RuleBasedStateMachine):
     def check_order(self, member: str, offset: int) -> None:
         """Nothing without keys."""
 
+    def is_gap(self, offset: int) -> bool:
+        """Whether there is no record; without keys the leader does not know."""
+        return False
+
     @rule(member=st.sampled_from(MEMBERS), kind=st.sampled_from((1, 1, 1, 2, 3, 4, 5, 6)), pick=st.integers(0, 11))
     def acknowledge(self, member: str, kind: int, pick: int) -> None:
         held = sorted(self.held[member])
@@ -161,7 +166,7 @@ class Worked(RuleBasedStateMachine):
             verdicts=[ev.Verdict(offset, offset + 1, kind, count, delay_ms)],
         )
         assert not [effect for effect in effects if isinstance(effect, (Reply, Refuse))]
-        answer = [effect for _, effect in self.open if isinstance(effect, Reply) and effect.request == request]
+        answer: list[Any] = [row for _, row in self.open if isinstance(row, Reply) and row.request == request]
         assert bool(answer[0].result[0]) == (not is_valid), (answer, is_valid)
         if not is_valid:
             return
@@ -169,10 +174,22 @@ class Worked(RuleBasedStateMachine):
             self.held[member][offset] = (count, self.now + 30_000)
             return
         del self.held[member][offset]
+        if kind == ev.ACCEPT:
+            self.accepted.add(offset)
         if kind == ev.RETURN:
             self.handed[offset] -= 1
         if kind == ev.RETRY and count < 3:
             self.not_before[offset] = self.now + (2_000 if delay_ms > 0 else {1: 5_000, 2: 20_000}[count])
+
+    @rule(member=st.sampled_from(MEMBERS), other=st.sampled_from(MEMBERS))
+    def stranger_acknowledges(self, member: str, other: str) -> None:
+        """A verdict on what another member holds changes nothing."""
+        held = [offset for offset, (_, until) in self.held[other].items() if until > self.now]
+        if member == other or not held:
+            return
+        verdict = ev.Verdict(min(held), min(held) + 1, ev.RELEASE)
+        self.feed(ev.Acknowledged, request=self.number(), member=member, verdicts=[verdict])
+        assert self.machine.book.at(min(held)).member == other
 
     @rule(ms=st.sampled_from((10, 1_000, 10_000, 31_000)))
     def time_passes(self, ms: int) -> None:
@@ -230,18 +247,24 @@ class Worked(RuleBasedStateMachine):
             for offset, (count, _) in sorted(self.held[MEMBERS[0]].items()):
                 verdict = ev.Verdict(offset, offset + 1, ev.ACCEPT, count)
                 self.feed(ev.Acknowledged, request=self.number(), member=MEMBERS[0], verdicts=[verdict])
+                self.accepted.add(offset)
             self.held[MEMBERS[0]].clear()
             if self.machine.book.start == RECORDS and not self.pending:
                 break
         assert self.machine.book.start == RECORDS, self.machine.book.pieces(0, RECORDS)
         assert self.machine.book.counts[AVAILABLE] == 0
-        assert self.machine.next_due_ms() is None or self.machine.next_due_ms() > self.now - 60_000
+        finished = self.accepted | set(self.dead) | {at for at in range(RECORDS) if self.is_gap(at)}
+        assert finished == set(range(RECORDS)), set(range(RECORDS)) - finished
+        assert (self.machine.next_due_ms() or self.now) > self.now - 60_000
 
 
 class WorkedByKey(Worked):
     """The same with order per key (Q5)."""
 
     settings_of_group: ClassVar[dict[str, str]] = {**Worked.settings_of_group, "queue.order": "key"}
+
+    def is_gap(self, offset: int) -> bool:
+        return offset % 7 == 5
 
     def check_order(self, member: str, offset: int) -> None:
         key = offset % KEYS

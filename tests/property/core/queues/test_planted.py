@@ -9,14 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from raylog.core.queues import book, states
 from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
-from raylog.core.queues.lanes import Lanes
-from raylog.core.queues.letters import DeadLetters
-from raylog.core.queues.machine import QueueMachine
-from tests.property.core.queues.test_machine import Worked, WorkedByKey
+from tests.property.core.queues.test_machine import Worked
 from tests.simulation.planted.bugs import Edit
 
 LOOK = settings(
@@ -43,13 +39,6 @@ BUGS = {
         "cell.state == ACQUIRED and cell.until_ms <= now_ms",
         "cell.state in (ACQUIRED, ACKNOWLEDGED)",
     ),
-    "a lock ends with the timer of an earlier one": (
-        Worked,
-        Acknowledging,
-        "expire",
-        "and cell.until_ms <= now_ms",
-        "",
-    ),
     "a member that leaves frees the locks of another": (
         Worked,
         RecordBook,
@@ -57,42 +46,11 @@ BUGS = {
         "piece[2].member == member",
         "True",
     ),
-    "counts are not stored": (Worked, book, "to_wire", "first, end, AVAILABLE, cell.tries", "first, end, AVAILABLE, 0"),
-    "a count is stored with the acknowledgement only": (
-        Worked,
-        QueueMachine,
-        "_take",
-        "is_stored=count > 1",
-        "is_stored=False",
-    ),
-    "a record is handed out while its count is on the way": (
-        Worked,
-        QueueMachine,
-        "_is_unstored",
-        "first < stop",
-        "False",
-    ),
     "a record that waits is passed": (Worked, RecordBook, "trim", "in TERMINAL", "in (*TERMINAL, WAITING)"),
     "a record waits for nothing": (Worked, RecordBook, "take_waits", "self._waits[0][0] <= now_ms", "True"),
     "the limit is one too high": (Worked, Acknowledging, "_is_over_limit", "cell.tries >=", "cell.tries >"),
     "a verdict of another member counts": (Worked, Acknowledging, "apply", "or cell.member != member", ""),
-    "a new leader gives its dead letters other sequences": (
-        Worked,
-        DeadLetters,
-        "resume",
-        "if cell.cause.sequence < 0:",
-        "if True:",
-    ),
-    "a key is handed out while it is locked": (WorkedByKey, Lanes, "_is_ready", "or lane.held or", "or"),
-    "a later record of a key does not wait for a retry": (
-        WorkedByKey,
-        Lanes,
-        "take",
-        "or not self._is_available(offset):\n",
-        ":\n",
-    ),
 }
-assert states.TERMINAL
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -207,6 +207,6 @@ class LetterReader(Client):
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300), 1.5)
                 for records in found.values():
                     for record in records:
-                        group = str(dict(record.headers)["__dlq.errors.group"], "utf-8")
+                        group = (dict(record.headers)["__dlq.errors.group"] or b"").decode()
                         self.world.jobs.letter(group, record.value, record.partition << 40 | record.offset)
             await self.call("stop", consumer.stop(), 35.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.actors.naming import SCHEDULED_TOPIC
+from raylog.actors.naming import INTERNAL_PREFIX, SCHEDULED_TOPIC, SHARE_STATE_TOPIC, UNDELIVERABLE_TOPIC
 from raylog.actors.roles.role import Role
 
 
@@ -15,4 +15,12 @@ def roles_of(topic: str) -> tuple[type[Role], ...]:
         from raylog.actors.scheduling.role import SchedulerRole
 
         return (SchedulerRole,)
-    return ()
+    if topic == SHARE_STATE_TOPIC:
+        from raylog.actors.queues.keeper import KeeperRole
+
+        return (KeeperRole,)
+    if topic.startswith(INTERNAL_PREFIX) and topic != UNDELIVERABLE_TOPIC:
+        return ()
+    from raylog.actors.queues.role import QueuesRole
+
+    return (QueuesRole,)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.routes import Routes, TopicPlace
 from raylog.core.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.broker import CLOCK, ClockRequest
+from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import PRODUCE, ProduceReply, ProduceRequest
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,26 @@ class Targets:
             route.forget()
             raise
         return PRODUCE.read_reply(reply.args)
+
+    async def call(
+        self,
+        to: TopicPlace,
+        method: Method[RequestT, ReplyT],
+        request: Callable[[int], RequestT],
+        *,
+        timeout_s: float,
+    ) -> ReplyT:
+        """Call the leader of a partition once; ``request`` gets its leader epoch. Raises as :meth:`send`."""
+        route = await self._routes.leader(to)
+        if route is None:
+            raise UnknownTopicOrPartition(f"The topic {to.topic} with id {to.topic_id} does not exist any more.")
+        try:
+            reply = await route.connection.call(method.name, request(route.leader_epoch), timeout_s=timeout_s)
+        except BaseException as error:  # any end, a cancellation too: this way may lead nowhere
+            if not isinstance(error, RaylogError) or not error.is_remote or error.refresh_metadata:
+                route.forget()
+            raise
+        return method.read_reply(reply.args)
 
     async def clocks(self, brokers: Sequence[tuple[str, int]]) -> list[int]:
         """Return the times of day of the brokers that answer at once, of those at some addresses.

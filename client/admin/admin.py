@@ -22,6 +22,7 @@ from raylog.client.admin.descriptions import (
 )
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
+from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.reassignments import AsyncMoving
 from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
@@ -76,7 +77,9 @@ LAST_LOOK_S = 1.0
 """For the description of a topic whose last leader has started just in time."""
 
 
-class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncTokens):
+class AsyncAdmin(
+    AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncQueues, AsyncTokens
+):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -447,6 +450,11 @@ class Admin(SynchronousClient):
     deliver_now = blocking(AsyncAdmin.deliver_now)
     list_scheduled = blocking(AsyncAdmin.list_scheduled)
     describe_scheduled = blocking(AsyncAdmin.describe_scheduled)
+    list_queues = blocking(AsyncAdmin.list_queues)
+    describe_queue = blocking(AsyncAdmin.describe_queue)
+    peek_queue = blocking(AsyncAdmin.peek_queue)
+    reset_queue = blocking(AsyncAdmin.reset_queue)
+    delete_queue = blocking(AsyncAdmin.delete_queue)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""

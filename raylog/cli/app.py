@@ -29,6 +29,7 @@ from raylog.cli.options import Commands
 from raylog.cli.outbox import outbox
 from raylog.cli.perf.command import perf
 from raylog.cli.produce import produce
+from raylog.cli.queues import queue
 from raylog.cli.reassign import balance
 from raylog.cli.schedules import schedule
 from raylog.cli.topics import topic
@@ -115,6 +116,7 @@ COMMANDS = (
     balance,
     group,
     transaction,
+    queue,
     schedule,
     config,
     features,

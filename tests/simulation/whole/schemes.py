@@ -194,7 +194,9 @@ class Schemes:
     def strike_scheduler(self) -> None:
         """Kill or pause the leader of the delayed records, or one of their targets."""
         prefixes = ("replica:__scheduled-", "replica:__scheduled-", "replica:later-")
-        prefix = prefixes[int(self._scheduler.random.random() * len(prefixes))]
+        self._strike_leader(prefixes[int(self._scheduler.random.random() * len(prefixes))])
+
+    def _strike_leader(self, prefix: str) -> None:
         replicas = [actor for actor in self._running() if actor.name.startswith(prefix)]
         for actor in replicas:
             if actor.process is not None and actor.server.status()["role"] == "leader":
@@ -205,6 +207,11 @@ class Schemes:
                     actor.process.pause()
                     self._scheduler.after(self._scheduler.between(0.5, 6.0), actor.process.resume)
                 return
+
+    def strike_queue(self) -> None:
+        """Kill or pause the leader of a queue, of the states of queues, or of dead letters."""
+        prefixes = ("replica:jobs-", "replica:jobs-", "replica:__share_state-", "replica:dead-jobs-")
+        self._strike_leader(prefixes[int(self._scheduler.random.random() * len(prefixes))])
 
     def kill_of_sleeper(self) -> None:
         """Kill the controller or the broker of a partition that sleeps, so that it fails over in its sleep."""

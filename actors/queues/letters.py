@@ -21,8 +21,8 @@ from raylog.core.errors import (
 from raylog.core.queues import events as ev
 from raylog.core.queues.records import LetterBox
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
+from raylog.storage.batch.header import LASTING_PRODUCERS
 from raylog.storage.batch.records import BatchMeta, encode_batch
-from raylog.storage.log.producer_state import LASTING_PRODUCERS
 
 logger = logging.getLogger(__name__)
 

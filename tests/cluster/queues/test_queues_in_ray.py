@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,15 @@ def test_no_acknowledged_record_comes_again_when_leaders_are_killed(admin: raylo
     for topic in ("jobs", "__share_state", "jobs"):
         before = len(acknowledged)
         assert kill_leaders(admin, topic) > 0
-        wait_for(lambda before=before: len(acknowledged) > before, what=f"work goes on without {topic}", timeout_s=60)
+        goes_on = partial(_has_more, acknowledged, before)
+        wait_for(goes_on, what=f"work goes on without {topic}", timeout_s=60)
     for thread in threads:
         thread.join(120)
     assert set(acknowledged) == set(values)
+
+
+def _has_more(acknowledged: Counter[bytes], than: int) -> bool:
+    return len(acknowledged) > than
 
 
 def test_the_command_line_shows_and_resets_queues(admin: raylog.Admin, tmp_path: Path) -> None:

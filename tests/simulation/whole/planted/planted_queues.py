@@ -81,7 +81,7 @@ QUEUE_BUGS: Final = (
         "a dead letter that was not stored counts as stored",
         LetterSender,
         "send",
-        _edit("                continue\n", "                pass\n"),
+        _edit("continue", "pass"),
         ("W9", "W43"),
         30,
     ),

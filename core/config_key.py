@@ -15,7 +15,7 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One setting. ``kind`` is "int", "ratio", "bool", "choice" or "list" (of choices, separated by commas)."""
+    """One setting. ``kind`` is "int", "ratio", "bool", "choice", "list" (of choices, separated by commas) or "text"."""
 
     name: str
     kind: str
@@ -39,6 +39,8 @@ class ConfigKey:
             return self._read_ratio(value)
         if not isinstance(value, str):
             raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.")
+        if self.kind == "text":
+            return value.strip()
         return self._read_choice(value.strip()) if self.kind == "choice" else self._read_list(value)
 
     def _read_bool(self, value: object) -> str:
@@ -88,6 +90,8 @@ class ConfigKey:
             return "true or false"
         if self.kind == "ratio":
             return "0 to 1"
+        if self.kind == "text":
+            return "a text"
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "list":

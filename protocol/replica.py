@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
+from raylog.protocol.forwarding import FORWARDING_METHODS
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
 from raylog.protocol.scheduling import SCHEDULER_METHODS
@@ -333,6 +334,7 @@ LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
     WRITE_TXN_MARKERS,
     DESCRIBE_PRODUCERS,
     *SCHEDULER_METHODS,
+    *FORWARDING_METHODS,
 )
 """What clients request of a leader; for a partition that sleeps its broker answers."""
 
@@ -351,5 +353,6 @@ REPLICA: Final = Endpoint.of(
         REPLICA_STATUS,
         REPLICA_METRICS,
         *SCHEDULER_METHODS,
+        *FORWARDING_METHODS,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.actors.naming import SCHEDULED_TOPIC
+from raylog.actors.naming import FORWARDING_TOPIC, INTERNAL_PREFIX, SCHEDULED_TOPIC
 from raylog.actors.roles.role import Role
 
 
@@ -15,4 +15,12 @@ def roles_of(topic: str) -> tuple[type[Role], ...]:
         from raylog.actors.scheduling.role import SchedulerRole
 
         return (SchedulerRole,)
-    return ()
+    if topic == FORWARDING_TOPIC:
+        from raylog.actors.forwarding.keeper import KeeperRole
+
+        return (KeeperRole,)
+    if topic.startswith(INTERNAL_PREFIX):
+        return ()
+    from raylog.actors.forwarding.expiry import ExpiryRole
+
+    return (ExpiryRole,)

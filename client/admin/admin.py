@@ -23,6 +23,7 @@ from raylog.client.admin.descriptions import (
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.reassignments import AsyncMoving
+from raylog.client.admin.redrives import AsyncRedrives
 from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
@@ -74,7 +75,9 @@ CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
 
 
-class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncTokens):
+class AsyncAdmin(
+    AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncRedrives, AsyncTokens
+):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -422,6 +425,10 @@ class Admin(SynchronousClient):
     fence_producers = blocking(AsyncAdmin.fence_producers)
     find_hanging_transactions = blocking(AsyncAdmin.find_hanging_transactions)
     create_token = blocking(AsyncAdmin.create_token)
+    redrive = blocking(AsyncAdmin.redrive)
+    list_redrives = blocking(AsyncAdmin.list_redrives)
+    describe_redrive = blocking(AsyncAdmin.describe_redrive)
+    cancel_redrive = blocking(AsyncAdmin.cancel_redrive)
     cancel_scheduled = blocking(AsyncAdmin.cancel_scheduled)
     reschedule = blocking(AsyncAdmin.reschedule)
     deliver_now = blocking(AsyncAdmin.deliver_now)

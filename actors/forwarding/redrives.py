@@ -188,7 +188,7 @@ class Redrives:
         if running is not None:
             raise RedriveRunning(
                 f"Redrive {running.number} of {args.topic} runs; wait for its end, or cancel it: "
-                f"`raylog dlq redrive --cancel {running.number}`."
+                f"`raylog dlq cancel {running.number}`."
             )
 
     async def _new(self, args: StartRedriveRequest) -> Redrive:

@@ -425,6 +425,7 @@ class Admin(SynchronousClient):
     fence_producers = blocking(AsyncAdmin.fence_producers)
     find_hanging_transactions = blocking(AsyncAdmin.find_hanging_transactions)
     create_token = blocking(AsyncAdmin.create_token)
+    dead_letter_topics = blocking(AsyncAdmin.dead_letter_topics)
     redrive = blocking(AsyncAdmin.redrive)
     list_redrives = blocking(AsyncAdmin.list_redrives)
     describe_redrive = blocking(AsyncAdmin.describe_redrive)

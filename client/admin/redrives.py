@@ -12,8 +12,11 @@ from typing import Final
 from raylog.client.arguments import checked_topic
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
+from raylog.core.dead_letters import TOPIC_KEY, TOPIC_PREFIX, UNDELIVERABLE_TOPIC
 from raylog.core.errors import InvalidRequest
 from raylog.core.forwarding.rules import check_filters
+from raylog.core.forwarding.settings import TOPIC
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.forwarding import (
     CANCEL_REDRIVE,
@@ -73,10 +76,43 @@ class Redrive:
         return self.state in ENDED
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopic:
+    """A topic of dead letters: how many records it holds, at most, and the topics whose settings name it."""
+
+    topic: str
+    records: int
+    sources: tuple[str, ...]
+
+
 class AsyncRedrives:
     """Methods of `AsyncAdmin` for dead letters."""
 
     cluster: ClusterClient
+
+    async def dead_letter_topics(self, *, timeout_s: float = 30.0) -> list[DeadLetterTopic]:
+        """The topics of dead letters: those that a topic's settings name, those of groups, and `__undeliverable`."""
+        deadline = Deadline(timeout_s)
+        await self.cluster.refresh(None, timeout_s=deadline.left_s)
+        topics = {info.name: info for info in self.cluster.metadata.topics.values()}
+        sources: dict[str, list[str]] = {}
+        for name, info in topics.items():
+            for key in (TOPIC, TOPIC_KEY):
+                if info.config.get(key):
+                    sources.setdefault(str(info.config[key]), []).append(name)
+        wanted = sorted(
+            name for name in topics if name in sources or name.startswith(TOPIC_PREFIX) or name == UNDELIVERABLE_TOPIC
+        )
+        found: list[DeadLetterTopic] = []
+        for name in wanted:
+            records = 0
+            for number in range(len(topics[name].partitions)):
+                at = TopicPartition(name, number)
+                ends = await self.cluster.list_offset(at, LATEST, timeout_s=deadline.left_s)
+                starts = await self.cluster.list_offset(at, EARLIEST, timeout_s=deadline.left_s)
+                records += max(0, ends.offset - starts.offset)
+            found.append(DeadLetterTopic(name, records, tuple(sorted(sources.get(name, ())))))
+        return found
 
     async def redrive(
         self,
@@ -94,7 +130,7 @@ class AsyncRedrives:
         limits it to records with these values: `reason`, `topic`, `partition`, `group`, `key`, `message`, or
         `header:<name>`. `rate`: records a second of each partition; 0 = as fast as they go. A redrive without `where`
         begins where the last one ended, unless `from_start`. The dead letters stay until retention takes them, or
-        `purge_dead_letters`. Raises InvalidRequest, UnknownTopicOrPartition, RedriveRunning.
+        `delete_records`. Raises InvalidRequest, UnknownTopicOrPartition, RedriveRunning.
         """
         found = dict(where or {})
         check_filters(found)

@@ -77,8 +77,8 @@ class Producer(Transactions):
         """Queue a record and return at once; the future holds where it was stored.
 
         Consumers see it only after a `delay` ("30m", "level:5", ms, a timedelta), or at `deliver_at` (a datetime with a
-        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. After `ttl`
-        from its timestamp it expires: it goes to the topic's `dead.letter.topic`, and consumers may skip it. Blocks only for a
+        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. A `ttl` after its
+        timestamp it expires: it goes to the topic's `dead.letter.topic`, and consumers may skip it. Blocks only for a
         topic's first metadata or a full buffer, up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
         BufferExhausted, ClientClosed, DelayTooLong, DelayDisabled, TypeError and ValueError for what cannot be stored.
         """

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from raylog.actors.transport import dial
-from raylog.core.errors import NotController, RaylogError, RequestTimedOut, StaleBrokerEpoch
+from raylog.core.errors import BrokerIdNotRegistered, NotController, RaylogError, RequestTimedOut, StaleBrokerEpoch
 from raylog.protocol.controller import SESSION_HEARTBEAT, SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.rpc import Connection, Handler, Reply, Request, Secret
 
@@ -215,7 +215,13 @@ class ControllerLink:
 
         def answered(request: SessionHeartbeatRequest, answer: asyncio.Future[Reply]) -> None:
             nonlocal answered_s
-            if not answer.cancelled() and answer.exception() is None:
+            if answer.cancelled():
+                return
+            error = answer.exception()
+            if isinstance(error, BrokerIdNotRegistered):
+                # The controller closes the connection only once that is committed, which can take a while.
+                connection.close(error.message)
+            elif error is None:
                 answered_s, self._rested_s = loop.time(), 0.0
                 self._is_in_doubt = False
                 if self._on_answered is not None:

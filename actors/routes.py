@@ -82,7 +82,7 @@ class Routes:
             forget()
             raise LeaderNotAvailable(f"{partition.topic}-{partition.partition} has no leader at the moment.")
         try:
-            connection = await self._connect((found.leader_host, found.leader_port))
+            connection = await self.connect((found.leader_host, found.leader_port))
         except BaseException:  # any end, a cancellation too: this way may lead nowhere
             forget()
             raise
@@ -102,7 +102,7 @@ class Routes:
                 del self._groups[group]
 
         try:
-            return Route(await self._connect(place), forget=forget)
+            return Route(await self.connect(place), forget=forget)
         except BaseException:  # any end, a cancellation too: this way may lead nowhere
             forget()
             raise
@@ -133,7 +133,7 @@ class Routes:
                 raise LeaderNotAvailable("No broker is online that could find the group's coordinator.")
             broker = self._brokers[0]
         try:
-            connection = await self._connect(broker)
+            connection = await self.connect(broker)
             request = FindCoordinatorRequest("group", group)
             answer = await connection.call(FIND_COORDINATOR.name, request, timeout_s=FIND_TIMEOUT_S)
         except BaseException:  # any end, a cancellation too: this way may lead nowhere
@@ -146,7 +146,8 @@ class Routes:
     async def _metadata(self, names: list[str]) -> MetadataReply:
         return METADATA.read_reply(await self._fetch_metadata(names))
 
-    async def _connect(self, place: _Place) -> Connection:
+    async def connect(self, place: _Place) -> Connection:
+        """Return a connection to a process, one for all. Raises RaylogError or OSError."""
         async with self._dialling.setdefault(place, asyncio.Lock()):
             standing = self._connections.get(place)
             if standing is not None and not standing.is_closed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.admin import FORWARDED
 from raylog.protocol.message import Description, Int64, Message
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
@@ -124,6 +125,16 @@ class BrokerMetricsReply(Description, frozen=True):
     reasons: Sequence[str] = ()
 
 
+class ClockRequest(Message, frozen=True):
+    """Get the time of day of a broker's machine."""
+
+
+class ClockReply(Message, frozen=True):
+    """``wall_ms``: milliseconds since 1970."""
+
+    wall_ms: Int64
+
+
 METADATA: Final = Method("metadata", MetadataRequest, MetadataReply, TOKEN, TokenScope.TOPICS)
 INIT_PRODUCER_ID: Final = Method(
     "init_producer_id", InitProducerIdRequest, InitProducerIdReply, TOKEN, TokenScope.PRODUCER
@@ -131,9 +142,10 @@ INIT_PRODUCER_ID: Final = Method(
 FIND_COORDINATOR: Final = Method(
     "find_coordinator", FindCoordinatorRequest, FindCoordinatorReply, TOKEN, TokenScope.COORDINATOR
 )
+CLOCK: Final = Method("clock", ClockRequest, ClockReply, CLUSTER, since=QUEUES_LEVEL)
 BROKER_METRICS: Final = Method("broker_metrics", BrokerMetricsRequest, BrokerMetricsReply, CLUSTER)
 
 BROKER: Final = Endpoint.of(
     "broker",
-    (METADATA, INIT_PRODUCER_ID, FIND_COORDINATOR, *FORWARDED, *LEADER_METHODS, BROKER_METRICS, *VOTER_METHODS),
+    (METADATA, INIT_PRODUCER_ID, FIND_COORDINATOR, CLOCK, *FORWARDED, *LEADER_METHODS, BROKER_METRICS, *VOTER_METHODS),
 )

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raylog import data, spark
     from raylog.client.admin.admin import Admin, AsyncAdmin
+    from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState, Record, RecordMetadata
     from raylog.core.errors import (
         AuthenticationFailed,
+        BrokerIdNotRegistered,
         BufferExhausted,
         ClientClosed,
         ClusterAuthorizationFailed,
@@ -115,6 +117,7 @@ if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname
 _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.launch.cluster": ("Cluster", "connect", "start"),
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
+    "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.types": (
@@ -134,6 +137,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
     "AuthenticationFailed",
+    "BrokerIdNotRegistered",
     "BufferExhausted",
     "ClientClosed",
     "Cluster",
@@ -207,6 +211,7 @@ __all__ = [
     "RequestTimedOut",
     "RetriableError",
     "ScheduleFull",
+    "ScheduleOutcome",
     "SparkStartFailed",
     "StaleBrokerEpoch",
     "StaleMetadataError",

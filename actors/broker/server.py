@@ -19,6 +19,7 @@ from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaFactory, ReplicaSupervisor
 from raylog.actors.broker.voters_note import VotersNote
 from raylog.actors.broker.vouching import Vouching
+from raylog.actors.clock import wall_ms
 from raylog.actors.controller.answers import coordinator_index, metadata_answer
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.metadata.voter_files import make_founder
@@ -47,6 +48,8 @@ from raylog.protocol.admin import DESCRIBE_CLUSTER, DescribeClusterRequest
 from raylog.protocol.broker import (
     BROKER,
     BrokerMetricsRequest,
+    ClockReply,
+    ClockRequest,
     FindCoordinatorReply,
     FindCoordinatorRequest,
     InitProducerIdReply,
@@ -329,6 +332,8 @@ class BrokerServer:
                 self._spawn(self._init_producer_id(request), request)
             case FindCoordinatorRequest():
                 self._find_coordinator(request, args.key_type, args.key)
+            case ClockRequest():
+                request.reply(ClockReply(wall_ms()))
             case BrokerMetricsRequest():
                 self._spawn(self._answer_metrics(request), request)
             case _ if request.method in LEADER_NAMES:

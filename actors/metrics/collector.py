@@ -22,6 +22,7 @@ from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.cleaning import cleaner_from_wire
 from raylog.core.metrics.families import ReplicaFigures
+from raylog.core.metrics.roles import roles_from_wire
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import usage_from_wire
 from raylog.rpc import Connection, Secret
@@ -185,4 +186,5 @@ class ReplicaCollector:
             high_watermark=int(answer["high_watermark"]),
             usage=usage,
             cleaner=cleaner_from_wire(answer.get("cleaner")),
+            roles=roles_from_wire(answer.get("roles")),
         )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.rpc import RpcServer
 
 
-def replica_metrics(spec: ReplicaSpec, runner: ReplicaRunner, server: RpcServer) -> dict[str, object]:
-    """Return the answer to ``replica_metrics``; readers ignore names that they do not know."""
+def replica_metrics(
+    spec: ReplicaSpec, runner: ReplicaRunner, server: RpcServer, roles: Mapping[str, Mapping[str, int]]
+) -> dict[str, object]:
+    """Return the answer to ``replica_metrics``; readers ignore names that they do not know.
+
+    ``roles``: the figures of the leader's roles, by their kinds.
+    """
     log, machine = runner.log, runner.machine
     cleaner = None if runner.cleaner is None else runner.cleaner.figures()
     return {
@@ -20,6 +27,7 @@ def replica_metrics(spec: ReplicaSpec, runner: ReplicaRunner, server: RpcServer)
         "log_end_offset": log.log_end_offset,
         "high_watermark": -1 if machine is None else machine.high_watermark,
         "cleaner": None if cleaner is None else cleaner.to_wire(),
+        "roles": {kind: dict(figures) for kind, figures in roles.items()},
         **runner.counters.to_wire(),
         "process": usage_of(server).to_wire(),
     }

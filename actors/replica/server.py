@@ -301,8 +301,11 @@ class ReplicaServer:
     def _is_busy(self) -> bool:
         return self._stopping is not None or len(self._tasks) > OWN_TASKS or self._roles.is_busy
 
+    def _metrics(self, runner: ReplicaRunner) -> dict[str, object]:
+        return replica_metrics(self.spec, runner, self._server, self._roles.figures())
+
     def _report(self) -> dict[str, object]:
-        return {"status": self.status(), "metrics": replica_metrics(self.spec, self._running(), self._server)}
+        return {"status": self.status(), "metrics": self._metrics(self._running())}
 
     def _running(self) -> ReplicaRunner:
         if self._runner is None:
@@ -319,7 +322,7 @@ class ReplicaServer:
             request.reply(self.status())
             return
         if kind is ReplicaMetricsRequest:
-            request.reply(replica_metrics(self.spec, runner, self._server))
+            request.reply(self._metrics(runner))
             return
         if args.partition != self.spec.partition or args.topic_id != self.spec.topic_id:
             raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")

@@ -15,7 +15,13 @@ from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.targets import Targets
 from raylog.core.errors import NotLeaderOrFollower
 from raylog.core.ids import TopicPartition
-from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicReply, EnsureInternalTopicRequest
+from raylog.protocol.admin import (
+    DESCRIBE_CLUSTER,
+    ENSURE_INTERNAL_TOPIC,
+    DescribeClusterRequest,
+    EnsureInternalTopicReply,
+    EnsureInternalTopicRequest,
+)
 from raylog.protocol.broker import METADATA, MetadataReply, MetadataRequest
 from raylog.protocol.controller import ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest
 from raylog.protocol.replica import (
@@ -182,6 +188,13 @@ class RoleHost:
     async def metadata(self, topics: list[str]) -> MetadataReply:
         """Return the controller's metadata of some topics."""
         return METADATA.read_reply((await self.call_controller(METADATA.name, MetadataRequest(topics))).args)
+
+    async def clocks(self) -> tuple[list[int], int]:
+        """Return the times of day of the brokers that answer at once, in ms since 1970, and how many are registered."""
+        reply = await self.call_controller(DESCRIBE_CLUSTER.name, DescribeClusterRequest())
+        brokers = DESCRIBE_CLUSTER.read_reply(reply.args).brokers
+        online = [(broker.host, broker.port) for broker in brokers if broker.online and broker.port]
+        return await self.targets.clocks(online), len(brokers)
 
     async def producer_id(self) -> int:
         """Return a producer id that no other process has."""

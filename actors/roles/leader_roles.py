@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.roles.host import CONTROLLER_TIMEOUT_S, ControllerCalls, OwnLog, RoleHost
@@ -88,7 +87,7 @@ class LeaderRoles:
             raise NotLeaderOrFollower(f"{self._partition} does not lead here; refresh the metadata.")
         role.receive(request, args)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, dict[str, int]]:
         """Return what the roles count, by their kinds."""
         return {role.kind: role.figures() for role in self._roles}
 

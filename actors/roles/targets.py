@@ -6,20 +6,27 @@ one try: what a failure means, and when the next try comes, is the role's decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from raylog.actors.clock import monotonic_ms
 from raylog.actors.routes import Route, Routes, TopicPlace
 from raylog.core.errors import RaylogError, UnknownTopicOrPartition
+from raylog.protocol.broker import CLOCK, ClockRequest
 from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchPartition, OffsetFetchRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import FETCH, PRODUCE, FetchReply, FetchRequest, ProduceReply, ProduceRequest
 from raylog.rpc import Reply
 
+logger = logging.getLogger(__name__)
+
 TIMEOUT_MS: Final = 5_000
 ANSWERED_WITHIN_S: Final = 1.0
 """How much later than its own deadline a leader may answer."""
 FETCHED_WITHIN_S: Final = 5.0
+CLOCK_TIMEOUT_S: Final = 1.0
 ALL: Final = -1
 
 
@@ -96,6 +103,25 @@ class Targets:
         if route is None:
             raise UnknownTopicOrPartition(f"The topic {to.topic} with id {to.topic_id} does not exist any more.")
         return route
+
+    async def clocks(self, brokers: Sequence[tuple[str, int]]) -> list[int]:
+        """Return the times of day of the brokers that answer at once, of those at some addresses.
+
+        In milliseconds since 1970, as they were when the replies came: on the way they took half of the time.
+        """
+        found = await asyncio.gather(*(self._clock(place) for place in brokers))
+        return [wall_ms for wall_ms in found if wall_ms is not None]
+
+    async def _clock(self, place: tuple[str, int]) -> int | None:
+        try:
+            async with asyncio.timeout(CLOCK_TIMEOUT_S):
+                connection = await self._routes.connect(place)
+                began_ms = monotonic_ms()
+                reply = await connection.call(CLOCK.name, ClockRequest(), timeout_s=CLOCK_TIMEOUT_S)
+                return CLOCK.read_reply(reply.args).wall_ms + (monotonic_ms() - began_ms) // 2
+        except (RaylogError, OSError, TimeoutError) as error:
+            logger.debug("the broker at %s:%d does not state its time: %s", *place, error)
+            return None
 
     def close(self) -> None:
         """Close all connections."""

@@ -17,6 +17,7 @@ from raylog.core.errors import (
     DelayTooLong,
     InvalidRecord,
     InvalidRequest,
+    NotLeaderOrFollower,
     RaylogError,
     ScheduleFull,
 )
@@ -98,6 +99,9 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
                 request.reply(await _describe(role))
     except RaylogError as error:
         request.fail(error)
+    except asyncio.CancelledError:
+        request.fail(NotLeaderOrFollower(f"{role.host.partition} does not lead here any more; refresh the metadata."))
+        raise
 
 
 async def _loaded(role: Scheduler) -> None:

@@ -97,8 +97,8 @@ class AsyncSchedules:
 
         CANCELLED is answered when that is committed: the record is never delivered then.
         """
-        named = Handle.parse(handle)
-        if not await self._has_schedule(named.partition, timeout_s):
+        named, deadline = Handle.parse(handle), Deadline(timeout_s)
+        if not await self._has_schedule(named.partition, deadline.left_s):
             return ScheduleOutcome.NOT_FOUND
         reply, _ = await self.cluster.call_leader(
             SCHEDULED_TOPIC,
@@ -107,7 +107,7 @@ class AsyncSchedules:
             lambda topic_id, number, epoch: CancelScheduledRequest(
                 topic_id, number, epoch, [named.due_ms], [named.offset]
             ),
-            timeout_s=timeout_s,
+            timeout_s=deadline.left_s,
         )
         return _outcome(reply.outcomes[0], ScheduleOutcome.CANCELLED)
 
@@ -132,10 +132,10 @@ class AsyncSchedules:
 
     async def deliver_now(self, handle: str, *, timeout_s: float = 30.0) -> MovedRecord:
         """Have a delayed record delivered at once."""
-        named = Handle.parse(handle)
-        if not await self._has_schedule(named.partition, timeout_s):
+        named, deadline = Handle.parse(handle), Deadline(timeout_s)
+        if not await self._has_schedule(named.partition, deadline.left_s):
             return MovedRecord(ScheduleOutcome.NOT_FOUND, handle, named.due_ms)
-        return await self._move_scheduled(named, 0, timeout_s)
+        return await self._move_scheduled(named, 0, deadline.left_s)
 
     async def list_scheduled(
         self,

@@ -33,6 +33,8 @@ from raylog.storage.batch.key_hash import hash_of_key
 
 CLOCK_S: Final = 60.0
 """How long the difference of the clocks is believed."""
+SLOW_S, SLOW_CLOCK_S = 0.02, 2.0
+"""A difference that took so long to find is believed for less time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Scheduling:
             ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest(SCHEDULED_TOPIC), timeout_s=deadline.left_s
         )
         shard = hash_of_key(topic.encode()) % made.partitions
-        began_s = time.monotonic()
+        began_s, began_ms = time.monotonic(), now_ms()
         reply, _ = await self._cluster.call_leader(
             SCHEDULED_TOPIC,
             shard,
@@ -117,16 +119,17 @@ class Scheduling:
             DescribeSchedulerRequest,
             timeout_s=deadline.left_s,
         )
-        travel_ms = int(1000 * (time.monotonic() - began_s) / 2)
+        took_s = time.monotonic() - began_s
         found = Waiting(
             topic=topic,
             topic_id=info.topic_id,
             partitions=len(info.partitions),
             shard=shard,
-            ahead_ms=reply.clock_ms + travel_ms - now_ms(),
+            # As if the clock had been read when the request left: a delay may turn out longer by its way, not shorter.
+            ahead_ms=reply.clock_ms - began_ms,
             delay_max_ms=int(info.config.get("delay.max.ms", DELAY_MAX_MS)),
             is_enabled=str(info.config.get("delay.enable", "true")).lower() == "true",
-            until_s=time.monotonic() + CLOCK_S,
+            until_s=time.monotonic() + (CLOCK_S if took_s < SLOW_S else SLOW_CLOCK_S),
         )
         self._known[topic] = found
         return found

@@ -299,7 +299,10 @@ class ControllerMachine:
                     pass
 
     def absent(self, session: int) -> list[int]:
-        """Return the incarnations that the broker with this session vouches for, and that are not registered."""
+        """Return the incarnations that the broker with this session vouches for, and that are not registered.
+
+        Raises BrokerIdNotRegistered when the session is over.
+        """
         return self._sessions.absent(session)
 
     def hanging_disks(self) -> list[list[object]]:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from raylog.core.controller.events import SessionId
+from raylog.core.errors import BrokerIdNotRegistered
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.invariants import require
 
@@ -174,9 +175,15 @@ class Sessions:
         self._hanging[number] = frozenset(hanging)
 
     def absent(self, number: SessionId) -> list[int]:
-        """Return the incarnations that a broker vouches for and that have no session: they have to register again."""
-        broker = self._brokers.get(number)
-        return [] if broker is None else sorted(broker.absent)
+        """Return the incarnations that a broker vouches for and that have no session: they have to register again.
+
+        Raises BrokerIdNotRegistered for a session that is over: its connection is open until that is committed, and
+        what the controller confirms on it meanwhile would keep nothing alive.
+        """
+        session = self._by_number.get(number)
+        if session is None:
+            raise BrokerIdNotRegistered
+        return sorted(session.absent)
 
     def silent_since(self, limit_ms: int) -> list[Session]:
         """Return the sessions that nothing was received of since ``limit_ms``; brokers among them vouch no more."""

@@ -107,6 +107,12 @@ class InvalidUpdateVersion(RaylogError):
     code = 95
 
 
+class BrokerIdNotRegistered(RaylogError):
+    """The controller has ended the session of this connection; open another one, and register again."""
+
+    code = 102
+
+
 class InconsistentClusterId(RaylogError):
     """The data directory or the request belongs to another cluster."""
 

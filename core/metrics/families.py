@@ -17,6 +17,7 @@ from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.cleaning import CleanerFigures, cleaner_families
 from raylog.core.metrics.exposition import Family, Kind
+from raylog.core.metrics.roles import role_families
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import Usage
 from raylog.core.partition import PartitionState
@@ -56,6 +57,8 @@ class ReplicaFigures:
     usage: Usage = field(default_factory=Usage)
     cleaner: CleanerFigures | None = None
     """None = its topic is not compacted."""
+    roles: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Figures of what it does as a leader beside replication, by kinds of roles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,7 @@ def broker_families(view: BrokerView) -> list[Family]:
         *_latencies(view),
         *_logs(view),
         *_cleaners(view),
+        *role_families(view.broker, {place: each.roles for place, each in view.replicas.items() if each is not None}),
         *_processes(view),
         *_broker_itself(view),
     ]

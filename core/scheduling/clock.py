@@ -49,13 +49,23 @@ class OwnerClock:
         self._latest_ms = max(self._latest_ms, monotonic_ms + self._ahead_ms)
         return self._latest_ms
 
-    def confirm(self, others_ms: Sequence[int], *, wall_ms: int) -> bool:
-        """Follow the step if the median of the other brokers' clocks agrees with the wall clock; return whether."""
-        if not self.step_ms or not others_ms:
-            return False
-        median = sorted(others_ms)[len(others_ms) // 2]
-        if abs(median - wall_ms) >= STEP_MS:
+    def confirm(self, agreed_ms: int | None, *, wall_ms: int) -> bool:
+        """Follow the step if the time on which most brokers agree is that of the wall clock; return whether."""
+        if not self.step_ms or agreed_ms is None or abs(agreed_ms - wall_ms) >= STEP_MS:
             return False
         self._ahead_ms += self.step_ms
         self.step_ms = 0
         return True
+
+
+def agreed_ms(clocks_ms: Sequence[int], brokers: int) -> int | None:
+    """Return the time on which more than half of so many brokers agree, to a second; None = there is none yet.
+
+    The latest of them is given: those before were on their way for longer.
+    """
+    clocks = sorted(clocks_ms)
+    needed = brokers // 2 + 1
+    for last in range(len(clocks) - 1, needed - 2, -1):
+        if clocks[last] - clocks[last - needed + 1] < STEP_MS:
+            return clocks[last]
+    return None

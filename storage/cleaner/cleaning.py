@@ -20,7 +20,7 @@ from raylog.storage.batch.records import open_batch
 from raylog.storage.cleaner.markers import Markers, states_coordinator
 from raylog.storage.cleaner.rewriting import SegmentWriter, Tombstones
 from raylog.storage.cleaner.rules import groups
-from raylog.storage.cleaner.survivors import RECORDS_MAX, KeyTable, Survivors
+from raylog.storage.cleaner.survivors import RANGE_RECORDS, RECORDS_MAX, KeyTable, Survivors
 from raylog.storage.descriptors import open_file
 from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, NoRoomToClean, TooManyToClean, from_os_error
 from raylog.storage.log.files import TEMPORARY, read_at
@@ -30,7 +30,7 @@ from raylog.storage.transactions.aborted import AbortedTxn
 _READ_BYTES: Final = 1 << 20
 SPILL: Final = "cleaner-keys" + TEMPORARY
 MEMORY_BYTES: Final = 24 << 20
-"""For keys that are not in a file yet."""
+"""For keys that are not in a file yet. With what else a cleaning has in memory, 64 MB are enough for any log."""
 
 
 class CleaningAborted(Exception):
@@ -93,6 +93,7 @@ def clean(
     *,
     pace: Callable[[int], None] = lambda _: None,
     memory_bytes: int = MEMORY_BYTES,
+    range_records: int = RANGE_RECORDS,
 ) -> Cleaned:
     """Do it. `pace` gets the bytes of each read and write; it may sleep, and raises CleaningAborted to end it.
 
@@ -101,9 +102,11 @@ def clean(
     left then.
     """
     done = Cleaned(order)
+    records = min(order.next_offset - order.segments[0].base_offset, RECORDS_MAX)
     try:
-        found = _survivors(done, pace, memory_bytes)
-        _rewrite(done.order, done, found, pace)
+        with KeyTable(order.folder / SPILL, records, memory_bytes, range_records) as table:
+            found = _survivors(done, table, pace)
+            _rewrite(done.order, done, found, pace)
     except DiskFull as error:
         done.discard()
         raise NoRoomToClean(error) from error
@@ -113,22 +116,20 @@ def clean(
     return done
 
 
-def _survivors(done: Cleaned, pace: Callable[[int], None], memory_bytes: int) -> Survivors:
+def _survivors(done: Cleaned, table: KeyTable, pace: Callable[[int], None]) -> Survivors:
     """Find them. An order with too many records is cut, at the end of a segment: the rest is for the next cleaning."""
     order = done.order
-    offsets = order.next_offset - order.segments[0].base_offset
     aborted = _Aborted(order.aborted)
-    with KeyTable(order.folder / SPILL, min(offsets, RECORDS_MAX), memory_bytes) as table:
-        for place, segment in enumerate(order.segments):
-            before = done.records_read
-            if not _enter(segment, done, table, aborted, pace):
-                if place == 0 or segment.base_offset <= order.cleaned_to:  # another cleaning would do the same again
-                    raise TooManyToClean(segment.path, RECORDS_MAX)
-                # The keys that were entered of this segment may supersede: it stays as it is.
-                done.order, done.records_read = replace(order, segments=order.segments[:place]), before
-                break
-            done.bytes_read += segment.size
-        return table.survivors()
+    for place, segment in enumerate(order.segments):
+        before = done.records_read
+        if not _enter(segment, done, table, aborted, pace):
+            if place == 0 or segment.base_offset <= order.cleaned_to:  # another cleaning would do the same again
+                raise TooManyToClean(segment.path, RECORDS_MAX)
+            # The keys that were entered of this segment may supersede: it stays as it is.
+            done.order, done.records_read = replace(order, segments=order.segments[:place]), before
+            break
+        done.bytes_read += segment.size
+    return table.survivors()
 
 
 def _enter(segment: Segment, done: Cleaned, table: KeyTable, aborted: _Aborted, pace: Callable[[int], None]) -> bool:

@@ -99,6 +99,12 @@ class CleanableLog(TransactionalLog):
             self._checkpoints.write_cleaned_to(self.cleaned_to)
         return True
 
+    def _lower_cleaned_to(self, end: int) -> None:
+        """Count as dirty, in the next life, too, what will be appended behind a cut at `end`. Raises DiskFull."""
+        if self.cleaned_to > end:
+            self._checkpoints.write_cleaned_to(end)
+            self.cleaned_to = end
+
     def _replace(self, old: tuple[Segment, ...], new: Segment, due_ms: int) -> None:
         try:
             swap_in(new, old, self._deleted, due_ms)

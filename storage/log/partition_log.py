@@ -342,11 +342,12 @@ class PartitionLog(CleanableLog):
         position, header = segment.locate(offset)
         end = header.base_offset
         # In this order a crash at any point leaves a log that recovery accepts: first the recovery point falls below
-        # the cut, then the epochs go, then the bytes, from the end. A disk too full for the first two changes nothing.
+        # the cut, then the epochs go, then the bytes, from the end. A disk too full for small files changes nothing.
         with self._lock:
             self._generation += 1
             if self._recovery_point > end:
                 self._write_recovery_point(end)
+            self._lower_cleaned_to(end)
             self._kept_epochs.truncate_end(end)
         with self._cutting():
             self._checkpoints.remove_snapshots_above(end)
@@ -366,6 +367,7 @@ class PartitionLog(CleanableLog):
         self._require_open()
         with self._cutting():
             self._write_recovery_point(0)
+            self._lower_cleaned_to(offset)
             self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
             self._checkpoints.remove_snapshots_above(-1)
             self._kept_epochs.clear()
@@ -403,7 +405,6 @@ class PartitionLog(CleanableLog):
         if self.log_start_offset > end:  # the batch that held the start was cut too
             self._checkpoints.write_log_start(end)
             self.log_start_offset = end
-        self.cleaned_to = min(self.cleaned_to, end)
 
     # --- the start of the log --------------------------------------------------------------------------------------
 

@@ -166,6 +166,10 @@ class Recovery:
         """Producer state from the newest snapshot not above `upto`, and the first `count` segments behind it."""
         start = self.segments[0].base_offset
         self.snapshot_offset, self.producers = self.checkpoints.read_snapshot(start, upto)
+        if start > 0 and self.producers == ProducerState():
+            # Those above know where transactions began whose first batches are removed, which from here on nothing
+            # knows. A later recovery that read one would find other aborted transactions than the indexes of this life.
+            self.checkpoints.remove_snapshots_above(upto)
         replay(self.segments[:count], self.producers, self.snapshot_offset, self.now_ms)
 
     # --- after a crash ---------------------------------------------------------------------------------------------

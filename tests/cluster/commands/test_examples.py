@@ -9,7 +9,14 @@ from tests.unit.style.sources import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-RUN_HERE = {"compacted_table.py", "exactly_once_word_count.py", "quickstart.py", "tasks.py", "without_ray.py"}
+RUN_HERE = {
+    "compacted_table.py",
+    "exactly_once_word_count.py",
+    "quickstart.py",
+    "tasks.py",
+    "unpaid_orders.py",
+    "without_ray.py",
+}
 
 
 @pytest.fixture
@@ -55,6 +62,15 @@ def test_a_cleaned_topic_gives_the_same_table_from_fewer_records(user: Reader) -
     assert after.startswith("19 accounts from ")
     assert after.endswith(", once the log was cleaned")
     assert int(after.split()[3]) < 10_000
+
+
+def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
+    printed = user.python(example("unpaid_orders.py"), "--address", "local", "--minutes", "0.05").splitlines()
+    assert printed == [
+        "the book is paid in time: True",
+        "closed: chair, lamp",
+        "the lamp is paid in time: False",
+    ]
 
 
 def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:

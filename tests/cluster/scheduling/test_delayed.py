@@ -5,6 +5,7 @@ One cluster serves the tests of this module, in file order; each has a topic of 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from raylog.client.admin.schedules import ScheduleOutcome
 from raylog.core.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest
 from raylog.core.ids import TopicPartition
 from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
+from tests.unit.cli.support import Outcome
+from tests.unit.cli.support import raylog as command
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -197,3 +200,22 @@ def test_the_description_counts(admin: raylog.Admin, topic: str, producer: raylo
     assert found.waiting >= 1
     assert abs(found.clock_ms - time.time() * 1000) < 2_000
     assert found.next_due_ms is not None
+
+
+def test_metrics_and_commands_show_what_waits(cluster: raylog.Cluster, topic: str, producer: raylog.Producer) -> None:
+    handle = producer.send(topic, b"far", key=b"k", delay="10d").result(20).schedule
+
+    def run(*arguments: str, stdin: str = "") -> Outcome:
+        where = ("--bootstrap", cluster.bootstrap())
+        return command(*arguments, *where, stdin=stdin, RAYLOG_SECRET=cluster.secret())
+
+    assert handle in run("schedule", "list", "--topic", topic).out
+    assert "wait, the next is due" in run("schedule", "describe").out
+    assert run("schedule", "move", handle, "--delay", "soon").code == 1
+    assert run("schedule", "move", handle, "--delay", "20d").code == 0
+    (row,) = json.loads(run("schedule", "list", "--topic", topic, "--json").out)
+    assert run("schedule", "cancel", row["handle"]).code == 0
+    refused = run("schedule", "cancel", row["handle"])
+    assert (refused.code, "cancelled or moved before" in refused.err) == (1, True)
+    assert "due in" in run("produce", "--topic", topic, "--delay", "1s", stdin="line\n").err
+    assert [record.value for _, record in read(topic, 1)] == [b"line"]

@@ -19,6 +19,7 @@ from raylog.storage.batch.records import BatchMeta, Header, decode_batch, encode
 from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.cleaning import clean
 from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.survivors import RANGE_RECORDS
 from raylog.storage.errors import TooManyToClean
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 
@@ -131,12 +132,12 @@ def alive(rows: list[Row], upto: int) -> list[Row]:
     return [row for row in rows if row.value is not None or row.offset >= upto]
 
 
-def clean_once(log: PartitionLog, now_ms: int, memory_bytes: int = 1 << 20) -> int:
+def clean_once(log: PartitionLog, now_ms: int, memory_bytes: int = 1 << 20, range_records: int = RANGE_RECORDS) -> int:
     """Clean what may be cleaned; returns up to where."""
     order = log.order_cleaning(log.log_end_offset, now_ms, AT_ONCE)
     if order is None:
         return log.cleaned_to
-    assert log.take_cleaned(clean(order, memory_bytes=memory_bytes), now_ms)
+    assert log.take_cleaned(clean(order, memory_bytes=memory_bytes, range_records=range_records), now_ms)
     return order.next_offset
 
 
@@ -147,15 +148,17 @@ def folder_of_its_own() -> Iterator[Path]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(rounds, segment_sizes, st.sampled_from((1, 1 << 20)))
-def test_the_last_record_of_each_key_stays_and_no_other(drawn: list[list[Batch]], size: int, memory: int) -> None:
+@given(rounds, segment_sizes, st.sampled_from((1, 1 << 20)), st.sampled_from((1, 5, 8, RANGE_RECORDS)))
+def test_the_last_record_of_each_key_stays_and_no_other(
+    drawn: list[list[Batch]], size: int, memory: int, range_records: int
+) -> None:
     with folder_of_its_own() as folder:
         log = open_log(folder, size)
         writer = Writer(log)
         for batches_drawn in drawn:
             writer.write(batches_drawn)
             before, end, epochs = rows_of(log), log.log_end_offset, list(log.epochs.entries)
-            upto = clean_once(log, NOW_MS, memory)
+            upto = clean_once(log, NOW_MS, memory, range_records)
             assert rows_of(log) == expected(before, upto)
             assert (log.log_end_offset, log.epochs.entries) == (end, epochs)
             log.close()

@@ -13,7 +13,7 @@ from raylog.actors.controller.requests import event_for
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerSettings
-from raylog.core.errors import NotController, RaylogError
+from raylog.core.errors import BrokerIdNotRegistered, NotController, RaylogError
 from raylog.core.ids import ControllerEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.outbox import Outbox
@@ -169,10 +169,20 @@ class MetadataController(SimController):
         def take(runner: ControllerRunner[Arrived]) -> None:
             content = PLAIN if self.is_old else report
             runner.feed(event_for(content, session, 0, self.world.now_ms))
-            reply = SessionHeartbeatReply(() if self.is_old else runner.machine.absent(session))
+            try:
+                reply = SessionHeartbeatReply(() if self.is_old else runner.machine.absent(session))
+            except BrokerIdNotRegistered:
+                self.later(lambda: self._refused(session))
+                return
             self.later(lambda: answered(report, reply) if session in self.ends else None)
 
         self._feed(take)
+
+    def _refused(self, session: int) -> None:
+        """A member reads that its session is over."""
+        end = self.ends.pop(session, None)
+        if end is not None:
+            end.lost()
 
     def request(self, event_for: Callable[[int, int], ctl.Event], answered: Answered) -> None:
         """A request arrives; ``event_for`` takes the time and the request's number."""

@@ -339,7 +339,11 @@ class Calls(Lives):
         upper, end = min(model.committed, self.log.synced_end_offset), order.next_offset
         require(end <= upper, "S14", f"a log is cleaned up to {end}, and {upper} is committed and on disk")
         results: list[Cleaned] = []
-        if not self._done(lambda: results.append(clean(order, memory_bytes=options.cleaner_bytes))):
+        if not self._done(
+            lambda: results.append(
+                clean(order, memory_bytes=options.cleaner_bytes, range_records=options.range_records)
+            )
+        ):
             return
         self.draw.choice((_nothing, _nothing, self.append, self.sync, self.truncate, self.retain))()
         cleaned = results[0]

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from raylog.core.errors import RaylogError
+from raylog.storage.cleaner.survivors import RANGE_RECORDS
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NotDurable, StorageIoError
 from raylog.storage.log import partition_log as log_module
 from raylog.storage.log import segment as segment_module
@@ -22,7 +23,7 @@ from raylog.storage.log.config import DAY_MS, LogConfig
 from raylog.storage.log.files import list_files
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog
-from raylog.storage.log.segment import DELETED, LOG, RELATIVE_OFFSET_MAX, TXN_INDEX
+from raylog.storage.log.segment import DELETED, LOG, RELATIVE_OFFSET_MAX
 from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
@@ -58,6 +59,7 @@ class Options:
     """Whether a cleaner works on the log."""
     tombstones_ms: int = 0
     cleaner_bytes: int = 1 << 20
+    range_records: int = RANGE_RECORDS
     keys: Keys = SOME
     """What records are about."""
 
@@ -87,12 +89,14 @@ class Options:
 
     def with_cleaner(self, draw: random.Random) -> Options:
         """The same, with a cleaner that works on the log."""
+        cleaner_bytes = draw.choice((1, 1 << 20))
         return replace(
             self,
             cleans=True,
             steps=2 * self.steps,
             tombstones_ms=draw.choice((0, 2000, DAY_MS)),
-            cleaner_bytes=draw.choice((1, 1 << 20)),
+            cleaner_bytes=cleaner_bytes,
+            range_records=5 if cleaner_bytes == 1 else RANGE_RECORDS,
             config=replace(self.config, segment_bytes=draw.choice((300, 800, 3000))),
             record_bytes=draw.choice((10, 100, 1000)),
             keys=draw.choice((SOME, Keys.few(2), Keys.few(3), Keys.few(12))),
@@ -215,12 +219,6 @@ class Lives:
         except StorageIoError as error:
             require("sync" in str(error) and self.write_back_failed > 0, "S9", f"a log does not open: {error}")
             self.write_back_failed -= 1  # reported now: the next try reads the disk
-            return self._open_undamaged()
-        except DiskFull as error:
-            # Only an index of aborted transactions has to be right before a segment is read, and may need new bytes.
-            is_index, is_full = TXN_INDEX in str(error), self.disk.faults.room is not None
-            require(is_index and is_full, "S9", f"an undamaged log does not open: {error}")
-            self.disk.faults.room = None
             return self._open_undamaged()
         except RaylogError as error:
             raise Violation("S9", f"an undamaged log does not open: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raylog.storage.cleaner import rewriting
 from raylog.storage.cleaner.rewriting import SegmentWriter, Tombstones
+from raylog.storage.cleaner.spill import Spill
 from raylog.storage.cleaner.survivors import KeyTable, Survivors
 from raylog.storage.log import recovery
 from raylog.storage.log.cleanable import CleanableLog
@@ -19,26 +20,42 @@ CLEANER_BUGS = (
             5,
             KeyTable,
             "survivors",
-            "dict(_READ.iter_unpack(self._whole(part)))",
-            "dict(reversed(list(_READ.iter_unpack(self._whole(part)))))",
+            "last.update(_READ.iter_unpack(piece))",
+            "for key, number in _READ.iter_unpack(piece):\n                    last.setdefault(key, number)",
         ),
         ("two keys are taken for one", 5, KeyTable, "add", "pack(code, crc32(key), number)", "pack(0, 0, number)"),
-        ("records without a key are removed", 5, KeyTable, "add", "self._keep(number)", "pass"),
+        ("records without a key are removed", 5, KeyTable, "add", "self._found.keep((number,))", "pass"),
         (
             "keys that went to a file are forgotten",
             10,
-            KeyTable,
-            "_whole",
-            "(*self._read(pieces), self._parts[part])",
-            "(self._parts[part],)",
+            Spill,
+            "pieces",
+            "while length:",
+            "while False:",
+        ),
+        (
+            "of keys that went to a file twice, only the last piece is read",
+            20,
+            Spill,
+            "pieces",
+            "while length:",
+            "if length:",
+        ),
+        (
+            "records of a later range are numbered as in the first one",
+            10,
+            Survivors,
+            "_load",
+            "place * self._range_records",
+            "0 * self._range_records",
         ),
         (
             "the records of a batch are counted from the one before",
             5,
             Survivors,
-            "rows",
-            "spread[first & 7 : (first & 7) + count]",
-            "spread[max(0, (first & 7) - 1) :][:count]",
+            "_spread",
+            "spread[start & 7 : (start & 7) + count]",
+            "spread[max(0, (start & 7) - 1) :][:count]",
         ),
         (
             "a removal goes before its readers have seen it",

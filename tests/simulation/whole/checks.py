@@ -64,6 +64,8 @@ class Finish:
             await self._until("tables are cleaned", self._has_dirty_tables)
         if self._world.transactions is not None:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
+        if self._world.plan.delayers:
+            await self._until("delayed records have arrived", self._delayed_are_missing)
         await self._until("the replicas are the same", self._replicas_differ)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)
@@ -313,6 +315,10 @@ class Finish:
                 raise Violation("W5", f"{at} goes from {starts[at]} to {ends[at]}, and not all of it was read")
         self._read = read
         return {at: (starts[at], ends[at]) for at in partitions}
+
+    async def _delayed_are_missing(self) -> str:
+        missing = self._world.delays.missing()
+        return f"{len(missing)} have not, such as {missing[0]!r}" if missing else ""
 
     async def _has_dirty_tables(self) -> str:
         return dirty_table(self._world.observer, self._world.tables)

@@ -39,6 +39,8 @@ all kinds, and of transaction coordinators and clients while markers are written
 ACCOUNTS: Final = "whole-transactions-compacted"
 """The same with a compacted topic in the transactions, and with coordinators' logs that are cleaned as often as that;
 some on virtual disks. At the end removals and markers are forgotten, and what has a cleaned log is restarted."""
+SCHEDULES: Final = "whole-schedules"
+"""Delayed records, which clients cancel and move; faults of all kinds, in half of the runs on virtual disks."""
 WHOLE_PROFILES: Final = (
     WHOLE,
     MINORITY,
@@ -51,6 +53,7 @@ WHOLE_PROFILES: Final = (
     COMPACTION,
     TRANSACTIONS,
     ACCOUNTS,
+    SCHEDULES,
 )
 
 THIN: Final = "thin"
@@ -135,6 +138,8 @@ class Plan:
     """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
+    delayers: int = 0
+    """Clients that send delayed records; 0 = there are none in this run."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -190,6 +195,8 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_transactions(plan, seed)
     if profile == ACCOUNTS:
         return _with_accounts(_with_transactions(plan, seed), seed)
+    if profile == SCHEDULES:
+        return _with_schedules(plan, seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -218,7 +225,10 @@ def _with_sleepers(plan: Plan, seed: int) -> Plan:
     if seed % 3 == 2:  # partitions sleep to make room, and for no other reason
         sleep |= {AWAKE_KEY: str(chance.choice([4, 6])), SLEEP_KEY: "60000"}
     plan = replace(
-        plan, config={**plan.config, **sleep}, schemes=("kill_of_sleeper", "strike_sleeper"), topics_besides=(SINGLE,)
+        plan,
+        config={**plan.config, **sleep},
+        schemes=("kill_of_sleeper", "strike_sleeper", "strand_broker"),
+        topics_besides=(SINGLE,),
     )
     return replace(
         plan,
@@ -301,6 +311,22 @@ def _with_transactions(plan: Plan, seed: int) -> Plan:
         copiers=chance.choice([1, 2, 3]),
         transaction_timeout_s=chance.choice([2.0, 6.0]),
         fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
+        work_s=plan.work_s + 12.0,
+    )
+
+
+def _with_schedules(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"schedules {seed}")
+    return replace(
+        plan,
+        topics=1,
+        producers=1,
+        members=1,
+        delayers=chance.choice([1, 2, 3]),
+        schemes=("strike_scheduler", "strike_scheduler"),
+        disks=chance.random() < 0.5,
+        fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
+        send_pause_s=chance.choice([0.1, 0.5]),
         work_s=plan.work_s + 12.0,
     )
 

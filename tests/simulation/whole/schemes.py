@@ -65,6 +65,25 @@ class Schemes:
             self._give_up(process.host, self._scheduler.between(3.0, 8.0))
             self._scheduler.after(self._scheduler.between(2.0, 6.0), process.resume)
 
+    def strand_broker(self) -> None:
+        """Cut the controller off from the other voters, and pause its neighbour: the broker's session ends, unnoticed.
+
+        Nothing is committed, so no connection is closed: the broker goes on with one whose session is over.
+        """
+        host = self._controller_host()
+        brokers = [actor.process for actor in self._cluster.named("broker-")]
+        broker = next((process for process in brokers if process is not None and process.host == host), None)
+        if host is None or broker is None:
+            return
+        self._world.log("nemesis", f"{host} cannot reach the other voters, and {broker.name} hangs")
+        session_s = int(self._world.plan.config["broker.session.timeout.ms"]) / 1000
+        paused_s = session_s + self._scheduler.between(0.5, 1.5)
+        for other in self._cluster.hosts:
+            if other != host:
+                self._nemesis.block([(host, other), (other, host)], paused_s + 2 * session_s + 1.0)
+        broker.pause()
+        self._scheduler.after(paused_s, broker.resume)
+
     def _give_up(self, host: str, for_s: float) -> None:
         self._world.log("nemesis", f"Ray gives {host} up")
         self._cluster.lose_node(host)
@@ -171,6 +190,21 @@ class Schemes:
         """Let a transaction coordinator hang for a while."""
         if self._world.transactions is not None:
             self._world.transactions.pause_coordinator()
+
+    def strike_scheduler(self) -> None:
+        """Kill or pause the leader of the delayed records, or one of their targets."""
+        prefixes = ("replica:__scheduled-", "replica:__scheduled-", "replica:later-")
+        prefix = prefixes[int(self._scheduler.random.random() * len(prefixes))]
+        replicas = [actor for actor in self._running() if actor.name.startswith(prefix)]
+        for actor in replicas:
+            if actor.process is not None and actor.server.status()["role"] == "leader":
+                self._world.log("nemesis", f"{actor.name} leads, and is struck")
+                if self._scheduler.chance(0.7):
+                    actor.process.kill("killed by the nemesis")
+                else:
+                    actor.process.pause()
+                    self._scheduler.after(self._scheduler.between(0.5, 6.0), actor.process.resume)
+                return
 
     def kill_of_sleeper(self) -> None:
         """Kill the controller or the broker of a partition that sleeps, so that it fails over in its sleep."""

@@ -42,6 +42,8 @@ from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
+from tests.simulation.whole.schedules.clients import LATER, PARTITIONS, DelayedReader, Delayer
+from tests.simulation.whole.schedules.delays import Delays
 from tests.simulation.whole.shared_memory import SharedMemory
 from tests.simulation.whole.transactions.part import Transactions
 from tests.simulation.whole.visitors import Visitor
@@ -87,6 +89,7 @@ class World:
         self.observer = Observer(self)
         self.tables = [TopicPartition(name, 0) for name in plan.tables]
         self.table_books = Tables(lambda *known: self.books.on_committed(*known))
+        self.delays = Delays()
         self.cleanings = 0
         """How often a replica has cleaned its log."""
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
@@ -241,6 +244,8 @@ class World:
             await admin.create_topic(name, 1, 3, {"cleanup.policy": "compact", **TABLES[name]})
         if self.transactions is not None:
             await self.transactions.make_topics(admin)
+        if self.plan.delayers:
+            await admin.create_topic(LATER, PARTITIONS, 3, {"segment.bytes": "20000"})
         await admin.stop()
         self.is_built = True
 
@@ -265,6 +270,10 @@ class World:
             self.spawn("table-reader", TableReader(self, "table-reader").run())
             self.spawn("near-table-reader", TableReader(self, "near-table-reader").run(), self.cluster.host(1))
             self.spawn("table-administrator", TableAdministrator(self, "table-administrator").run())
+        for number in range(self.plan.delayers):
+            self.spawn(f"delayer-{number}", Delayer(self, f"delayer-{number}").run())
+        if self.plan.delayers:
+            self.spawn("delayed-reader", DelayedReader(self, "delayed-reader").run())
         self.spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
             self.fill_place(number)

@@ -10,7 +10,7 @@ import pytest
 
 from raylog.actors import controller_link
 from raylog.actors.controller_link import ControllerLink
-from raylog.core.errors import ConnectionFailed, NotController, RequestTimedOut
+from raylog.core.errors import BrokerIdNotRegistered, ConnectionFailed, NotController, RequestTimedOut
 from raylog.protocol.controller import SessionHeartbeatRequest
 from raylog.rpc import Connection, Reply, Request, RpcServer
 from tests.waiting import eventually
@@ -26,6 +26,7 @@ class Controller:
 
     def __init__(self, *, silent: bool) -> None:
         self.silent = silent
+        self.has_session = True
         self.registered = 0
         self.beats = 0
         self._unanswered: list[Request] = []
@@ -34,11 +35,14 @@ class Controller:
     def _handle(self, request: Request) -> None:
         if request.method == "register":
             self.registered += 1
+            self.has_session = True
             request.reply([])
             return
         self.beats += request.method == "heartbeat"
         if self.silent or request.method == "slow":
             self._unanswered.append(request)  # no reply, as from a machine without power
+        elif not self.has_session:
+            request.fail(BrokerIdNotRegistered())
         else:
             request.reply()
 
@@ -120,6 +124,21 @@ async def test_a_controller_that_answers_is_never_looked_for_again() -> None:
     async with linked(find, controller, heartbeat_s=PATIENT_BEAT_S):
         await asyncio.sleep(5 * PATIENT_BEAT_S)  # nothing is to happen in this time
         assert (looked, controller.registered) == (1, 1)
+
+
+async def test_a_link_whose_session_is_over_registers_again() -> None:
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+
+    async def find() -> tuple[str, int]:
+        return place
+
+    async with linked(find, controller) as link:
+        controller.has_session = False
+        await eventually(lambda: controller.registered == 2 and link.is_connected)
+        before = controller.beats
+        await eventually(lambda: controller.beats > before + 1)
+        assert controller.registered == 2, "the new session is kept"
 
 
 async def test_a_process_that_its_broker_vouches_for_sends_no_heartbeats() -> None:

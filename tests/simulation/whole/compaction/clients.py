@@ -19,7 +19,7 @@ from raylog.core.errors import (
     RaylogError,
 )
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
-from tests.simulation.whole.compaction.tables import At, Put
+from tests.simulation.whole.compaction.keyed import At, Row
 from tests.simulation.whole.plan import BRIEF
 from tests.simulation.world import Violation
 
@@ -70,7 +70,7 @@ class TableWriter(Client):
         name = f"{self.name}/{self._count}".encode()
         key = b"key %d" % int(self.between(0, FEW if self.chance(0.9) else MANY))
         value = None if self.chance(REMOVALS) else name + b"x" * int(self.between(0, 150))
-        put = self.world.table_books.puts[name] = Put(at, key, value, name)
+        put = self.world.table_books.rows[name] = Row(at=at, key=key, value=value, name=name)
         try:
             work = producer.send(at.topic, value, key=key, headers=[(HEADER, name)], partition=at.partition)
             future = await self.call("send", work, API_S)
@@ -80,7 +80,7 @@ class TableWriter(Client):
         number = self.books.begin(self.world.now_s + DELIVERY_S, f"{self.name}: the delivery of {name!r}")
         return self.beside(self._wait(put, future, number))
 
-    async def _wait(self, put: Put, future: AsyncSendFuture, number: int) -> None:
+    async def _wait(self, put: Row, future: AsyncSendFuture, number: int) -> None:
         try:
             stored = await future
         except RaylogError as error:
@@ -91,7 +91,7 @@ class TableWriter(Client):
         finally:
             self.books.end(number)
 
-    def _failed(self, put: Put, error: RaylogError) -> None:
+    def _failed(self, put: Row, error: RaylogError) -> None:
         if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed))):
             raise Violation("W8", f"{self.name}: {put.name!r} failed for good: {error!r}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.actors.naming import COORDINATED_TOPICS
+from raylog.core.controller import INTERNAL_TOPICS
 from raylog.storage.cleaner.rules import is_due
 from tests.simulation.whole.books import At
 
@@ -32,7 +32,7 @@ def uncleaned_coordinator(observer: Observer) -> str:
 
     Coordinators write all the time, so there may always be something to clean.
     """
-    for at in (at for topic in sorted(COORDINATED_TOPICS) for at in observer.partitions_of(topic)):
+    for at in (at for topic in sorted(INTERNAL_TOPICS.values()) for at in observer.partitions_of(topic)):
         runner = next(iter(observer.runners(at).values()), None)
         if runner is None:
             return f"the leader of {at} does not run"

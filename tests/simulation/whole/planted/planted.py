@@ -11,6 +11,7 @@ from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
+from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
 from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
 from tests.simulation.whole.planted.planted_transactions import TRANSACTION_BUGS
@@ -29,5 +30,6 @@ _TABLES: Final = (
     COMPACTION_BUGS,
     TRANSACTION_BUGS,
     ACCOUNT_BUGS,
+    SCHEDULE_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -35,7 +35,8 @@ COMPACTION_BUGS: Final = (
         KeyTable,
         "survivors",
         _edit(
-            "dict(_READ.iter_unpack(self._whole(part)))", "dict(reversed(list(_READ.iter_unpack(self._whole(part)))))"
+            "last.update(_READ.iter_unpack(piece))",
+            "for key, number in _READ.iter_unpack(piece):\n                    last.setdefault(key, number)",
         ),
         _LOST,
     ),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from raylog.actors.replica import beating
 from raylog.core.controller.sessions import ReplicaMember, Sessions
 from raylog.core.vouching import Voucher
+from tests.simulation.whole.plan import SLEEPERS
 from tests.simulation.whole.planted.bugs import Bug
 
 
@@ -58,11 +59,17 @@ def _all_present(_: object) -> Callable[..., list[int]]:
     return lambda self, number: []
 
 
+def _over_or_not(original: Callable[..., list[int]]) -> Callable[..., list[int]]:
+    """The controller confirms heartbeats on a connection whose session is over, as long as it is open."""
+    return lambda self, number: [] if self.get(number) is None else original(self, number)
+
+
 VOUCHING_BUGS: Final = (
     Bug("a broker vouches for a replica that hangs", Voucher, "look", _all_beat, ("W22",)),
     Bug("a replica relies on a broker that died", beating, "is_vouched_for", _at_any_time, ("W22",)),
     Bug("a replica that hangs is watched no more", Sessions, "_withdraw", _none_to_watch, ("W22", "W10")),
     Bug("a broker that hangs fences its replicas", Sessions, "_withdraw", _by_broker_alone, ("W22",)),
     Bug("absent replicas are not sent back", Sessions, "absent", _all_present, ("W22",), 20),
+    Bug("a session that is over is confirmed", Sessions, "absent", _over_or_not, ("W22",), profile=SLEEPERS),
     Bug("a statement is forgotten", Sessions, "stated", _no_old_statement, ("W22",)),
 )

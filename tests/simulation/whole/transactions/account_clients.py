@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.core.controller import INTERNAL_TOPICS
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At
@@ -86,7 +86,7 @@ class AccountAdministrator(TableAdministrator):
         """One administrator."""
         super().__init__(world, name)
         assert world.transactions is not None
-        coordinated = [TopicPartition(topic, 0) for topic in sorted(COORDINATED_TOPICS)]
+        coordinated = [TopicPartition(topic, 0) for topic in sorted(INTERNAL_TOPICS.values())]
         self.partitions = [*world.transactions.accounts, *coordinated]
         self.deeds = [self._move, self._configure, self._configure]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.client.admin.admin import AsyncAdmin
+from raylog.core.controller import INTERNAL_TOPICS
 from raylog.core.errors import RaylogError
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import LAST_API_S, Client
@@ -115,7 +115,8 @@ class AccountFinish:
 
     def _actors(self) -> list[Actor]:
         """Return all replicas of the topic and of coordinators' topics, and all coordinators."""
-        names = (f"replica:{ACCOUNTS}-", *(f"replica:{topic}-" for topic in sorted(COORDINATED_TOPICS)), "coordinator-")
+        coordinated = [f"replica:{topic}-" for topic in sorted(INTERNAL_TOPICS.values())]
+        names = (f"replica:{ACCOUNTS}-", *coordinated, "coordinator-")
         return [actor for name in names for actor in self._world.cluster.named(name)]
 
     def _restart(self) -> None:

@@ -7,81 +7,46 @@ transaction replaces nothing. Pure.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from raylog.core.ids import TopicPartition
+from tests.simulation.whole.compaction.keyed import At, KeyedBooks, Row
 from tests.simulation.whole.compaction.tables import LOST
 from tests.simulation.whole.transactions.ledger import ONCE, Txn
 from tests.simulation.world import Violation
 
-At = TopicPartition
 Read = Mapping[At, Mapping[int, bytes]]
 """What a reader of committed records has got: name by offset."""
 
 
-@dataclass(slots=True, eq=False)
-class Row:
-    """One record of one key; without a value it removes the key."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class TxnRow(Row):
+    """One record that is sent in a transaction."""
 
     txn: Txn
-    at: At
-    key: bytes
-    value: bytes | None
-    name: bytes
-    """Its header."""
-    offset: int | None = None
-    """Known from its acknowledgement, or from a reader."""
 
 
 @dataclass
-class Accounts:
+class Accounts(KeyedBooks[TxnRow]):
     """The records of the compacted topic of a world."""
 
-    on_committed: Callable[[At, int, str, bool], None] = lambda *_: None
-    """Takes partition, offset behind a stored record, how a client knows, and whether acks=all stored it."""
-    rows: dict[bytes, Row] = field(default_factory=dict)
-    content: dict[At, dict[int, Row]] = field(default_factory=lambda: defaultdict(dict))
-    """The record at each known offset; it stays here when it was cleaned away."""
-    passed: list[tuple[str, Row]] = field(default_factory=list)
+    passed: list[tuple[str, TxnRow]] = field(default_factory=list)
     """Reader, and a record that was committed before it went past it without getting it."""
     forgets: bool = False
     """Whether removals may be missing: not before all replicas have them."""
 
-    def enter(self, txn: Txn, at: At, key: bytes, value: bytes | None, name: bytes) -> Row:
+    def enter(self, txn: Txn, at: At, key: bytes, value: bytes | None, name: bytes) -> TxnRow:
         """A record is about to be sent."""
-        row = self.rows[name] = Row(txn, at, key, value, name)
+        row = self.rows[name] = TxnRow(txn=txn, at=at, key=key, value=value, name=name)
         return row
-
-    def stored(self, row: Row, offset: int) -> None:
-        """A record was acknowledged; its transaction may still be aborted."""
-        self._at(row, offset, "acknowledged")
-        self.on_committed(row.at, offset + 1, f"{row.name!r} was acknowledged", True)
-
-    def seen(self, reader: str, at: At, offset: int, key: bytes | None, value: bytes | None, name: bytes) -> None:
-        """A reader received a record."""
-        row = self.rows.get(name)
-        if row is None or row.at != at or (key, value) != (row.key, row.value):
-            raise Violation("W3", f"{reader} read {name!r} of key {key!r} from {at}, where it was never sent: {row}")
-        self._at(row, offset, f"read by {reader}")
-        self.on_committed(at, offset + 1, f"{reader} read {name!r}", False)
-
-    def _at(self, row: Row, offset: int, what: str) -> None:
-        known = self.content[row.at].setdefault(offset, row)
-        if known is not row:
-            raise Violation("W4", f"{row.at} has {known.name!r} at {offset}, and {row.name!r} was {what} there")
-        if row.offset not in (None, offset):
-            raise Violation("W14", f"{row.name!r} was stored at {row.offset} of {row.at}, and {what} at {offset}")
-        row.offset = offset
 
     # ------------------------------------------------------------ readers under way
 
-    def known(self, at: At, end: int) -> list[Row]:
+    def known(self, at: At, end: int) -> list[TxnRow]:
         """Return the records below `end` that are committed."""
         return [row for offset, row in self.content[at].items() if offset < end and row.txn.is_known_committed]
 
-    def went(self, reader: str, known: list[Row], read: Mapping[int, bytes]) -> None:
+    def went(self, reader: str, known: list[TxnRow], read: Mapping[int, bytes]) -> None:
         """A reader has read on over all of these records, and got those of `read`."""
         self.passed += [
             (reader, row) for row in known if row.offset not in read and not (self.forgets and row.value is None)
@@ -112,7 +77,7 @@ class Accounts:
     def check_last(self, read: Read) -> None:
         """The last committed record of each key is there, also once nothing else of it has to be."""
         for at, found in read.items():
-            last: dict[bytes, Row] = {}
+            last: dict[bytes, TxnRow] = {}
             for _, row in sorted(self.content[at].items()):
                 if row.txn.is_known_committed:
                     last[row.key] = row

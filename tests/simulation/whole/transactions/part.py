@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
+from raylog.core.controller import INTERNAL_TOPICS
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At
 from tests.simulation.whole.loop.processes import SimProcess
@@ -80,7 +80,7 @@ class Transactions:
             await producer.init_transactions()
         async with AsyncConsumer(group_id="founders", enable_auto_commit=False) as consumer:
             await consumer.committed(self.inputs[0])
-        for topic in sorted(COORDINATED_TOPICS):
+        for topic in sorted(INTERNAL_TOPICS.values()):
             await admin.alter_topic_config(topic, cleaned)
 
     def account_of(self, at: At) -> At:

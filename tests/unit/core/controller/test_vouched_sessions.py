@@ -3,7 +3,7 @@
 import pytest
 
 from raylog.core.controller import SendPartitionState, SessionHeartbeat
-from raylog.core.errors import InvalidUpdateVersion
+from raylog.core.errors import BrokerIdNotRegistered, InvalidUpdateVersion
 from tests.unit.core.controller.bench import T0, TIMEOUT_MS, Bench, running_topic
 
 TICK_MS = 500
@@ -118,6 +118,29 @@ def test_a_broker_is_notified_of_replicas_that_have_no_session() -> None:
     assert bench.machine.absent(session) == [99]
     state(bench, 1, lives)
     assert bench.machine.absent(session) == []
+
+
+def test_nothing_is_confirmed_on_a_connection_whose_session_is_over() -> None:
+    """Its end waits for a majority of the voters, and a broker that goes on meanwhile must not rely on it."""
+    bench = vouched_topic()
+    session = bench.sessions["broker", 1]
+    bench.silent.add(session)
+    bench.silent.discard(bench.sessions[T0, 1])
+    bench.wait(TIMEOUT_MS + TICK_MS)
+    bench.step(SessionHeartbeat(cause="test", now_ms=bench.now, session=session))
+    with pytest.raises(BrokerIdNotRegistered):
+        bench.machine.absent(session)
+    assert bench.machine.absent(bench.sessions["broker", 3]) == []
+
+
+def test_the_end_of_a_replica_s_session_shows_in_its_heartbeats() -> None:
+    bench = running_topic()
+    session = bench.sessions[T0, 2]
+    assert bench.machine.absent(session) == []
+    bench.silent.add(session)
+    bench.wait(TIMEOUT_MS + TICK_MS)
+    with pytest.raises(BrokerIdNotRegistered):
+        bench.machine.absent(session)
 
 
 def test_a_new_life_is_not_vouched_for_by_a_statement_about_the_last_one() -> None:

@@ -164,6 +164,22 @@ def test_a_log_that_was_cut_meanwhile_keeps_its_own_segments(tmp_path: Path) -> 
     log.close()
 
 
+@pytest.mark.parametrize("cut", [PartitionLog.truncate_to, PartitionLog.truncate_fully_and_start_at])
+def test_the_next_life_takes_nothing_for_clean_that_follows_a_cut(
+    tmp_path: Path, cut: Callable[[PartitionLog, int], None]
+) -> None:
+    log = written(tmp_path / "t-0")
+    assert clean_once(log)
+    assert log.cleaned_to > 5
+    cut(log, 5)
+    assert log.cleaned_to <= 5
+    known = log.cleaned_to
+    log.close()
+    again = open_log(tmp_path / "t-0", segment_bytes=250)
+    assert again.cleaned_to == known
+    again.close()
+
+
 def test_a_segment_that_retention_removes_ends_a_cleaning(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0")
     order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)

@@ -313,6 +313,34 @@ def test_an_index_stays_although_an_older_transaction_was_removed(tmp_path: Path
     again.close()
 
 
+def test_lives_that_know_less_leave_no_snapshots_that_know_more(tmp_path: Path) -> None:
+    """A crash that scans from a segment behind the start of a transaction learns of it by a later batch."""
+    log = open_log(tmp_path / "log", segment_bytes=1, file_delete_delay_ms=0)
+    write(log, P)  # 0, and this transaction stays open
+    write(log, Q)  # 1
+    log.sync()
+    log._write_recovery_point(2)
+    write(log, P, sequence=1)  # 2
+    log.append_as_leader(batch(b"next"), 1, NOW)  # 3
+    log.append_as_leader(batch(b"next"), 1, NOW)  # 4
+    log.advance_log_start(1)
+    log.apply_retention(NOW, 5)
+    for path in log.folder.glob("*.snapshot"):  # the newer ones have taken their place
+        if int(path.stem) <= 2:
+            path.unlink()
+    again = open_log(crashed(log, tmp_path / "crashed"), segment_bytes=1, file_delete_delay_ms=0)
+    assert again.producers.transactions.open == {Q: 1, P: 2}
+    end(again, Q)  # 5, with P's second batch as last stable offset
+    again.append_as_leader(batch(b"next"), 1, NOW)  # 6
+    kept = again.folder / f"{5:020d}{TXN_INDEX}"
+    assert from_bytes(kept.read_bytes()) == [AbortedTxn(Q, 1, 5, 2)]
+    again._write_recovery_point(4)
+    once_more = open_log(crashed(again, tmp_path / "crashed-again"), segment_bytes=1)
+    assert (once_more.folder / kept.name).read_bytes() == kept.read_bytes(), "no life made it again"
+    assert once_more.producers.transactions.open == {P: 2}
+    once_more.close()
+
+
 @pytest.mark.parametrize(
     ("kept", "stays"),
     [

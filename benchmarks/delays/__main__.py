@@ -1,0 +1,89 @@
+"""`python -m benchmarks.delays`: how late delayed records come, on three brokers with three replicas each.
+
+`rate`: records become due evenly. `burst`: many become due within a minute. A consumer reads their topic; late is the
+time from a record's due time until the consumer has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import raylog
+from benchmarks.report.stats import percentile
+from raylog.core.ids import TopicPartition
+
+TOPIC = "due"
+SIZE = 100
+LEAD_S = 8.0
+"""Time between the first send and the first due time."""
+
+
+def main() -> int:
+    """Run the cases that are named."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.delays", description=__doc__)
+    parser.add_argument("case", choices=["rate", "burst"])
+    parser.add_argument("--per-second", type=int, default=1_000)
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--records", type=int, default=1_000_000, help="of a burst")
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()))
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=chosen.data) as folder:
+        cluster = raylog.start(Path(folder), brokers=3)
+        try:
+            with raylog.Admin() as admin:
+                admin.create_topic(TOPIC, partitions=1, replication_factor=3)
+            if chosen.case == "rate":
+                found = run(chosen.per_second * chosen.seconds, chosen.seconds)
+            else:
+                found = run(chosen.records, 60, lead_s=max(LEAD_S, chosen.records / 60_000))
+        finally:
+            cluster.stop()
+    print(json.dumps(found, indent=2))
+    return 0
+
+
+def run(count: int, seconds: float, lead_s: float = LEAD_S) -> dict[str, Any]:
+    """Send so many records that become due evenly within some seconds, and read them."""
+    value = bytes(SIZE)
+    with raylog.Producer(linger_ms=5) as producer:
+        producer.send(TOPIC, value, delay=1).result(60)
+        began = time.time()
+        first_ms = int((began + lead_s) * 1000)
+        for number in range(count):
+            producer.send(TOPIC, value, deliver_at=first_ms + int(number * seconds * 1000 / count))
+        producer.flush(300)
+        sent_s = time.time() - began
+        late: list[float] = []
+        last_s, in_order, previous = 0.0, True, 0
+        with raylog.Consumer(auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+            consumer.assign([TopicPartition(TOPIC, 0)])
+            until = time.monotonic() + lead_s + seconds + 120
+            while len(late) <= count and time.monotonic() < until:
+                for records in consumer.poll(timeout_ms=500, max_records=10_000).values():
+                    now_ms = time.time() * 1000
+                    last_s = now_ms / 1000
+                    for record in records:
+                        in_order &= record.timestamp_ms >= previous
+                        previous = record.timestamp_ms
+                        late.append(now_ms - record.timestamp_ms)
+    ordered = sorted(late[1:])
+    return {
+        "records": count,
+        "arrived": len(ordered),
+        "in_order": in_order,
+        "sent_per_s": round(count / sent_s),
+        "delivered_per_s": round(count / max(0.001, last_s - first_ms / 1000)),
+        "late_p50_ms": round(percentile(ordered, 50), 1),
+        "late_p99_ms": round(percentile(ordered, 99), 1),
+        "late_max_ms": round(ordered[-1], 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

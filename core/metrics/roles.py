@@ -1,0 +1,59 @@
+"""Figures of leader roles and their metrics: of delayed records, of expired ones, and of redrives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from raylog.core.ids import TopicPartition
+from raylog.core.metrics.exposition import Family, Kind
+
+ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
+    "scheduler": {
+        "waiting": ("gauge", "Delayed records that are not due yet."),
+        "parked": ("gauge", "Delayed records that are due and wait for a target that takes none."),
+        "runs": ("gauge", "Sorted runs of delayed records in the log."),
+        "delivered": ("counter", "Delayed records that their targets have, since the leadership began."),
+        "cancelled": ("counter", "Delayed records that were cancelled, since the leadership began."),
+        "lateness_ms": ("gauge", "How late the last batch of delayed records came, in milliseconds."),
+        "clock_step_ms": (
+            "gauge",
+            "How far the machine's clock was set from the time by which records are due; 0 = not.",
+        ),
+    },
+    "expiry": {
+        "expired": ("counter", "Expired records that were sent to the dead-letter topic."),
+        "position": ("gauge", "Offset below which all records have expired and were sent on; -1 = nothing expires."),
+        "holding": ("gauge", "1 while the dead-letter topic takes nothing, else 0."),
+    },
+    "forwarding": {
+        "forwarders": ("gauge", "Names under which forwarders and redrives are stored."),
+        "redrives": ("gauge", "Redrives that run."),
+        "redrives_holding": ("gauge", "Partitions of redrives whose target takes nothing at the moment."),
+    },
+}
+"""Kind and help of each figure, by kinds of roles; figures that are not here are left out."""
+
+
+def roles_from_wire(row: object) -> dict[str, dict[str, int]]:
+    """Read the figures of a replica's roles; raises ValueError."""
+    if row is None:
+        return {}
+    if not isinstance(row, dict) or not all(isinstance(figures, dict) for figures in row.values()):
+        raise ValueError(f"no figures of roles: {row!r:.80}")
+    return {str(kind): {str(name): int(value) for name, value in figures.items()} for kind, figures in row.items()}
+
+
+def role_families(broker: int, roles: Mapping[TopicPartition, Mapping[str, Mapping[str, int]]]) -> list[Family]:
+    """Return the metrics of the roles of one broker's leaders, a sample for each partition."""
+    families: list[Family] = []
+    for kind, figures in ROLES.items():
+        for name, (sort, text) in figures.items():
+            suffix = "_total" if sort == "counter" else ""
+            family = Family(f"raylog_{kind}_{name}{suffix}", sort, text)
+            for place, found in sorted(roles.items()):
+                if name in found.get(kind, {}):
+                    labels = {"broker": str(broker), "topic": place.topic, "partition": str(place.partition)}
+                    family.samples.append(("", labels, found[kind][name]))
+            families.append(family)
+    return families

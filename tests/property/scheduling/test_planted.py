@@ -1,0 +1,75 @@
+"""Bugs planted in the scheduler's machine: random histories notice each within a stated number of seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from raylog.core.invariants import InvariantBroken
+from raylog.core.scheduling.lanes import Lane
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.pending import Pending
+from tests.property.scheduling.test_scheduler import Story
+from tests.simulation.planted.bugs import Edit
+
+SEEDS = 300
+STEPS = 120
+ROUND = "self._append(Round(tuple(batches), tuple(parked), noted), out)"
+BUGS = {
+    "a round is sent before it is committed": (
+        SchedulerMachine,
+        "_round_of",
+        ROUND,
+        f"out.now.extend(Deliver(batch=batch) for batch in batches); {ROUND}",
+    ),
+    "a sixth batch is opened": (Lane, "has_room", ">= OPEN_MAX", ">= 50"),
+    "records are due too early": (Pending, "take_due", "first_after(now_ms)", "first_after(now_ms + 4)"),
+    "what is parked is forgotten": (SchedulerMachine, "_round_read", "lane.waiting.extend(parked.keys)", "pass"),
+    "a checkpoint leaves out what waits for a target": (Lane, "state", "tuple(self.waiting)", "()"),
+    "a checkpoint claims what came while it was appended": (
+        SchedulerMachine,
+        "checkpoint",
+        "covers=self.read_end",
+        "covers=self.read_end + 1",
+    ),
+    "a checkpoint leaves out what is fresh": (SchedulerMachine, "checkpoint", "tuple(sorted(pending.fresh))", "()"),
+    "a cancelled record stays in its run": (Pending, "cancel", "self.cut.add(key)", "pass"),
+    "a moved record stays at its old time": (SchedulerMachine, "_move", "self._cancel(key)", "Outcome.DONE"),
+    "a moved record is forgotten": (SchedulerMachine, "_move", "self.pending.add([key])", "pass"),
+    "the frontier stays behind": (Pending, "_pop_before", "self.frontier = sealed", "pass"),
+    "a batch is noted that no target has": (
+        Lane,
+        "note_due",
+        "Noted(self.id, self.epoch, self.delivered_sequence)",
+        "Noted(self.id, self.epoch, self.next_sequence)",
+    ),
+    "what waits for metadata waits for good": (SchedulerMachine, "_take", "lane.id[1] == UNKNOWN_PARTITION", "False"),
+    "the log is given back too far": (
+        SchedulerMachine,
+        "_lowest_offset",
+        "for key in self.pending.fresh",
+        "for key in ()",
+    ),
+}
+
+
+def noticed(seed: int) -> bool:
+    """Whether a history shows that something is wrong."""
+    try:
+        story = Story(seed)
+        for _ in range(STEPS):
+            story.step()
+        story.finish()
+    except (AssertionError, InvariantBroken, KeyError, StopIteration):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_noticed(name: str) -> None:
+    target, attribute, *texts = BUGS[name]
+    changed: Any = Edit(*texts).of(getattr(target, attribute))
+    with patch.object(target, attribute, changed):
+        assert any(noticed(seed) for seed in range(SEEDS)), f"{SEEDS} histories did not notice that {name}"

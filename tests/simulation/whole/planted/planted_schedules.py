@@ -1,0 +1,75 @@
+"""Bugs of the scheduler's role, seen by the clients of delayed records; those of its machine are in tests/property."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from raylog.actors.scheduling import requests
+from raylog.actors.scheduling.bodies import Bodies
+from raylog.actors.scheduling.role import SchedulerRole
+from tests.simulation.planted.bugs import Edit
+from tests.simulation.whole.plan import SCHEDULES
+from tests.simulation.whole.planted.bugs import Bug
+
+
+def _edit(*texts: str) -> Callable[[Any], Any]:
+    return Edit(*texts).of
+
+
+def _bug(
+    name: str, target: Any, attribute: str, patch: Callable[[Any], Any], rules: tuple[str, ...], seeds: int = 12
+) -> Bug:
+    return Bug(name, target, attribute, patch, rules, seeds, SCHEDULES)
+
+
+SCHEDULE_BUGS: Final = (
+    _bug(
+        "a delivery that failed counts as done",
+        SchedulerRole,
+        "_deliver",
+        _edit("trouble = trouble_of(error)", "trouble = None"),
+        ("W32", "W9"),
+    ),
+    _bug(
+        "each leader delivers under another producer id",
+        SchedulerRole,
+        "_deliver",
+        _edit("batch, machine.producer_id,", "batch, machine.producer_id + self.host.leader_epoch,"),
+        ("W31",),
+        30,
+    ),
+    _bug(
+        "every record of a batch gets the first one's body",
+        Bodies,
+        "read",
+        _edit("columns, index = held.columns, offset - held.first", "columns, index = held.columns, 0"),
+        ("W31", "W32", "W33", "W9"),
+    ),
+    _bug(
+        "a cancellation is answered before it is committed",
+        requests,
+        "_cancel",
+        _edit(
+            "zip(await _outcomes(role, make), there, strict=True)",
+            "[((ev.Outcome.DONE, key), key) for key in there]",
+        ),
+        ("W33",),
+    ),
+    _bug(
+        "a new leader believes the clock of its machine",
+        SchedulerRole,
+        "_set_clock",
+        _edit("if abs(first_ms - host.wall_ms()) < STEP_MS:", "if True:"),
+        ("W30",),
+        60,
+    ),
+    _bug(
+        "a new leader leaves out the last of its log",
+        SchedulerRole,
+        "_load",
+        _edit("await self._replay(offset, end)", "await self._replay(offset, end - 3)"),
+        ("W31", "W32", "W33", "W9", "W10"),
+        30,
+    ),
+)

@@ -14,10 +14,10 @@ from raylog.actors.forwarding.forwarder import Forwarder
 from raylog.actors.forwarding.notes import KeptNotes
 from raylog.actors.forwarding.places import OwnSource
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.core.forwarding.machine import ForwarderSettings
 from raylog.core.forwarding.rules import ExpiryRule
 from raylog.core.forwarding.settings import GROUP, KEY, TOPIC, TTL, expires, ttl_ms
-from raylog.core.scheduling.clock import OwnerClock
 from raylog.storage.batch.key_hash import hash_of_key
 
 _KEYS: Final = (TTL, TOPIC, KEY, GROUP)
@@ -29,7 +29,7 @@ class Expiring:
     def __init__(self, host: RoleHost) -> None:
         """Nothing is done before :meth:`begin`."""
         self._host = host
-        self._clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=host.wall_ms())
+        self._clock = TimeOfDay(host)
         self._settings = self._now()
         self._changed = asyncio.Event()
         self._forwarder: Forwarder | None = None
@@ -39,6 +39,11 @@ class Expiring:
     def begin(self) -> None:
         """Forward as long as the leadership lasts."""
         self._host.spawn(self._run(), "expiry")
+        self._host.spawn(self._clock.follow(self._tick), "expiry clock")
+
+    def _tick(self) -> None:
+        if self._forwarder is not None:
+            self._forwarder.poke()
 
     def look_again(self) -> None:
         """Take note of the topic's settings."""
@@ -49,6 +54,7 @@ class Expiring:
 
     async def _run(self) -> None:
         partition = self._source.place
+        await self._clock.set()
         while True:
             self._changed.clear()
             self._settings = self._now()
@@ -97,7 +103,7 @@ class Expiring:
 
     def now_ms(self) -> int:
         """Return the time of day by which records expire."""
-        return self._clock.now_ms(monotonic_ms=self._host.now_ms(), wall_ms=self._host.wall_ms())
+        return self._clock.now_ms()
 
     # ------------------------------------------------------------ figures
 

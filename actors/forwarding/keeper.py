@@ -124,6 +124,9 @@ class KeeperRole(Role):
                     request.reply(await self.redrives.cancel(args.redrive))
         except RaylogError as error:
             request.fail(error)
+        except asyncio.CancelledError:
+            request.fail(NotLeaderOrFollower(f"{self.host.partition} is led by another broker now; look it up."))
+            raise
 
     async def _until_loaded(self) -> None:
         try:

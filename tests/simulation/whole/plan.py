@@ -41,6 +41,8 @@ ACCOUNTS: Final = "whole-transactions-compacted"
 some on virtual disks. At the end removals and markers are forgotten, and what has a cleaned log is restarted."""
 SCHEDULES: Final = "whole-schedules"
 """Delayed records, which clients cancel and move; faults of all kinds, in half of the runs on virtual disks."""
+FORWARDING: Final = "whole-forwarding"
+"""Records that expire, circles of dead letters, redrives; faults of all kinds, half of the runs on virtual disks."""
 WHOLE_PROFILES: Final = (
     WHOLE,
     MINORITY,
@@ -54,6 +56,7 @@ WHOLE_PROFILES: Final = (
     TRANSACTIONS,
     ACCOUNTS,
     SCHEDULES,
+    FORWARDING,
 )
 
 THIN: Final = "thin"
@@ -138,6 +141,8 @@ class Plan:
     """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
+    expirers: int = 0
+    """Clients that send records which expire; 0 = there are none in this run."""
     delayers: int = 0
     """Clients that send delayed records; 0 = there are none in this run."""
     disks: bool = False
@@ -197,6 +202,8 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_accounts(_with_transactions(plan, seed), seed)
     if profile == SCHEDULES:
         return _with_schedules(plan, seed)
+    if profile == FORWARDING:
+        return _with_forwarding(plan, seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -324,6 +331,22 @@ def _with_schedules(plan: Plan, seed: int) -> Plan:
         members=1,
         delayers=chance.choice([1, 2, 3]),
         schemes=("strike_scheduler", "strike_scheduler"),
+        disks=chance.random() < 0.5,
+        fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
+        send_pause_s=chance.choice([0.1, 0.5]),
+        work_s=plan.work_s + 12.0,
+    )
+
+
+def _with_forwarding(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"forwarding {seed}")
+    return replace(
+        plan,
+        topics=1,
+        producers=1,
+        members=1,
+        expirers=chance.choice([1, 2, 3]),
+        schemes=("strike_forwarder", "strike_forwarder"),
         disks=chance.random() < 0.5,
         fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
         send_pause_s=chance.choice([0.1, 0.5]),

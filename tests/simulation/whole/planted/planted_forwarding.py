@@ -1,0 +1,103 @@
+"""Bugs of forwarders, their keeper and redrives, seen by the readers of dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from raylog.actors.forwarding import forwarder, pieces
+from raylog.actors.forwarding.expiring import Expiring
+from raylog.actors.forwarding.forwarder import Forwarder
+from raylog.actors.forwarding.keeper import KeeperRole
+from raylog.core import dead_letters
+from raylog.core.forwarding.machine import ForwarderMachine
+from tests.simulation.planted.bugs import Edit
+from tests.simulation.whole.plan import FORWARDING
+from tests.simulation.whole.planted.bugs import Bug
+
+
+def _edit(*texts: str) -> Callable[[Any], Any]:
+    return Edit(*texts).of
+
+
+def _bug(
+    name: str, target: Any, attribute: str, patch: Callable[[Any], Any], rules: tuple[str, ...], seeds: int = 12
+) -> Bug:
+    return Bug(name, target, attribute, patch, rules, seeds, FORWARDING)
+
+
+FORWARDING_BUGS: Final = (
+    _bug(
+        "a parcel that failed counts as sent",
+        Forwarder,
+        "_send",
+        _edit("trouble = trouble_of(error)", "trouble = None"),
+        ("W43", "W9", "W42"),
+    ),
+    _bug(
+        "each leader forwards under another producer id",
+        Forwarder,
+        "_send",
+        _edit("machine.note.producer_id,", "machine.note.producer_id + self._host.leader_epoch,"),
+        ("W41", "W42"),
+        30,
+    ),
+    _bug(
+        "records go before they expire",
+        Expiring,
+        "due_ms",
+        _edit("timestamp_ms + ttl_ms(self._settings)", "timestamp_ms + ttl_ms(self._settings) - 4_000"),
+        ("W40",),
+    ),
+    _bug(
+        "the keeper keeps notes in memory alone",
+        KeeperRole,
+        "save",
+        _edit(
+            "await self.host.produce(encode_batch([name.encode()], [value], [self.host.wall_ms()]))",
+            "pass",
+        ),
+        ("W41", "W42", "W43", "W9"),
+        30,
+    ),
+    _bug(
+        "a successor begins behind what was decided",
+        ForwarderMachine,
+        "_loaded",
+        _edit(
+            "self.note = self._saved = event.note",
+            "self.note = self._saved = replace(event.note, position=event.note.decided_end)",
+        ),
+        ("W43", "W9", "W41"),
+        30,
+    ),
+    _bug(
+        "parcels are sent before the decision is stored",
+        ForwarderMachine,
+        "_save",
+        _edit("self._out.now.append(ev.Save(self.note))", "self._is_saved(0)"),
+        ("W41", "W42", "W43"),
+        30,
+    ),
+    _bug(
+        "hops are not counted",
+        dead_letters,
+        "hops_of",
+        lambda original: lambda headers: 0,
+        ("W44", "W43", "W9"),
+    ),
+    _bug(
+        "a redrive keeps the headers of the dead letter",
+        pieces,
+        "without_cause",
+        lambda original: lambda headers: list(headers or ()),
+        ("W44",),
+    ),
+    _bug(
+        "a target that was away is left out",
+        forwarder,
+        "trouble_of",
+        lambda original: lambda error: forwarder.ev.Trouble.REFUSED,
+        ("W43",),
+    ),
+)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
-from raylog.core.forwarding.settings import expires
+from raylog.core.forwarding.settings import expires, files
 
 if TYPE_CHECKING:
     from raylog.actors.forwarding.expiring import Expiring
@@ -31,10 +31,10 @@ class ExpiryRole(Role):
         self.reconfigured()
 
     def reconfigured(self) -> None:
-        """Begin when the topic gets a time to live and a dead-letter topic; take note of other values."""
+        """Begin when the topic gets a dead-letter topic; take note of other values."""
         if self._work is not None:
             self._work.look_again()
-        elif expires(self.host.config):
+        elif expires(self.host.config) or files(self.host.config):
             from raylog.actors.forwarding.expiring import Expiring
 
             self._work = Expiring(self.host)

@@ -27,7 +27,7 @@ from raylog.core.errors import (
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
 from raylog.core.forwarding.note import Note
-from raylog.core.forwarding.rules import Rule
+from raylog.core.forwarding.rules import SCHEDULED_TOPIC, Rule
 from raylog.storage.log.producer_state import LASTING_PRODUCERS
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,9 @@ class Notes(Protocol):
 
 class Owner(Protocol):
     """What a forwarder asks of its role."""
+
+    async def look(self) -> None:
+        """Find out what the rule of now depends on. Raises RaylogError, OSError."""
 
     def rule(self, text: str | None) -> Rule:
         """Return the rule of now, or the one of a note."""
@@ -197,6 +200,8 @@ class Forwarder:
     # ------------------------------------------------------------ reading
 
     async def _read(self, effect: ev.Read) -> ev.PiecesRead:
+        if effect.rule is None:
+            await self._owner.look()
         rule = self._owner.rule(effect.rule)
         rate = self._settings.rate
         offset = effect.offset
@@ -254,7 +259,9 @@ class Forwarder:
         )
         trouble: ev.Trouble | None = None
         try:
-            await self._host.targets.send(Place(parcel.route[0], parcel.topic_id, parcel.partition), batch)
+            to = Place(parcel.route[0], parcel.topic_id, parcel.partition)
+            targets = self._host.targets
+            await (targets.schedule(to, batch) if to.topic == SCHEDULED_TOPIC else targets.send(to, batch))
         except DuplicateSequence:
             pass  # stored before
         except (RaylogError, OSError) as error:

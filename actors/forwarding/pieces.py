@@ -12,7 +12,8 @@ from typing import Any, Final
 from raylog.core.dead_letters import Cause, Header, Reason, cause_of, dead_headers, without_cause
 from raylog.core.forwarding.events import Parcel, Piece
 from raylog.core.forwarding.note import Route
-from raylog.core.forwarding.rules import ExpiryRule, RedriveRule, Rule
+from raylog.core.forwarding.rules import SCHEDULED_TOPIC, ExpiryRule, FilingRule, RedriveRule, Rule
+from raylog.core.scheduling.envelope import BY_KEY, Envelope
 from raylog.storage.batch.columns import Columns
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
@@ -132,15 +133,23 @@ def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], prod
     """Return the batch of a parcel. ``source``: topic and partition of the records."""
     columns = held.columns
     rows = [held.at[offset] for offset in parcel.offsets]
-    key = rule.key.encode() if isinstance(rule, ExpiryRule) and rule.key else None
+    key = rule.key.encode() if not isinstance(rule, RedriveRule) and rule.key else None
     headers: list[list[Header] | None] = [
         _headers(_at(columns.headers, row), rule, source, offset, is_refused=offset in parcel.refused)
         for row, offset in zip(rows, parcel.offsets, strict=True)
     ]
+    times = [now_ms] * len(rows)
+    if isinstance(rule, FilingRule) and parcel.route[0] == SCHEDULED_TOPIC:
+        own = [_at(columns.headers, row) for row in rows]
+        envelopes = [Envelope(rule.topic, rule.target_id(each), BY_KEY, now_ms).header() for each in own]
+        headers = [[*(found or ()), envelope] for found, envelope in zip(headers, envelopes, strict=True)]
+        times = [
+            max(now_ms, rule.expires_ms(columns.timestamps[row], each)) for row, each in zip(rows, own, strict=True)
+        ]
     return encode_batch(
         [_at(columns.keys, row) if key is None else key for row in rows],
         [_at(columns.values, row) for row in rows],
-        [now_ms] * len(rows),
+        times,
         headers if any(headers) else None,
         BatchMeta(producer_id, parcel.epoch, parcel.base_sequence),
         compression=held.compression,
@@ -165,5 +174,12 @@ def _headers(
         message = f"It expired, and its dead-letter topic {rule.topic} does not exist, or did not take it."
     return dead_headers(
         own,
-        Cause(reason=reason, topic=topic, partition=partition, offset=offset, message=message, group=rule.group),
+        Cause(
+            reason=reason,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            message=message,
+            group=rule.group if isinstance(rule, ExpiryRule) else "",
+        ),
     )

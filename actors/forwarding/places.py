@@ -11,6 +11,7 @@ from raylog.actors.roles.host import RoleHost
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 from raylog.core.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.core.forwarding.note import Route
+from raylog.core.forwarding.rules import SCHEDULED_TOPIC
 from raylog.core.ids import EARLIEST, LATEST
 from raylog.protocol.replica import LIST_OFFSETS, FetchReply, ListOffsetsRequest
 
@@ -120,6 +121,9 @@ async def resolve(host: RoleHost, routes: tuple[Route, ...]) -> tuple[tuple[Rout
     if UNDELIVERABLE_TOPIC in names:
         made = await host.ensure_topic(UNDELIVERABLE_TOPIC)
         known[UNDELIVERABLE_TOPIC] = made.topic_id, made.partitions
+    if any(topic == SCHEDULED_TOPIC for topic, _ in routes):
+        made = await host.ensure_topic(SCHEDULED_TOPIC)
+        known[SCHEDULED_TOPIC] = made.topic_id, made.partitions
     wanted = sorted(names - {UNDELIVERABLE_TOPIC})
     if wanted:
         for row in (await host.metadata(wanted)).topics:

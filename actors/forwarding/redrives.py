@@ -112,6 +112,9 @@ class _Owner:
         self._host = keeper.host
         self._rule = rule
 
+    async def look(self) -> None:
+        """Nothing: a redrive depends on nothing."""
+
     def rule(self, text: str | None) -> RedriveRule:
         """Return by what records are chosen: a redrive does not change."""
         return self._rule

@@ -18,6 +18,7 @@ from raylog.protocol.broker import CLOCK, ClockRequest
 from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchPartition, OffsetFetchRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import FETCH, PRODUCE, FetchReply, FetchRequest, ProduceReply, ProduceRequest
+from raylog.protocol.scheduling import SCHEDULE, ScheduleReply, ScheduleRequest
 from raylog.rpc import Reply
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,15 @@ class Targets:
             raise
         return PRODUCE.read_reply(reply.args)
 
+    async def schedule(self, to: TopicPlace, batch: bytes, *, timeout_ms: int = TIMEOUT_MS) -> ScheduleReply:
+        """Have a batch of records delivered when they are due, by a partition of ``__scheduled``; raises as `send`."""
+
+        def request(leader_epoch: int) -> ScheduleRequest:
+            return ScheduleRequest(to.topic_id, to.partition, leader_epoch, ALL, timeout_ms)
+
+        timeout_s = timeout_ms / 1000 + ANSWERED_WITHIN_S
+        return SCHEDULE.read_reply((await self._called(to, SCHEDULE.name, request, timeout_s, batch)).args)
+
     async def call(
         self,
         to: TopicPlace,
@@ -89,10 +99,12 @@ class Targets:
             raise
         return max((row.committed_offset for row in OFFSET_FETCH.read_reply(reply.args)), default=-1)
 
-    async def _called(self, to: TopicPlace, method: str, request: Callable[[int], object], timeout_s: float) -> Reply:
+    async def _called(
+        self, to: TopicPlace, method: str, request: Callable[[int], object], timeout_s: float, payload: bytes = b""
+    ) -> Reply:
         route = await self._leader(to)
         try:
-            return await route.connection.call(method, request(route.leader_epoch), timeout_s=timeout_s)
+            return await route.connection.call(method, request(route.leader_epoch), payload, timeout_s=timeout_s)
         except BaseException as error:  # any end, a cancellation too: this way may lead nowhere
             if not isinstance(error, RaylogError) or not error.is_remote or error.refresh_metadata:
                 route.forget()

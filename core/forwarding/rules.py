@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Header, cause_of, target_of, ttl_of
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Header, cause_of, may_hop, target_of, ttl_of
 from raylog.core.errors import InvalidRequest, did_you_mean
 from raylog.core.forwarding.note import UNDELIVERABLE, Route
 
+INTERNAL_PREFIX: Final = "__"
+SCHEDULED_TOPIC: Final = "__scheduled"
 HEADER_PREFIX: Final = "header:"
 FILTERS: Final = ("reason", "topic", "partition", "group", "key", "message")
 """What a redrive can be limited to, beside headers."""
@@ -59,6 +61,47 @@ class ExpiryRule:
 
 
 @dataclass(frozen=True, slots=True)
+class FilingRule:
+    """Records with a time to live of their own: each is filed in ``__scheduled`` at once, and due when it expires.
+
+    So a long time never holds up a short one behind it.
+    """
+
+    topic: str
+    """The dead-letter topic."""
+    topic_id: str
+    ttl_ms: int
+    """Of the topic: the shorter one counts; -1 = none."""
+    shard: int
+    """Partition of ``__scheduled``."""
+    key: str = ""
+
+    def to_text(self) -> str:
+        """Return the rule as a note keeps it."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> FilingRule:
+        """Return a rule out of a note."""
+        return replace(cls("", "", -1, 0), **json.loads(text))
+
+    def route(self, partition: int, key: bytes | None, headers: Sequence[Header] | None) -> Route | None:
+        """Return where a record goes; None = it stays."""
+        if ttl_of(headers) is None:
+            return None
+        return SCHEDULED_TOPIC, self.shard
+
+    def target_id(self, headers: Sequence[Header] | None) -> str:
+        """Return the topic id for a record; none where it is undeliverable once it has expired."""
+        return self.topic_id if may_hop(headers) else ""
+
+    def expires_ms(self, timestamp_ms: int, headers: Sequence[Header] | None) -> int:
+        """Return when a record expires that has this timestamp."""
+        own_ms = ttl_of(headers) or 0
+        return timestamp_ms + (own_ms if self.ttl_ms < 0 else min(own_ms, self.ttl_ms))
+
+
+@dataclass(frozen=True, slots=True)
 class RedriveRule:
     """Dead letters that are sent on, to a topic or to where each was."""
 
@@ -82,7 +125,9 @@ class RedriveRule:
         if self.to:
             return self.to, partition
         cause = cause_of(headers)
-        return None if cause is None or not cause.topic else (cause.topic, max(0, cause.partition))
+        if cause is None or not cause.topic or cause.topic.startswith(INTERNAL_PREFIX):
+            return None  # whoever writes dead letters may write any name into them
+        return cause.topic, max(0, cause.partition)
 
     def _chooses(self, key: bytes | None, headers: Sequence[Header] | None) -> bool:
         if not self.where:
@@ -102,4 +147,4 @@ class RedriveRule:
         return all(found.get(name) == value for name, value in self.where.items())
 
 
-Rule = ExpiryRule | RedriveRule
+Rule = ExpiryRule | FilingRule | RedriveRule

@@ -17,6 +17,14 @@ def ttl_ms(config: Mapping[str, str]) -> int:
     return int(config.get(TTL, NEVER))
 
 
+def files(config: Mapping[str, str]) -> bool:
+    """Return whether records with a time to live of their own go to a dead-letter topic when that is over.
+
+    Not with a group: whether it has acknowledged a record is not known before it expires.
+    """
+    return bool(config.get(TOPIC)) and not config.get(GROUP)
+
+
 def expires(config: Mapping[str, str]) -> bool:
     """Return whether something is done about a topic's records when they expire."""
     return bool(config.get(TOPIC)) and ttl_ms(config) >= 0

@@ -23,8 +23,9 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
     },
     "expiry": {
         "expired": ("counter", "Expired records that were sent to the dead-letter topic."),
+        "filed": ("counter", "Records with a time to live of their own that wait for its end in `__scheduled`."),
         "position": ("gauge", "Offset below which all records have expired and were sent on; -1 = nothing expires."),
-        "holding": ("gauge", "1 while the dead-letter topic takes nothing, else 0."),
+        "holding": ("gauge", "Forwarders of the partition whose target takes nothing at the moment."),
     },
     "forwarding": {
         "forwarders": ("gauge", "Names under which forwarders and redrives are stored."),

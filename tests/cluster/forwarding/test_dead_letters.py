@@ -112,6 +112,47 @@ def test_killed_leaders_forward_each_record_once(admin: raylog.Admin, producer: 
     assert [int(record.value or b"") for _, record in found] == list(range(400))
 
 
+def test_a_record_with_a_time_of_its_own_does_not_wait_for_others(
+    admin: raylog.Admin, producer: raylog.Producer
+) -> None:
+    admin.create_topic("own_late", partitions=2, replication_factor=3)
+    admin.create_topic("own", partitions=1, replication_factor=3, config={"dead.letter.topic": "own_late"})
+    producer.send("own", b"long", ttl="1h").result(20)
+    producer.send("own", b"none").result(20)
+    short = producer.send("own", b"short", key=b"k", headers={"a": b"1"}, ttl="1500ms").result(20)
+    ((seen_ms, record),) = read("own_late", 1, partitions=2, quiet_s=1.0)
+    assert seen_ms >= short.timestamp_ms + 1_500
+    assert (record.key, record.value) == (b"k", b"short")
+    headers = dict(record.headers)
+    assert headers.pop("__dlq.errors.offset") == b"2"
+    assert (headers["a"], headers[REASON]) == (b"1", b"expired")
+    assert "raylog-ttl" not in headers
+    assert "raylog-schedule" not in headers
+    admin.alter_topic_config("own", {"ttl.ms": 100})
+    ((_, plain),) = read("own_late", 2, partitions=2, quiet_s=1.0)[1:]
+    assert plain.value == b"none"  # the longer one is filed, and comes when it was filed for
+
+
+def test_consumers_skip_what_has_expired(admin: raylog.Admin, producer: raylog.Producer) -> None:
+    admin.create_topic("news", partitions=1, replication_factor=3)
+    producer.send("news", b"old", ttl=1)
+    producer.send("news", b"new", ttl="1h")
+    producer.send("news", b"eternal").result(20)
+    wait_for(lambda: len(read("news", 3)) == 3, "all are stored")
+    with raylog.Consumer(auto_offset_reset="earliest", skip_expired=True) as consumer:
+        consumer.assign([TopicPartition("news", 0)])
+        found: list[raylog.Record] = []
+
+        def is_through() -> bool:
+            for records in consumer.poll(timeout_ms=200).values():
+                found.extend(records)
+            return len(found) >= 2
+
+        wait_for(is_through, "the others are read")
+        assert consumer.position(TopicPartition("news", 0)) == 3
+    assert [record.value for record in found] == [b"new", b"eternal"]
+
+
 def test_settings_change_at_run_time(admin: raylog.Admin, producer: raylog.Producer) -> None:
     admin.create_topic("late", partitions=1, replication_factor=3)
     admin.create_topic("plain", partitions=1, replication_factor=3)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raylog.actors.forwarding import forwarder, pieces
-from raylog.actors.forwarding.expiring import Expiring
+from raylog.actors.forwarding.expiring import Expiry
 from raylog.actors.forwarding.forwarder import Forwarder
 from raylog.actors.forwarding.keeper import KeeperRole
 from raylog.core import dead_letters
@@ -44,9 +44,9 @@ FORWARDING_BUGS: Final = (
     ),
     _bug(
         "records go before they expire",
-        Expiring,
+        Expiry,
         "due_ms",
-        _edit("timestamp_ms + ttl_ms(self._settings)", "timestamp_ms + ttl_ms(self._settings) - 4_000"),
+        _edit("timestamp_ms + ttl_ms(self.settings)", "timestamp_ms + ttl_ms(self.settings) - 4_000"),
         ("W40",),
     ),
     _bug(

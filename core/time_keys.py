@@ -15,22 +15,25 @@ TEN_YEARS_MS: Final = 10 * 366 * DAY_MS
 TIME_KEYS: Final = (
     ConfigKey(
         name="dead.letter.group",
-        kind="text",
+        kind="name",
         default="",
+        computed="none",
         doc="With `ttl.ms`: only what this consumer group has not committed when it expires goes to "
         "`dead.letter.topic`. Without it everything does.",
     ),
     ConfigKey(
         name="dead.letter.key",
-        kind="text",
+        kind="name",
         default="",
+        computed="none",
         doc="The key that records get when they expire, which decides their partition of `dead.letter.topic`. Without "
         "it they keep theirs, and those of one partition go to one partition.",
     ),
     ConfigKey(
         name="dead.letter.topic",
-        kind="text",
+        kind="name",
         default="",
+        computed="none",
         doc="Where records go when they expire, by `ttl.ms` or by their own time to live. Without it nothing is done "
         "about them: consumers may skip them.",
     ),

@@ -46,7 +46,8 @@ class StartRedriveRequest(Message, frozen=True):
     """Send the dead letters of a topic on: those that are there now.
 
     ``to``: a topic; empty = each goes where it was. ``where``: only those with these values. ``rate``: records a
-    second of each partition; 0 = as fast as they go. ``from_start``: also those that an earlier redrive was done with.
+    second of each partition; 0 = as fast as they go. ``from_start``: including those that an earlier redrive was done
+    with.
     """
 
     topic_id: str

@@ -49,7 +49,7 @@ class Notes(Protocol):
 
 
 class Owner(Protocol):
-    """What a forwarder asks of its role."""
+    """What a forwarder needs to know of its role."""
 
     async def look(self) -> None:
         """Find out what the rule of now depends on. Raises RaylogError, OSError."""

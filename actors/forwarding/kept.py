@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from raylog.actors.roles.host import RoleHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,3 +14,16 @@ class Kept:
 
     owner_epoch: int
     data: bytes = field(repr=False)
+
+
+class Keeper(Protocol):
+    """What redrives need of the role that stores them."""
+
+    host: RoleHost
+    kept: dict[str, Kept]
+
+    async def save(self, name: str, kept: Kept | None) -> None:
+        """Store something under a name, or forget it."""
+
+    async def save_surely(self, name: str, kept: Kept | None) -> None:
+        """The same, as often as it takes."""

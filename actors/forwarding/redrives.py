@@ -9,12 +9,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from raylog.actors.forwarding.forwarder import Forwarder
-from raylog.actors.forwarding.kept import Kept
+from raylog.actors.forwarding.kept import Keeper, Kept
 from raylog.actors.forwarding.notes import decode_note, encode_note
 from raylog.actors.forwarding.places import OtherSource, Place
 from raylog.actors.naming import INTERNAL_PREFIX
@@ -31,9 +31,6 @@ from raylog.protocol.forwarding import (
     StartRedriveReply,
     StartRedriveRequest,
 )
-
-if TYPE_CHECKING:
-    from raylog.actors.forwarding.keeper import KeeperRole
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +78,7 @@ class Redrive:
 class OwnNotes:
     """The notes of a forwarder that the keeper's leader runs itself."""
 
-    def __init__(self, keeper: KeeperRole, name: str) -> None:
+    def __init__(self, keeper: Keeper, name: str) -> None:
         """``name``: of the forwarder."""
         self._keeper = keeper
         self._name = name
@@ -106,9 +103,9 @@ class _Run:
 
 
 class _Owner:
-    """What the forwarders of a redrive ask."""
+    """What the forwarders of a redrive need to know."""
 
-    def __init__(self, keeper: KeeperRole, rule: RedriveRule) -> None:
+    def __init__(self, keeper: Keeper, rule: RedriveRule) -> None:
         self._host = keeper.host
         self._rule = rule
 
@@ -124,7 +121,7 @@ class _Owner:
         return 0
 
     async def acknowledged(self) -> int:
-        """Return 0: no group is asked."""
+        """Return 0: groups do not matter."""
         return 0
 
     def now_ms(self) -> int:
@@ -135,7 +132,7 @@ class _Owner:
 class Redrives:
     """All redrives of the cluster."""
 
-    def __init__(self, keeper: KeeperRole) -> None:
+    def __init__(self, keeper: Keeper) -> None:
         """They are stored by ``keeper``."""
         self._keeper = keeper
         self._runs: dict[int, _Run] = {}

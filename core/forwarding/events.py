@@ -72,7 +72,7 @@ class PiecesRead:
     """What is in the source from the requested offset on, in order; offsets without records are in no piece.
 
     ``next_offset``: everything below was looked at. ``log_start``: first offset that is still kept. ``log_end``: the
-    end that consumers see. ``acknowledged``: the group has acknowledged everything below; 0 = no group is asked.
+    end that consumers see. ``acknowledged``: the group has acknowledged everything below; 0 = groups do not matter.
     """
 
     now_ms: int

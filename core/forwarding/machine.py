@@ -1,8 +1,8 @@
 """The forwarder of one partition: decides what goes where next, stores that, and sends it until it has arrived. Pure.
 
 A turn: read pieces, find their targets, store a note with the decision, send its parcels. The note of the next turn
-also says that this one is done, so a turn costs one stored note. Whoever goes on after a crash reads the note, and
-sends the same parcels again: their targets know producer id and sequences, and store each once. For that at most five
+also says that this one is done, so a turn costs one stored note. A successor after a crash reads the note, and sends
+the same parcels again: their targets know producer id and sequences, and store each once. For that at most five
 parcels of a lane are in one turn, and one of a lane is under way at a time.
 """
 
@@ -166,9 +166,9 @@ class ForwarderMachine:
         note = self.note
         is_decided = note.decided_end > note.position
         if event.log_end < note.decided_end:
-            self._begin_anew(min(note.position, event.log_end))
+            self._begin_again(min(note.position, event.log_end))
         elif event.log_start > note.position and is_decided:
-            self._begin_anew(event.log_start)
+            self._begin_again(event.log_start)
         elif event.log_start > note.position:
             self.note = replace(note, position=event.log_start, decided_end=event.log_start)
         self._pieces = tuple(piece for piece in event.pieces if piece.end > self.note.position)
@@ -178,8 +178,8 @@ class ForwarderMachine:
         else:
             self._decide(event.now_ms)
 
-    def _begin_anew(self, position: int) -> None:
-        """Records of the decision are gone, so its sequences cannot be known: all lanes begin another epoch.
+    def _begin_again(self, position: int) -> None:
+        """Records of the decision are lost, so its sequences cannot be known: all lanes begin another epoch.
 
         Retention has deleted them, or an unclean election has lost them.
         """
@@ -269,7 +269,7 @@ class ForwarderMachine:
             self._end()
 
     def _resolve(self) -> None:
-        """Ask for the targets of the decision that are not known; else store it."""
+        """Request the targets of the decision that are not known; else store it."""
         missing = {route for route in routes_of(self.note, self._pieces) if self.note.lane(route) is None}
         if missing:
             self.stage = Stage.RESOLVING
@@ -363,14 +363,14 @@ class ForwarderMachine:
         lost = list(self.note.lost)
         for route, way in self._ways.items():
             if way.trouble is not None:
-                again += self._anew(route, way, lanes, lost)
+                again += self._other_way(route, way, lanes, lost)
         self._ways = {}
         note = replace(self.note, lanes=tuple(lanes.values()), lost=tuple(lost), sent=self.note.sent + count)
         if again:
             self.note = replace(note, again=tuple(again))
             self._resolve()
             return
-        # Whether a topic exists is asked again: it may be created any time.
+        # Whether a topic exists is looked up again: it may be created any time.
         self.note = replace(note, position=note.decided_end, lost=(), again=())
         if self.settings.rate:
             self._allowed_ms = max(self._allowed_ms, now_ms) + count * 1_000 // self.settings.rate
@@ -379,7 +379,7 @@ class ForwarderMachine:
         else:
             self._decide_on(now_ms)
 
-    def _anew(self, route: Route, way: _Way, lanes: dict[Route, Lane], lost: list[Route]) -> list[Again]:
+    def _other_way(self, route: Route, way: _Way, lanes: dict[Route, Lane], lost: list[Route]) -> list[Again]:
         """Return in which other way the parcels of a lane in trouble are sent."""
         first, *others = way.left
         if way.trouble is ev.Trouble.DELETED:

@@ -61,7 +61,7 @@ class Note:
     sent: int = 0
     """Records that have arrived, in all."""
     rule: str = ""
-    """By what it is decided where the records of the decision go: the owner's, who may change it for later ones."""
+    """By what it is decided where the records of the decision go: the owner's; later ones may have another."""
 
     def lane(self, route: Route) -> Lane | None:
         """Return the lane of a route, if there is one."""

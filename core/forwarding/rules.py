@@ -126,7 +126,7 @@ class RedriveRule:
             return self.to, partition
         cause = cause_of(headers)
         if cause is None or not cause.topic or cause.topic.startswith(INTERNAL_PREFIX):
-            return None  # whoever writes dead letters may write any name into them
+            return None  # a producer of dead letters may write any name into them
         return cause.topic, max(0, cause.partition)
 
     def _chooses(self, key: bytes | None, headers: Sequence[Header] | None) -> bool:

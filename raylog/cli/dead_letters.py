@@ -129,7 +129,9 @@ def _newest(target: Target, topic: str, limit: int) -> list[Record]:
     help="Only those with this reason, topic, partition, group, key, message or header:<name>; may be repeated.",
 )
 @click.option("--rate", type=click.IntRange(0), default=0, help="Records a second of each partition; 0: no limit.")
-@click.option("--from-start", is_flag=True, help="Also those that an earlier redrive was done with.")
+@click.option(
+    "--from-start", is_flag=True, help="From the first on, including those that an earlier redrive was done with."
+)
 @click.option("--wait", is_flag=True, help="Until it has ended.")
 @cluster_options
 def redrive(

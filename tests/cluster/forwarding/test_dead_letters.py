@@ -76,7 +76,7 @@ def is_done(admin: raylog.Admin, number: int) -> bool:
 
 
 def test_expired_records_go_to_the_dead_letter_topic(admin: raylog.Admin, producer: raylog.Producer) -> None:
-    """RabbitMQ's recipe for delays: a topic that nobody reads, a time to live, and a dead-letter topic."""
+    """RabbitMQ's recipe for delays: a topic without consumers, a time to live, and a dead-letter topic."""
     admin.create_topic("due", partitions=1, replication_factor=3)
     admin.create_topic(
         "wait_2s", partitions=1, replication_factor=3, config={"ttl.ms": 2_000, "dead.letter.topic": "due"}

@@ -35,9 +35,9 @@ BUGS = {
         "self.note = self._saved = event.note",
         "self.note = self._saved = replace(event.note, position=event.note.decided_end)",
     ),
-    "only the first parcel of a deleted topic is sent anew": (
+    "only the first parcel of a deleted topic is sent another way": (
         ForwarderMachine,
-        "_anew",
+        "_other_way",
         "for parcel in others:",
         "for parcel in ():",
     ),
@@ -53,7 +53,12 @@ BUGS = {
         "behind = (parcel.base_sequence + len(parcel.offsets)) & SEQUENCE_MASK",
         "behind = lane.next_sequence",
     ),
-    "what is sent anew is not stored": (ForwarderMachine, "_finish_turn", "self._resolve()", "self._send_all(now_ms)"),
+    "what is sent another way is not stored": (
+        ForwarderMachine,
+        "_finish_turn",
+        "self._resolve()",
+        "self._send_all(now_ms)",
+    ),
 }
 
 

@@ -149,7 +149,7 @@ class LettersReader(Client):
             await self.call("stop", consumer.stop(), 35.0)
 
     async def _landing(self, consumer: AsyncConsumer) -> list[TopicPartition]:
-        """Return the partition of records that nobody takes, once it is there."""
+        """Return the partition of records that no target takes, once it is there."""
         try:
             found = await self.call("partitions", consumer.partitions_for_topic(UNDELIVERABLE), API_S + 5.0)
         except RaylogError as error:

@@ -70,7 +70,7 @@ class Letters:
             self.last_origin[key] = cause.offset
 
     def landed(self, reader: str, at: Place, name: bytes, headers: Headers) -> None:
-        """A reader received a record that nobody takes."""
+        """A reader received a record that no target takes."""
         found = self._found(reader, name)
         if not found.is_ball:
             raise Violation(LOST, f"{name!r} is undeliverable at {at}, although its target is there: {headers}")

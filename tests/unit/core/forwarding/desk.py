@@ -60,7 +60,7 @@ class Desk:
         self.saves = 0
         self.rule = ""
         self.rules: list[str | None] = []
-        """By which rules pieces were asked for."""
+        """By which rules pieces were requested."""
         self.todo: deque[ev.Effect] = deque()
         self.is_waiting = False
         self.ended: ev.Ended | None = None
@@ -77,7 +77,7 @@ class Desk:
         return self.targets.setdefault(topic_id, Target())
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; what it holds is gone."""
+        """Delete a topic; what it holds is lost."""
         self.targets.pop(self.topics.pop((name, 0)), None)
 
     def add_piece(self, count: int, *names: str, due_ms: int = 0) -> ev.Piece:

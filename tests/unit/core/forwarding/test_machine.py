@@ -71,7 +71,7 @@ def test_what_a_group_has_acknowledged_is_left_out(desk: Desk) -> None:
     assert desk.holds("jobs") == [3, 4, 5, 6, 7]
 
 
-def test_a_successor_sends_the_same_although_the_group_has_gone_on(desk: Desk) -> None:
+def test_a_successor_sends_the_same_although_the_group_goes_on(desk: Desk) -> None:
     desk.targets["jobs"].is_reachable = False
     desk.add_piece(4, "jobs")
     desk.begin()
@@ -160,7 +160,7 @@ def test_records_that_retention_took_are_passed_by(desk: Desk) -> None:
     assert desk.holds("jobs") == [4, 5, 6, 7]
 
 
-def test_a_decision_of_which_retention_took_a_part_is_made_anew(desk: Desk) -> None:
+def test_a_decision_of_which_retention_took_a_part_is_made_again(desk: Desk) -> None:
     desk.targets["jobs"].is_reachable = False
     for _ in range(4):
         desk.add_piece(2, "jobs")

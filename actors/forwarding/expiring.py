@@ -107,6 +107,10 @@ class Work(ABC):
         """Return the time of day by which records expire."""
         return self._clock.now_ms()
 
+    def day_ms(self) -> int:
+        """Return the same, for the records that are sent."""
+        return self._clock.now_ms()
+
 
 class Expiry(Work):
     """Sends records on when the topic's time to live is over."""

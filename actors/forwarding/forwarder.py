@@ -64,7 +64,10 @@ class Owner(Protocol):
         """Return the offset below which nothing is forwarded; 0 = none. Raises RaylogError, OSError."""
 
     def now_ms(self) -> int:
-        """Return the time of day by which records are due."""
+        """Return the time by which records are due."""
+
+    def day_ms(self) -> int:
+        """Return the time of day that records get: in the target they may expire by it."""
 
 
 class Forwarder:
@@ -255,7 +258,7 @@ class Forwarder:
             rule,
             (place.topic, place.partition),
             machine.note.producer_id,
-            self._host.wall_ms(),
+            self._owner.day_ms(),
         )
         trouble: ev.Trouble | None = None
         try:

@@ -5,6 +5,7 @@ What a redrive is, and how far, is stored with the forwarders' notes: the next l
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from raylog.actors.forwarding.kept import Keeper, Kept
 from raylog.actors.forwarding.notes import decode_note, encode_note
 from raylog.actors.forwarding.places import OtherSource, Place
 from raylog.actors.naming import INTERNAL_PREFIX
+from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 from raylog.core.errors import InvalidRequest, RedriveRunning, UnknownTopicOrPartition
 from raylog.core.forwarding.machine import ForwarderSettings
@@ -106,8 +108,18 @@ class _Owner:
     """What the forwarders of a redrive need to know."""
 
     def __init__(self, keeper: Keeper, rule: RedriveRule) -> None:
+        self.clock = TimeOfDay(keeper.host)
         self._host = keeper.host
         self._rule = rule
+        self._setting = asyncio.Lock()
+        self._is_set = False
+
+    async def ready(self) -> None:
+        """Return when the time of day is known."""
+        async with self._setting:
+            if not self._is_set:
+                await self.clock.set()
+                self._is_set = True
 
     async def look(self) -> None:
         """Nothing: a redrive depends on nothing."""
@@ -127,6 +139,10 @@ class _Owner:
     def now_ms(self) -> int:
         """Return a time for pauses and rates."""
         return self._host.now_ms()
+
+    def day_ms(self) -> int:
+        """Return the time of day that most brokers had when the redrive began here."""
+        return self.clock.now_ms()
 
 
 class Redrives:
@@ -282,11 +298,12 @@ class Redrives:
             )
             if redrive.state == CANCELLING:
                 forwarder.stop()
-            host.spawn(self._through(redrive.number, number, forwarder), name)
+            host.spawn(self._through(redrive.number, number, forwarder, owner), name)
         if not redrive.spans:
             host.spawn(self._finish(redrive.number), f"{PREFIX}{redrive.number}")
 
-    async def _through(self, redrive: int, partition: int, forwarder: Forwarder) -> None:
+    async def _through(self, redrive: int, partition: int, forwarder: Forwarder, owner: _Owner) -> None:
+        await owner.ready()
         await forwarder.run()
         note = forwarder.machine.note
         run = self._runs[redrive]

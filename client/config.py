@@ -201,6 +201,11 @@ class ConsumerConfig(ClientConfig):
         True, "Whether subscribing to a topic creates it, in a cluster with `auto.create.topics.enable`."
     )
     check_crcs: bool = key(True, "Check the checksum of every batch.")
+    skip_expired: bool = key(
+        False,
+        "Leave out records whose time to live is over by this machine's clock: their own, or the topic's `ttl.ms`. "
+        "Does not count where records are taken as columns.",
+    )
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
     default_api_timeout_ms: int = key(60_000, "How long calls without a timeout of their own may take.", low=1)
     interceptors: Any = key(

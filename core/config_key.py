@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,11 +12,15 @@ from raylog.core.errors import InvalidConfig, did_you_mean
 LONG_MAX: Final = 9_223_372_036_854_775_807
 INT_MAX: Final = 2_147_483_647
 DAY_MS: Final = 86_400_000
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One setting. ``kind`` is "int", "ratio", "bool", "choice", "list" (of choices, separated by commas) or "text"."""
+    """One setting.
+
+    ``kind`` is "int", "ratio", "bool", "choice", "list" (of choices, separated by commas), "name" or "text".
+    """
 
     name: str
     kind: str
@@ -45,6 +50,10 @@ class ConfigKey:
             raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.")
         if self.kind == "text":
             return self._read_text(value.strip())
+        if self.kind == "name":
+            if not _NAME.fullmatch(value.strip()):
+                raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r:.300}.")
+            return value.strip()
         return self._read_choice(value.strip()) if self.kind == "choice" else self._read_list(value)
 
     def _read_bool(self, value: object) -> str:
@@ -106,6 +115,8 @@ class ConfigKey:
             return "0 to 1"
         if self.kind == "text":
             return self.form or "text"
+        if self.kind == "name":
+            return "a name of letters, digits, `.`, `_` and `-`, up to 249"
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "list":

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
+from raylog.protocol.forwarding import FORWARDING_METHODS
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
 from raylog.protocol.queues import QUEUE_METHODS, SHARE_STATE_METHODS
@@ -336,6 +337,7 @@ LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
     *SCHEDULER_METHODS,
     *QUEUE_METHODS,
     *SHARE_STATE_METHODS,
+    *FORWARDING_METHODS,
 )
 """What clients request of a leader; for a partition that sleeps its broker answers."""
 
@@ -356,5 +358,6 @@ REPLICA: Final = Endpoint.of(
         *SCHEDULER_METHODS,
         *QUEUE_METHODS,
         *SHARE_STATE_METHODS,
+        *FORWARDING_METHODS,
     ),
 )

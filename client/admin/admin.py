@@ -24,6 +24,7 @@ from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.reassignments import AsyncMoving
+from raylog.client.admin.redrives import AsyncRedrives
 from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
@@ -78,7 +79,14 @@ LAST_LOOK_S = 1.0
 
 
 class AsyncAdmin(
-    AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncQueues, AsyncTokens
+    AsyncMoving,
+    AsyncFeatures,
+    AsyncGroups,
+    AsyncTransactionAdmin,
+    AsyncSchedules,
+    AsyncQueues,
+    AsyncRedrives,
+    AsyncTokens,
 ):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
@@ -445,6 +453,11 @@ class Admin(SynchronousClient):
     fence_producers = blocking(AsyncAdmin.fence_producers)
     find_hanging_transactions = blocking(AsyncAdmin.find_hanging_transactions)
     create_token = blocking(AsyncAdmin.create_token)
+    dead_letter_topics = blocking(AsyncAdmin.dead_letter_topics)
+    redrive = blocking(AsyncAdmin.redrive)
+    list_redrives = blocking(AsyncAdmin.list_redrives)
+    describe_redrive = blocking(AsyncAdmin.describe_redrive)
+    cancel_redrive = blocking(AsyncAdmin.cancel_redrive)
     cancel_scheduled = blocking(AsyncAdmin.cancel_scheduled)
     reschedule = blocking(AsyncAdmin.reschedule)
     deliver_now = blocking(AsyncAdmin.deliver_now)

@@ -18,7 +18,7 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.producer.scheduling import AsyncScheduledFuture
+from raylog.client.producer.scheduling import AsyncScheduledFuture, with_ttl
 from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.types import Header, RecordMetadata
@@ -65,10 +65,11 @@ class AsyncProducer(AsyncTransactions):
         timestamp_ms: int | None = None,
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
+        ttl: Delay | None = None,
     ) -> AsyncSendFuture:
         """Queue a record; await the returned future for where it was stored.
 
-        With `delay` or `deliver_at` consumers see it when it is due, as of `Producer.send`.
+        With `delay` or `deliver_at` consumers see it when it is due, and after `ttl` it expires, as of `Producer.send`.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
         BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
@@ -114,6 +115,8 @@ class AsyncProducer(AsyncTransactions):
             value = engine.checked_value(value)
         if key is not None and (engine.serializes or type(key) is not bytes):
             key = engine.checked_key(key)
+        if ttl is not None:
+            headers = with_ttl(headers, ttl)
         pairs = None if headers is None else checked_headers(headers)
         if delay is not None or deliver_at is not None:
             return await self._send_delayed(topic, key, value, pairs, partition, delay, deliver_at)

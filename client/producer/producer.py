@@ -28,7 +28,7 @@ from raylog.client.producer.columns import AsyncSentBatch, SentBatch
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.queues import TopicQueues
-from raylog.client.producer.scheduling import ScheduledFuture
+from raylog.client.producer.scheduling import ScheduledFuture, with_ttl
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Moment
@@ -75,18 +75,19 @@ class Producer(Transactions):
         *,
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
+        ttl: Delay | None = None,
     ) -> SendFuture:
         """Queue a record and return at once; the future holds where it was stored.
 
         Consumers see it only after a `delay` ("30m", "level:5", ms, a timedelta), or at `deliver_at` (a datetime with a
-        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. Blocks only for a
-        topic's first metadata or a full buffer, up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
-        BufferExhausted, ClientClosed, DelayTooLong, DelayDisabled, TypeError and ValueError for what cannot be stored.
+        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. It expires a `ttl`
+        after its timestamp. Blocks only for first metadata or a full buffer, up to `max_block_ms`. Raises TypeError,
+        UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed, DelayTooLong, DelayDisabled, ValueError.
         """
-        # An inlined `_send` for the usual record: without calls of our own, which halves the cost of a record.
-        is_usual = type(value) is bytes and headers is None and partition is None and timestamp_ms is None
-        if delay is not None or deliver_at is not None or not is_usual or (key is not None and type(key) is not bytes):
-            return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
+        # An inlined `_send` for the usual record: no calls of our own, which halves its cost.
+        is_usual = type(value) is bytes and headers is partition is timestamp_ms is delay is deliver_at is ttl is None
+        if not is_usual or (key is not None and type(key) is not bytes):
+            return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at, ttl)
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:
             if key is None:
@@ -134,7 +135,10 @@ class Producer(Transactions):
         timestamp_ms: int | None,
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
+        ttl: Delay | None = None,
     ) -> SendFuture:
+        if ttl is not None:
+            headers = with_ttl(headers, ttl)
         interceptors = self._engine.interceptors
         if interceptors is None:
             return self._send_record(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)

@@ -12,6 +12,7 @@ from itertools import repeat
 from operator import lt
 from typing import Any, NamedTuple
 
+from raylog.client.reading.expiry import Expiry
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
@@ -126,7 +127,15 @@ class OpenPiece:
 class BatchOpener:
     """Opens the batches of one partition."""
 
-    __slots__ = ("_check_crcs", "_checked", "_key_deserializer", "_parted", "_partition", "_value_deserializer")
+    __slots__ = (
+        "_check_crcs",
+        "_checked",
+        "_expiry",
+        "_key_deserializer",
+        "_parted",
+        "_partition",
+        "_value_deserializer",
+    )
 
     def __init__(
         self,
@@ -135,12 +144,14 @@ class BatchOpener:
         value_deserializer: Deserializer | None = None,
         *,
         check_crcs: bool = True,
+        expiry: Expiry | None = None,
     ) -> None:
-        """`None` for a deserializer: bytes pass as they are."""
+        """`None` for a deserializer: bytes pass as they are. `expiry`: what `open` leaves out; None = nothing."""
         self._partition = partition
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._check_crcs = check_crcs
+        self._expiry = expiry
         self._checked: FetchedBatch | None = None
         self._parted: tuple[FetchedBatch, OpenBatch] | None = None
 
@@ -190,6 +201,8 @@ class BatchOpener:
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
         """The records at offset `wanted` and above. Raises CorruptMessage."""
         columns = self.columns(batch, wanted)
+        if self._expiry is not None:
+            columns = self._expiry.unexpired(columns)
         try:
             return Opened(self._records(columns), None)
         except Exception as error:  # any error of the user's deserializer: the record is to be named

@@ -15,6 +15,7 @@ from raylog.core.errors.base import *  # noqa: F403
 from raylog.core.errors.base import RaylogError, UnknownServerError
 from raylog.core.errors.client import *  # noqa: F403
 from raylog.core.errors.cluster import *  # noqa: F403
+from raylog.core.errors.forwarding import *  # noqa: F403
 from raylog.core.errors.groups import *  # noqa: F403
 from raylog.core.errors.outbox import *  # noqa: F403
 from raylog.core.errors.partition import *  # noqa: F403

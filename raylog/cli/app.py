@@ -23,6 +23,7 @@ from raylog.cli.cluster.token import token
 from raylog.cli.complaints import explain, usage_complaint
 from raylog.cli.configs import config
 from raylog.cli.consume import consume
+from raylog.cli.dead_letters import dlq
 from raylog.cli.groups import group
 from raylog.cli.log import log
 from raylog.cli.options import Commands
@@ -118,6 +119,7 @@ COMMANDS = (
     transaction,
     queue,
     schedule,
+    dlq,
     config,
     features,
     produce,

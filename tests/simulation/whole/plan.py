@@ -44,6 +44,8 @@ SCHEDULES: Final = "whole-schedules"
 QUEUES: Final = "whole-queues"
 """Two groups that work on a topic as a queue, one of them in the order of keys; faults of all kinds, and of the leaders
 of the queue, of its states and of its dead letters."""
+FORWARDING: Final = "whole-forwarding"
+"""Records that expire, circles of dead letters, redrives; faults of all kinds, half of the runs on virtual disks."""
 WHOLE_PROFILES: Final = (
     WHOLE,
     MINORITY,
@@ -58,6 +60,7 @@ WHOLE_PROFILES: Final = (
     ACCOUNTS,
     SCHEDULES,
     QUEUES,
+    FORWARDING,
 )
 
 THIN: Final = "thin"
@@ -142,6 +145,8 @@ class Plan:
     """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
+    expirers: int = 0
+    """Clients that send records which expire; 0 = there are none in this run."""
     delayers: int = 0
     """Clients that send delayed records; 0 = there are none in this run."""
     workers: int = 0
@@ -207,6 +212,8 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_schedules(plan, seed)
     if profile == QUEUES:
         return _with_queues(plan, seed)
+    if profile == FORWARDING:
+        return _with_forwarding(plan, seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -352,6 +359,22 @@ def _with_queues(plan: Plan, seed: int) -> Plan:
         queue_lock_ms=chance.choice([1_000, 3_000]),
         schemes=("strike_queue", "strike_queue"),
         disks=chance.random() < 0.3,
+        fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
+        send_pause_s=chance.choice([0.1, 0.5]),
+        work_s=plan.work_s + 12.0,
+    )
+
+
+def _with_forwarding(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"forwarding {seed}")
+    return replace(
+        plan,
+        topics=1,
+        producers=1,
+        members=1,
+        expirers=chance.choice([1, 2, 3]),
+        schemes=("strike_forwarder", "strike_forwarder"),
+        disks=chance.random() < 0.5,
         fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
         send_pause_s=chance.choice([0.1, 0.5]),
         work_s=plan.work_s + 12.0,

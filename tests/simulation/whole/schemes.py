@@ -193,10 +193,16 @@ class Schemes:
 
     def strike_scheduler(self) -> None:
         """Kill or pause the leader of the delayed records, or one of their targets."""
-        prefixes = ("replica:__scheduled-", "replica:__scheduled-", "replica:later-")
-        self._strike_leader(prefixes[int(self._scheduler.random.random() * len(prefixes))])
+        self._strike_leader("replica:__scheduled-", "replica:__scheduled-", "replica:later-")
 
-    def _strike_leader(self, prefix: str) -> None:
+    def strike_forwarder(self) -> None:
+        """Kill or pause a leader that forwards records, the keeper of what it has decided, or one of its targets."""
+        self._strike_leader(
+            "replica:fleeting-", "replica:fleeting-", "replica:__forwarding-", "replica:letters-", "replica:p"
+        )
+
+    def _strike_leader(self, *prefixes: str) -> None:
+        prefix = prefixes[int(self._scheduler.random.random() * len(prefixes))]
         replicas = [actor for actor in self._running() if actor.name.startswith(prefix)]
         for actor in replicas:
             if actor.process is not None and actor.server.status()["role"] == "leader":

@@ -36,6 +36,9 @@ from tests.simulation.whole.compaction.tables import Tables
 from tests.simulation.whole.disks import NodeDisks
 from tests.simulation.whole.dozing.ports import Dozes
 from tests.simulation.whole.dozing.strikes import Strikes
+from tests.simulation.whole.forwarding.clients import Expirer, LettersReader, Redriver
+from tests.simulation.whole.forwarding.clients import make_topics as make_fleeting_topics
+from tests.simulation.whole.forwarding.letters import Letters
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
@@ -94,6 +97,7 @@ class World:
         self.table_books = Tables(lambda *known: self.books.on_committed(*known))
         self.delays = Delays()
         self.jobs = Jobs({PLAIN: Group(by_key=False), KEYED: Group(by_key=True)} if plan.workers else {})
+        self.letters = Letters()
         self.cleanings = 0
         """How often a replica has cleaned its log."""
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
@@ -253,6 +257,8 @@ class World:
         if self.plan.workers:
             await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3)
             await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)
+        if self.plan.expirers:
+            await make_fleeting_topics(admin)
         await admin.stop()
         self.is_built = True
 
@@ -288,6 +294,11 @@ class World:
             for group in (PLAIN, KEYED):
                 name = f"worker-{number}-{group}"
                 self.spawn(name, Worker(self, name, group).run())
+        for number in range(self.plan.expirers):
+            self.spawn(f"expirer-{number}", Expirer(self, f"expirer-{number}").run())
+        if self.plan.expirers:
+            self.spawn("redriver", Redriver(self, "redriver").run())
+            self.spawn("letters-reader", LettersReader(self, "letters-reader").run())
         self.spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
             self.fill_place(number)

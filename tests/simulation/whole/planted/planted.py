@@ -10,6 +10,7 @@ from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
 from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
+from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
@@ -33,5 +34,6 @@ _TABLES: Final = (
     ACCOUNT_BUGS,
     SCHEDULE_BUGS,
     QUEUE_BUGS,
+    FORWARDING_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

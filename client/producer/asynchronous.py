@@ -79,6 +79,8 @@ class AsyncProducer(AsyncTransactions):
         engine = self._engine
         if not engine.is_usable:
             engine.check_usable()
+        if ttl is not None:
+            headers = with_ttl(headers, ttl)
         if engine.interceptors is not None:
             record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
             return await self._send_intercepted(record, delay, deliver_at)
@@ -115,8 +117,6 @@ class AsyncProducer(AsyncTransactions):
             value = engine.checked_value(value)
         if key is not None and (engine.serializes or type(key) is not bytes):
             key = engine.checked_key(key)
-        if ttl is not None:
-            headers = with_ttl(headers, ttl)
         pairs = None if headers is None else checked_headers(headers)
         if delay is not None or deliver_at is not None:
             return await self._send_delayed(topic, key, value, pairs, partition, delay, deliver_at)

@@ -84,8 +84,8 @@ class Producer(Transactions):
         after its timestamp. Blocks only for first metadata or a full buffer, up to `max_block_ms`. Raises TypeError,
         UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed, DelayTooLong, DelayDisabled, ValueError.
         """
-        # An inlined `_send` for the usual record: no calls of our own, which halves its cost.
-        is_usual = type(value) is bytes and headers is partition is timestamp_ms is delay is deliver_at is ttl is None
+        is_usual = type(value) is bytes and headers is None and partition is None and timestamp_ms is None
+        is_usual = is_usual and delay is None and deliver_at is None and ttl is None
         if not is_usual or (key is not None and type(key) is not bytes):
             return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at, ttl)
         size = len(value) + RECORD_OVERHEAD_BYTES

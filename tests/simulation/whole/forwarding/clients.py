@@ -139,8 +139,6 @@ class LettersReader(Client):
             landing = await self._landing(consumer) if has_landed else []
             consumer.assign([*at, *landing])
             for _ in range(int(self.between(3, 30))):
-                if self.world.is_over:
-                    break
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300), 1.5)
                 for partition, records in found.items():
                     for record in records:

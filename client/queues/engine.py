@@ -181,7 +181,8 @@ class QueueEngine:
         if self.buffer:
             return
         try:
-            await asyncio.wait_for(self._news.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
         except TimeoutError:
             return
         self.raise_error()

@@ -180,7 +180,8 @@ class QueueMembership:
         timeout_s = max(1.0, self._config.session_timeout_ms / 3000)
         while True:
             try:
-                await asyncio.wait_for(self._grown.wait(), self._config.heartbeat_interval_ms / 1000)
+                async with asyncio.timeout(self._config.heartbeat_interval_ms / 1000):
+                    await self._grown.wait()
             except TimeoutError:
                 await self._cluster.call_coordinator(self._group, HEARTBEAT, request, timeout_s=timeout_s)
             else:

@@ -317,7 +317,8 @@ class QueueSource:
 
     async def _wait_woken(self, timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(self._woken.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # not wait_for, which may lose a cancellation (Python 3.11)
+                await self._woken.wait()
         except TimeoutError:
             pass  # locks are looked at
 

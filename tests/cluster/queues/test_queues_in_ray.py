@@ -88,7 +88,17 @@ def test_the_command_line_shows_and_resets_queues(admin: raylog.Admin, tmp_path:
     with raylog.Producer() as producer:
         for number in range(3):
             producer.send("shown", b"%d" % number).result(30)
-    run = CliRunner().invoke
+    address = admin._asynchronous.cluster.address
+    assert address is not None
+    assert isinstance(address.secret, bytes)
+    bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in admin.describe_cluster().brokers)
+    environment = {"RAYLOG_SECRET": address.secret.hex()}
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(cli, ["queue", *words, "--bootstrap", bootstrap], env=environment)
+        assert done.exit_code == 0, done.output
+        return done.output
+
     with raylog.QueueConsumer("shown", group_id="viewers", max_poll_records=3) as queue:
         done, failed, held = (queue.getone(timeout_ms=20_000) for _ in range(3))
         assert done is not None
@@ -97,14 +107,14 @@ def test_the_command_line_shows_and_resets_queues(admin: raylog.Admin, tmp_path:
         done.ack()
         failed.retry(delay="10m")
         queue.commit()
-        assert "viewers" in run(cli, ["queue", "list"]).output
-        peeked = run(cli, ["queue", "peek", "viewers"]).output
+        assert "viewers" in run("list")
+        peeked = run("peek", "viewers")
         assert "waiting" in peeked
         assert "acquired" in peeked
-        assert "shown-0" in run(cli, ["queue", "describe", "viewers"]).output
+        assert "shown-0" in run("describe", "viewers")
         with pytest.raises(raylog.NonEmptyGroup):
             admin.reset_queue("viewers", "shown", to="earliest")
-    assert run(cli, ["queue", "reset", "viewers", "shown", "--to", "earliest"]).output.endswith("offset 0.\n")
+    assert run("reset", "viewers", "shown", "--to", "earliest").endswith("offset 0.\n")
     with raylog.QueueConsumer("shown", group_id="viewers") as queue:
         assert [message.value for message in queue.poll(20_000)] == [b"0", b"1", b"2"]
 

@@ -200,7 +200,7 @@ def test_a_missing_dead_letter_topic_loses_nothing(admin: raylog.Admin, producer
     found = [record for _, record in read("__undeliverable", 1)]
     (headers,) = [dict(record.headers) for record in found if record.value == b"alone"]
     assert headers[REASON] == b"undeliverable"
-    assert b"not_there" in headers["__dlq.errors.message"]
+    assert b"not_there" in (headers["__dlq.errors.message"] or b"")
 
 
 def test_a_circle_of_dead_letters_ends(admin: raylog.Admin, producer: raylog.Producer) -> None:
@@ -232,7 +232,7 @@ def test_a_redrive_with_a_filter_and_a_rate_survives_its_leader(admin: raylog.Ad
     admin.create_topic("chosen", partitions=1, replication_factor=3)
     began_s = time.monotonic()
     number = admin.redrive("target", "chosen", where={"reason": "expired", "topic": "source"}, rate=80)
-    with pytest.raises(RedriveRunning, match="runs|begin"):
+    with pytest.raises(RedriveRunning, match=r"runs|begin"):
         admin.redrive("target", "chosen")
     kill_leader(admin, "__forwarding")
     wait_for(partial(is_done, admin, number), "the redrive is done", timeout_s=90)

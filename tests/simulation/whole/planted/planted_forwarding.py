@@ -10,6 +10,7 @@ from raylog.actors.forwarding.expiring import Expiry
 from raylog.actors.forwarding.forwarder import Forwarder
 from raylog.actors.forwarding.keeper import KeeperRole
 from raylog.core import dead_letters
+from raylog.core.forwarding.events import Trouble
 from raylog.core.forwarding.machine import ForwarderMachine
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import FORWARDING
@@ -97,7 +98,7 @@ FORWARDING_BUGS: Final = (
         "a target that was away is left out",
         forwarder,
         "trouble_of",
-        lambda original: lambda error: forwarder.ev.Trouble.REFUSED,
+        lambda original: lambda error: Trouble.REFUSED,
         ("W43",),
     ),
 )

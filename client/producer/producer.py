@@ -77,7 +77,7 @@ class Producer(Transactions):
         """Queue a record and return at once; the future holds where it was stored.
 
         Consumers see it only after a `delay` ("30m", "level:5", ms, a timedelta), or at `deliver_at` (a datetime with a
-        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. It expires after `ttl`.
+        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. A `ttl` ends it.
         Blocks for first metadata or a full buffer, up to `max_block_ms`. Raises ValueError, TypeError, DelayDisabled,
         DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """

@@ -80,9 +80,9 @@ class Producer(Transactions):
         """Queue a record and return at once; the future holds where it was stored.
 
         Consumers see it only after a `delay` ("30m", "level:5", ms, a timedelta), or at `deliver_at` (a datetime with a
-        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. It expires a `ttl`
-        after its timestamp. Blocks only for first metadata or a full buffer, up to `max_block_ms`. Raises TypeError,
-        UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed, DelayTooLong, DelayDisabled, ValueError.
+        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. A `ttl` ends it.
+        Blocks for first metadata or a full buffer, up to `max_block_ms`. Raises ValueError, TypeError, DelayDisabled,
+        DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """
         is_usual = type(value) is bytes and headers is None and partition is None and timestamp_ms is None
         is_usual = is_usual and delay is None and deliver_at is None and ttl is None
@@ -97,9 +97,7 @@ class Producer(Transactions):
                 size += len(key)
         except KeyError:  # not in the cache
             return self._send(topic, value, key, headers, partition, timestamp_ms)
-        added, index = None, 0
-        moment_s = now_s()
-        turn = self._turn
+        added, index, moment_s, turn = None, 0, now_s(), self._turn
         try:
             del turn.free
         except AttributeError:  # another thread holds it: wait in the general way

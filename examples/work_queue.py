@@ -1,11 +1,8 @@
-"""A work queue: several workers, order by customer, retries with growing pauses, and dead letters.
-
-Run it with ``python -m examples.work_queue``: it starts a broker of its own in a temporary folder.
-"""
+"""A work queue with retries and dead letters, in the order of each customer: ``python examples/work_queue.py``."""
 
 from __future__ import annotations
 
-import tempfile
+import argparse
 import threading
 from collections import defaultdict
 
@@ -17,12 +14,16 @@ CUSTOMERS = 6
 
 def main() -> None:
     """Work off orders in two workers, and show what became of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = raylog.start(data_dir=folder)
-        try:
-            work_off()
-        finally:
-            cluster.stop()
+    arguments = _arguments()
+    with raylog.start(arguments.data_dir, address=arguments.address):
+        work_off()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", default="raylog-data", help="where the broker keeps its files")
+    parser.add_argument("--address", help="Ray cluster to use; default: the one that runs here, else a new one")
+    return parser.parse_args()
 
 
 def work_off() -> None:

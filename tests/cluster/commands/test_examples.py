@@ -1,5 +1,6 @@
 """Every small example runs as its first line shows. ``examples/flights`` has a test of its own."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,7 @@ RUN_HERE = {
     "transfer.py",
     "unpaid_orders.py",
     "without_ray.py",
+    "work_queue.py",
     "worker_pool.py",
 }
 
@@ -96,6 +98,17 @@ def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
         "closed: chair, lamp",
         "the lamp is paid in time: False",
     ]
+
+
+def test_orders_of_a_queue_keep_their_order_and_a_bad_one_is_dead(user: Reader) -> None:
+    *customers, letter = user.python(example("work_queue.py"), "--address", "local").splitlines()
+    handled = [json.loads(line.partition(": ")[2]) for line in customers]
+    assert len(handled) == 6
+    assert all(numbers == sorted(numbers) for numbers in handled)
+    assert sorted(number for numbers in handled for number in numbers) == [
+        number for number in range(60) if number != 13
+    ]
+    assert letter == "dead letter: order 13: order 13 has no address"
 
 
 def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:

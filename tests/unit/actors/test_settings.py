@@ -78,12 +78,14 @@ def test_times_that_the_leader_gives_have_no_limits() -> None:
     assert (log.message_timestamp_after_max_ms, log.message_timestamp_before_max_ms) == (5, 6)
 
 
+ENDS = {"bool": ("true", "false"), "ratio": ("0", "1"), "name": (), "text": ()}
+"""Ends of the ranges of kinds that are no numbers; names and texts have none."""
+
+
 def test_every_setting_of_topics_can_be_at_either_end_of_its_range() -> None:
     for key in TOPIC_KEYS.values():
         ends = (
-            key.choices
-            if key.kind in ("choice", "list")
-            else {"bool": ("true", "false"), "ratio": ("0", "1")}.get(key.kind, (str(key.minimum), str(key.maximum)))
+            key.choices if key.kind in ("choice", "list") else ENDS.get(key.kind, (str(key.minimum), str(key.maximum)))
         )
         for value in ends:
             topic_settings({key.name: value}, {})

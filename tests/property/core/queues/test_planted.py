@@ -46,7 +46,6 @@ BUGS = {
         "piece[2].member == member",
         "True",
     ),
-    "a record that waits is passed": (Worked, RecordBook, "trim", "in TERMINAL", "in (*TERMINAL, WAITING)"),
     "a record waits for nothing": (Worked, RecordBook, "take_waits", "self._waits[0][0] <= now_ms", "True"),
     "the limit is one too high": (Worked, Acknowledging, "_is_over_limit", "cell.tries >=", "cell.tries >"),
     "a verdict of another member counts": (Worked, Acknowledging, "apply", "or cell.member != member", ""),

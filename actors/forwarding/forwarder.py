@@ -28,7 +28,7 @@ from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
 from raylog.core.forwarding.note import Note
 from raylog.core.forwarding.rules import SCHEDULED_TOPIC, Rule
-from raylog.storage.log.producer_state import LASTING_PRODUCERS
+from raylog.storage.batch.header import LASTING_PRODUCERS
 
 logger = logging.getLogger(__name__)
 

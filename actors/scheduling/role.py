@@ -39,7 +39,7 @@ from raylog.core.scheduling.rows import Batch, Checkpoint, Row
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
 from raylog.rpc import Request
-from raylog.storage.log.producer_state import LASTING_PRODUCERS
+from raylog.storage.batch.header import LASTING_PRODUCERS
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from raylog.client.admin.descriptions import (
 )
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
+from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.reassignments import AsyncMoving
 from raylog.client.admin.redrives import AsyncRedrives
 from raylog.client.admin.schedules import AsyncSchedules
@@ -36,9 +37,9 @@ from raylog.client.progress import Progress, Say
 from raylog.client.runtime import SynchronousClient, blocking
 from raylog.core.errors import (
     InvalidPartitions,
-    LeaderNotAvailable,
     RaylogError,
     RequestTimedOut,
+    StillStarting,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     did_you_mean,
@@ -73,10 +74,19 @@ from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
 
 CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
+LAST_LOOK_S = 1.0
+"""For the description of a topic whose last leader has started just in time."""
 
 
 class AsyncAdmin(
-    AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncRedrives, AsyncTokens
+    AsyncMoving,
+    AsyncFeatures,
+    AsyncGroups,
+    AsyncTransactionAdmin,
+    AsyncSchedules,
+    AsyncQueues,
+    AsyncRedrives,
+    AsyncTokens,
 ):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
@@ -127,7 +137,7 @@ class AsyncAdmin(
         Numbers not given are the cluster's defaults; `assignment` names the brokers of each partition instead.
         `progress` is called about once a second with a line such as "120 of 300 partitions have a leader", when it
         takes longer than that. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
-        InvalidConfig.
+        InvalidConfig; StillStarting when the topic was created, and leaders have not started in time: they still do.
         """
         deadline = Deadline(timeout_s)
         request = CreateTopicRequest(
@@ -146,8 +156,9 @@ class AsyncAdmin(
             if not failures:
                 raise
             # Our own first attempt may have created it before its answer was lost.
-        await self._until_everywhere(name, deadline, is_there=True, progress=Progress(progress))
-        return await self.describe_topic(name, timeout_s=deadline.left_s)
+        count = 1 if partitions is None else partitions
+        await self._until_everywhere(name, deadline, is_there=True, at_least=count, progress=Progress(progress))
+        return await self.describe_topic(name, timeout_s=max(LAST_LOOK_S, deadline.left_s))
 
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
         """Delete a topic and its records, and wait until every broker has dropped it.
@@ -222,7 +233,7 @@ class AsyncAdmin(
 
         Records stay where they are; keys may go to other partitions from then on. `assignment` names the brokers of
         each new partition; `progress` as in `create_topic`. Raises InvalidPartitions unless there are fewer now,
-        UnknownTopicOrPartition, InvalidReplicationFactor, InvalidRequest.
+        UnknownTopicOrPartition, InvalidReplicationFactor, InvalidRequest; StillStarting as `create_topic` does.
         """
         deadline = Deadline(timeout_s)
         failures: list[RaylogError] = []
@@ -234,7 +245,7 @@ class AsyncAdmin(
                 raise
             # Our own first attempt added them before its answer was lost.
         await self._until_everywhere(name, deadline, is_there=True, at_least=total, progress=Progress(progress))
-        return await self.describe_topic(name, timeout_s=deadline.left_s)
+        return await self.describe_topic(name, timeout_s=max(LAST_LOOK_S, deadline.left_s))
 
     async def wake_partitions(
         self, topic: str, partitions: Iterable[int] | None = None, *, timeout_s: float = 30.0
@@ -340,31 +351,38 @@ class AsyncAdmin(
         at_least: int = 1,
         progress: Progress | None = None,
     ) -> None:
-        """Wait until every live broker knows all leaders of a topic, or has dropped it."""
+        """Wait until every live broker knows all leaders of a topic, or has dropped it.
+
+        Raises at the deadline StillStarting for a topic that is there, whatever was late, and else RequestTimedOut.
+        """
         late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
+        if is_there:
+            late = _still_starting(name, 0, at_least)
         while not deadline.is_over:
-            await self.cluster.refresh((name,), timeout_s=deadline.left_s)
+            try:
+                await self.cluster.refresh((name,), timeout_s=deadline.left_s)
+            except RequestTimedOut:
+                break
             brokers = list(self.cluster.metadata.brokers.values())
             views = await asyncio.gather(*(self._view_of(broker, name, deadline) for broker in brokers))
             waiting, behind = 0, list[tuple[int, int]]()
             for broker, view in zip(brokers, views, strict=True):
                 if isinstance(view, RaylogError):  # a broker that dies meanwhile is not waited for
-                    late = RequestTimedOut(f"Broker {broker.broker} did not describe {name!r}: {view}")
+                    if not is_there:
+                        late = RequestTimedOut(f"Broker {broker.broker} did not describe {name!r}: {view}")
                     continue
                 count, led = len(view.partitions), sum(bool(row.leader_port) for row in view.partitions)
                 if not is_there:
                     waiting += not view.error_code
                 elif view.error_code or count < at_least or led < count:
-                    late = LeaderNotAvailable(
-                        f"Topic {name!r} was created, but as far as broker {broker.broker} knows only {led} of its "
-                        f"{max(count, at_least)} partitions have a leader yet; see `raylog status`."
-                    )
                     waiting += 1
                     behind.append((led, max(count, at_least)))
-            if progress is not None and behind:
-                progress.at(*min(behind), "partitions have a leader")
+            if behind:
+                late = _still_starting(name, *min(behind))
+                if progress is not None:
+                    progress.at(*min(behind), "partitions have a leader")
             if not waiting:
-                await self.cluster.refresh((name,), timeout_s=deadline.left_s)
+                await self.cluster.refresh((name,), timeout_s=max(LAST_LOOK_S, deadline.left_s))
                 return
             await asyncio.sleep(POLL_S)
         raise late
@@ -378,6 +396,16 @@ class AsyncAdmin(
         except RaylogError as error:
             return error
         return reply.topics[0]
+
+
+def _still_starting(name: str, led: int, count: int) -> StillStarting:
+    return StillStarting(
+        f"Topic {name!r} was created, and {led} of its {count} partitions have a leader that every broker knows; the "
+        "others are still starting. `raylog status` shows when they have one.",
+        topic=name,
+        led=led,
+        partitions=count,
+    )
 
 
 class Admin(SynchronousClient):
@@ -435,6 +463,11 @@ class Admin(SynchronousClient):
     deliver_now = blocking(AsyncAdmin.deliver_now)
     list_scheduled = blocking(AsyncAdmin.list_scheduled)
     describe_scheduled = blocking(AsyncAdmin.describe_scheduled)
+    list_queues = blocking(AsyncAdmin.list_queues)
+    describe_queue = blocking(AsyncAdmin.describe_queue)
+    peek_queue = blocking(AsyncAdmin.peek_queue)
+    reset_queue = blocking(AsyncAdmin.reset_queue)
+    delete_queue = blocking(AsyncAdmin.delete_queue)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""

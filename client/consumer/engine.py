@@ -33,6 +33,7 @@ from raylog.client.consumer.positions import PositionFinder
 from raylog.client.consumer.topics import SubscribedTopics
 from raylog.client.consumer.truncation import repair
 from raylog.client.group.membership import Membership
+from raylog.client.interceptors import ConsumerInterceptors, interceptors_of
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.expiry import Expiry
 from raylog.client.reading.local_files import NearReadFailed
@@ -73,7 +74,9 @@ class Engine:
             opener = BatchOpener(partition, key, value, check_crcs=config.check_crcs, expiry=expiry)
             return PartitionState(partition, opener, start)
 
-        self.assignment = Assignment(new_state)
+        chain = interceptors_of(config.interceptors, "on_consume", "on_commit")
+        self._interceptors = ConsumerInterceptors(chain)
+        self.assignment = Assignment(new_state, self._interceptors.on_consume if chain else None)
         self.fetcher = Fetcher(
             self.cluster,
             config,
@@ -84,7 +87,9 @@ class Engine:
         )
         # As Kafka's consumers, of whatever isolation level: a member that takes a partition over from one that was
         # committing must not begin at offsets which that transaction is about to move (KIP-447).
-        self.committed = CommittedOffsets(self.cluster, config.group_id, require_stable=True)
+        self.committed = CommittedOffsets(
+            self.cluster, config.group_id, require_stable=True, on_commit=self._interceptors.committed
+        )
         self._finder = PositionFinder(
             self.cluster,
             config,
@@ -161,6 +166,7 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks, timeout=1)
         await self.cluster.close()
+        self._interceptors.close()
 
     @property
     def commits_by_itself(self) -> bool:

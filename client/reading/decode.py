@@ -224,18 +224,37 @@ class BatchOpener:
             )
         )
 
+    def _raw(self, columns: Columns) -> Record:
+        """The first of these records, with its bytes (KIP-1036)."""
+        bare = BatchOpener(self._partition)
+        return bare._records(columns)[0]
+
+    def _refused_part(self, record: Record) -> str:
+        """Whether a record's key or its value is what a deserializer refuses."""
+        try:
+            if record.key is not None and self._key_deserializer is not None:
+                self._key_deserializer(record.key)
+        except Exception:  # any error of the user's deserializer, as before
+            return "key"
+        return "value"
+
     def _up_to_the_refused(self, columns: Columns, error: Exception) -> Opened:
         good: list[Record] = []
         for at, offset in enumerate(columns.offsets):
             try:
                 good += self._records(_sliced(columns, at, at + 1))
             except Exception as refusal:  # see above; the first refused record is the one reported
+                raw = self._raw(_sliced(columns, at, at + 1))
+                origin = self._refused_part(raw)
                 failure = RecordDeserializationFailed(
-                    f"The record at offset {offset} of {self._partition} cannot be deserialized "
-                    f"({type(refusal).__name__}: {refusal}); seek to {offset + 1} to go on without it.",
+                    f"The {origin} of the record at offset {offset} of {self._partition} cannot be deserialized "
+                    f"({type(refusal).__name__}: {refusal}); seek to {offset + 1} to go on without it. The error's "
+                    "details have the record with its bytes.",
                     topic=self._partition.topic,
                     partition=self._partition.partition,
                     offset=offset,
+                    origin=origin,
+                    record=raw,
                 )
                 failure.__cause__ = refusal
                 return Opened(good, failure)

@@ -107,12 +107,12 @@ class ControllerMachine:
         self._sessions = Sessions()
         self._now_ms = now_ms
         self._liveness = Liveness(image, self._sessions, settings)
-        self._registrations = Registrations(self._liveness)
         self._isr_changes = IsrChanges(self._liveness)
         self._sleeping = Sleeping(self._liveness)
         self._elections = Elections(settings, self._liveness, now_ms)
         self._shutdown = Shutdown(self._liveness)
         self._wakes = WakeQueue(self._liveness, self._sleeping)
+        self._registrations = Registrations(self._liveness, self._wakes)
         self._topics = Topics(settings, self._liveness, self._wakes)
         self._moves = Moves(self._liveness, self._wakes)
         self._healing = Healing(self._moves)
@@ -301,7 +301,7 @@ class ControllerMachine:
     def absent(self, session: int) -> list[int]:
         """Return the incarnations that the broker with this session vouches for, and that are not registered.
 
-        Raises BrokerIdNotRegistered when the session is over.
+        Raises BrokerIdNotRegistered when the session is over, be it of a broker or of a replica.
         """
         return self._sessions.absent(session)
 

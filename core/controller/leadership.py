@@ -9,7 +9,8 @@ ISR is awaited. Replicas outside both are elected only where unclean elections a
 no leader.
 
 A partition that sleeps has no replica to elect: the brokers stand for their replicas. Its leadership moves only when
-the leader's broker is offline and that of another ISR member is online. Its ISR stays: nothing is written to it.
+the leader's broker is offline and that of another ISR member is online and has its log. Its ISR stays: nothing is
+written to it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def settle(
     No other is elected while it is awaited.
     """
     if state.asleep is not None:
-        return _settled_asleep(state, standing)
+        return _settled_asleep(state, standing, lost)
     isr = _settled_isr(state.isr, standing, lost)
     leader = state.leader
     if leader != NO_LEADER and (leader not in isr or leader in lost or standing[leader] is Standing.OFFLINE):
@@ -141,11 +142,13 @@ def woken(state: PartitionState) -> PartitionState:
     return replace(state, asleep=None, leader=NO_LEADER, partition_epoch=PartitionEpoch(state.partition_epoch + 1))
 
 
-def _settled_asleep(state: PartitionState, standing: Mapping[BrokerId, Standing]) -> PartitionState:
+def _settled_asleep(
+    state: PartitionState, standing: Mapping[BrokerId, Standing], lost: Collection[BrokerId]
+) -> PartitionState:
     if standing[state.leader] is not Standing.OFFLINE:
         return state
     for broker in state.replicas:
-        if broker in state.isr and standing[broker] is Standing.ONLINE:
+        if broker in state.isr and broker not in lost and standing[broker] is Standing.ONLINE:
             return _changed(state, broker, LeaderEpoch(state.leader_epoch + 1), state.isr, state.elr)
     return state
 

@@ -7,7 +7,7 @@ one step writes is a safe state, wherever a crash cuts the log: leadership ends 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
@@ -44,7 +44,7 @@ class _Start:
     leader: BrokerId
     """The replica that is to lead."""
     lives: Mapping[BrokerId, Incarnation]
-    """The incarnations before the start: a replica with a later one has run, and is awaited no more."""
+    """The incarnations before the start of those that are awaited; with a later one a replica has run meanwhile."""
 
 
 class Liveness:
@@ -74,8 +74,9 @@ class Liveness:
 
     def expect(self, state: PartitionState, decision: ControllerDecision) -> None:
         """Wait for the replicas of a partition that have never run, before others are preferred to them."""
-        if state.asleep is None and any(place.incarnation == NO_INCARNATION for place in state.places):
-            self._await_start(state, state.replicas[0], self._settings.initial_leader_wait_ms, decision)
+        new = [place for place in state.places if place.incarnation == NO_INCARNATION]
+        if state.asleep is None and new:
+            self._await_start(state, new, state.replicas[0], self._settings.initial_leader_wait_ms, decision)
 
     def wake(self, partition: TopicPartition, decision: ControllerDecision) -> None:
         """End a partition's sleep; no effect on one that is awake. Its brokers start its replicas."""
@@ -93,15 +94,22 @@ class Liveness:
         state = decision.image.partition(partition)
         if state is None:
             return
-        self._await_start(state, leader, WOKEN_LEADER_WAIT_MS, decision)
+        self._await_start(state, state.places, leader, WOKEN_LEADER_WAIT_MS, decision)
         for broker in state.replicas:
             session = decision.sessions.of(ReplicaMember(state.topic_id, partition, broker))
             if session is not None:
                 decision.close(session.number, f"{partition} wakes; register again")
         self.settle(partition, decision)
 
-    def _await_start(self, state: PartitionState, leader: BrokerId, wait_ms: int, decision: ControllerDecision) -> None:
-        lives = {place.broker: place.incarnation for place in state.places}
+    def _await_start(
+        self,
+        state: PartitionState,
+        places: Iterable[ReplicaPlace],
+        leader: BrokerId,
+        wait_ms: int,
+        decision: ControllerDecision,
+    ) -> None:
+        lives = {place.broker: place.incarnation for place in places}
         self._starts[state.partition] = _Start(until_ms=decision.now_ms + wait_ms, leader=leader, lives=lives)
 
     def forget(self, partition: TopicPartition) -> None:

@@ -29,15 +29,17 @@ from raylog.core.errors import (
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.records import BrokerRegistered, ReplicaLogLost
 from raylog.core.metadata.warnings import lost_copy
-from raylog.core.partition import ReplicaPlace
+from raylog.core.partition import PartitionState, ReplicaPlace
+from raylog.core.sleeping.queue import WakeQueue
 
 
 class Registrations:
     """Registers brokers and replicas, each under an incarnation of its own."""
 
-    def __init__(self, liveness: Liveness) -> None:
-        """Leadership and ISR follow by ``liveness``."""
+    def __init__(self, liveness: Liveness, wakes: WakeQueue) -> None:
+        """Leadership and ISR follow by ``liveness``; a partition that has lost a log in its sleep enters ``wakes``."""
         self._liveness = liveness
+        self._wakes = wakes
 
     # ------------------------------------------------------------ brokers
 
@@ -188,20 +190,33 @@ class Registrations:
         if state is None or place is None or place.incarnation == NO_INCARNATION:
             return
         if state.asleep is not None:
-            self._liveness.wake(partition, decision)
-            self._lose_log(partition, broker, decision)
+            self._lose_asleep(state, broker, decision)
             return
         if broker not in state.isr:
             self._liveness.commit(state, without_eligible(state, broker), decision)
             return
         if state.leader == broker:
             self._liveness.step_down(state, decision)
+        self._note_lost(partition, broker, decision)
+        self._liveness.settle(partition, decision)
+
+    def _lose_asleep(self, state: PartitionState, broker: BrokerId, decision: ControllerDecision) -> None:
+        """Note it, and have the partition woken when there is room, so that the log is copied from another replica.
+
+        A broker without the log leads only where no other can. Its loss is noted once its replica registers, awake.
+        """
+        self._liveness.settle(state.partition, decision, leaving=broker)
+        settled = decision.image.partition(state.partition)
+        if settled is not None and settled.leader != broker and broker in settled.isr:
+            self._note_lost(state.partition, broker, decision)
+        self._wakes.add(state)
+
+    def _note_lost(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
         if (partition, broker) not in decision.image.lost_logs:
             log_id = decision.image.log_ids.get((partition, broker), "")
             decision.write(
                 ReplicaLogLost(topic=partition.topic, partition=partition.partition, broker=broker, log_id=log_id)
             )
-        self._liveness.settle(partition, decision)
 
     def _not_eligible(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
         """Remove a replica from the ELR; the ISR stays unchanged."""

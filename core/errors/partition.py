@@ -39,6 +39,13 @@ class LeaderNotAvailable(StaleMetadataError):
     code = 5
 
 
+class StillStarting(LeaderNotAvailable):
+    """The topic or its new partitions exist, and not all of them have a leader that every broker knows of yet.
+
+    Nothing has to be repeated. ``details``: ``topic``, ``led`` and ``partitions``. Raised by clients alone.
+    """
+
+
 class NotLeaderOrFollower(StaleMetadataError):
     """This replica is not the leader of the partition."""
 

@@ -1,4 +1,4 @@
-"""Wakes that no request waits for: moves, and configurations that remove records. They wait for room on their brokers.
+"""Wakes that no request waits for: moves, lost logs, and configurations that remove records. They wait for room.
 
 Called by the controller's step. Kept in memory: a controller that starts finds what has to wake in the metadata.
 """
@@ -33,9 +33,10 @@ class WakeQueue:
 
     def started(self, image: MetadataImage) -> None:
         """Find what earlier controllers had not woken."""
+        lost = {partition for partition, _ in image.lost_logs}
         for topic in image.topics.values():
             for state in topic.partitions:
-                if is_moving(state) or has_too_much(state, topic):
+                if is_moving(state) or state.partition in lost or has_too_much(state, topic):
                     self.add(state)
 
     def add(self, state: PartitionState) -> None:
@@ -57,8 +58,7 @@ class WakeQueue:
                 continue
             for broker in state.replicas:
                 if broker not in room:
-                    bound = image.awake_bound(broker)
-                    room[broker] = float("inf") if bound is None else bound.limit - image.awake[broker]
+                    room[broker] = room_on(broker, image)
             without = [broker for broker in state.replicas if room[broker] <= 0]
             full.update(without)
             if not without:
@@ -70,6 +70,12 @@ class WakeQueue:
             if decision.now_ms - self._pressed_ms.get(broker, -MAKES_ROOM_AFTER_MS) >= MAKES_ROOM_AFTER_MS:
                 self._pressed_ms[broker] = decision.now_ms
                 self._sleeping.rest(decision, broker=broker, idle_ms=MAKES_ROOM_AFTER_MS)
+
+
+def room_on(broker: BrokerId, image: MetadataImage) -> float:
+    """Return how many more replicas may be awake on a broker now."""
+    bound = image.awake_bound(broker)
+    return float("inf") if bound is None else bound.limit - image.awake[broker]
 
 
 def has_too_much(state: PartitionState, topic: TopicImage) -> bool:

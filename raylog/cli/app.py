@@ -27,8 +27,10 @@ from raylog.cli.dead_letters import dlq
 from raylog.cli.groups import group
 from raylog.cli.log import log
 from raylog.cli.options import Commands
+from raylog.cli.outbox import outbox
 from raylog.cli.perf.command import perf
 from raylog.cli.produce import produce
+from raylog.cli.queues import queue
 from raylog.cli.reassign import balance
 from raylog.cli.schedules import schedule
 from raylog.cli.topics import topic
@@ -115,6 +117,7 @@ COMMANDS = (
     balance,
     group,
     transaction,
+    queue,
     schedule,
     dlq,
     config,
@@ -122,6 +125,7 @@ COMMANDS = (
     produce,
     consume,
     log,
+    outbox,
     metrics,
     perf,
     secret,

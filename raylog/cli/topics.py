@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,13 +13,22 @@ from raylog.cli.output import say, show_json, show_table
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
     from raylog.client.admin.descriptions import TopicDescription
-    from raylog.core.errors import RaylogError
+    from raylog.core.errors import RaylogError, StillStarting
     from raylog.core.ids import TopicPartition
+
+
+LEADERS_WAIT_S: Final = 30.0
+"""How long commands wait for the leaders of new partitions."""
 
 
 @click.group(cls=Commands)
 def topic() -> None:
     """Create, list, describe, alter and delete topics."""
+
+
+def _starting(late: StillStarting) -> str:
+    led, count = late.details["led"], late.details["partitions"]
+    return f"{count:,} partitions, of which {led:,} have a leader. The others still start; follow with `raylog status`."
 
 
 def _admin(target: Target) -> Admin:
@@ -45,13 +54,21 @@ def create(
     config: tuple[str, ...],
     if_not_exists: bool,
 ) -> None:
-    """Create a topic, and wait until each of its partitions has a leader."""
+    """Create a topic, and wait half a minute at most until each of its partitions has a leader.
+
+    Where they need longer, the topic is there all the same: the command says how many still start, and succeeds.
+    """
     settings = pairs("--config", config)
-    from raylog.core.errors import TopicAlreadyExists
+    from raylog.core.errors import StillStarting, TopicAlreadyExists
 
     with _admin(target) as admin:
         try:
-            made = admin.create_topic(name, partitions, replication_factor, settings, progress=say)
+            made = admin.create_topic(
+                name, partitions, replication_factor, settings, timeout_s=LEADERS_WAIT_S, progress=say
+            )
+        except StillStarting as late:
+            click.echo(f"Topic {name} created: {_starting(late)}")
+            return
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
@@ -150,12 +167,18 @@ def alter(
     settings = pairs("--config", config)
     if not settings and not delete_config and partitions is None:
         raise click.UsageError("nothing to change: give --partitions N, --config key=value, or --delete-config key")
+    from raylog.core.errors import StillStarting
+
+    starting = ""
     with _admin(target) as admin:
         if partitions is not None:
-            admin.create_partitions(name, partitions, progress=say)
+            try:
+                admin.create_partitions(name, partitions, timeout_s=LEADERS_WAIT_S, progress=say)
+            except StillStarting as late:
+                starting = f" It has {_starting(late)}"
         if settings or delete_config:
             admin.alter_topic_config(name, settings, delete_config)
-    click.echo(f"Topic {name} altered.")
+    click.echo(f"Topic {name} altered.{starting}")
 
 
 @topic.command()

@@ -42,12 +42,12 @@ CLEANER_BUGS = (
             "if length:",
         ),
         (
-            "records of a later range are numbered as in the first one",
+            "of records behind the first range none stays",
             10,
             Survivors,
             "_load",
-            "place * self._range_records",
-            "0 * self._range_records",
+            "self._waiting.pieces(place)",
+            "()",
         ),
         (
             "the records of a batch are counted from the one before",

@@ -20,6 +20,7 @@ from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
 from tests.simulation.whole.forwarding.clients import send_the_rest_on
 from tests.simulation.whole.plan import UNCLEAN
+from tests.simulation.whole.queues.leaders import queues_of
 from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
 
@@ -67,6 +68,8 @@ class Finish:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
         if self._world.plan.delayers:
             await self._until("delayed records have arrived", self._delayed_are_missing)
+        if self._world.plan.workers:
+            await self._until("queues are worked off", self._jobs_are_unfinished)
         if self._world.plan.expirers:
             await self._until("expired records are dead letters", self._letters_are_missing)
             await self._until("dead letters are sent on", lambda: self._letters_are_left(admin))
@@ -323,6 +326,10 @@ class Finish:
     async def _delayed_are_missing(self) -> str:
         missing = self._world.delays.missing()
         return f"{len(missing)} have not, such as {missing[0]!r}" if missing else ""
+
+    async def _jobs_are_unfinished(self) -> str:
+        wrong = self._world.jobs.unfinished()
+        return f"{wrong}; {queues_of(self._world)}" if wrong else ""
 
     async def _letters_are_missing(self) -> str:
         missing = self._world.letters.missing()

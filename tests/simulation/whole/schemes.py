@@ -214,6 +214,11 @@ class Schemes:
                     self._scheduler.after(self._scheduler.between(0.5, 6.0), actor.process.resume)
                 return
 
+    def strike_queue(self) -> None:
+        """Kill or pause the leader of a queue, of the states of queues, or of dead letters."""
+        prefixes = ("replica:jobs-", "replica:jobs-", "replica:__share_state-", "replica:dead-jobs-")
+        self._strike_leader(prefixes[int(self._scheduler.random.random() * len(prefixes))])
+
     def kill_of_sleeper(self) -> None:
         """Kill the controller or the broker of a partition that sleeps, so that it fails over in its sleep."""
         sleepers = self._sleepers()

@@ -45,6 +45,9 @@ from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
+from tests.simulation.whole.queues.clients import DEAD, KEYED, PLAIN, QUEUE, JobProducer, LetterReader, Worker
+from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
+from tests.simulation.whole.queues.jobs import Group, Jobs
 from tests.simulation.whole.schedules.clients import LATER, PARTITIONS, DelayedReader, Delayer
 from tests.simulation.whole.schedules.delays import Delays
 from tests.simulation.whole.shared_memory import SharedMemory
@@ -93,6 +96,7 @@ class World:
         self.tables = [TopicPartition(name, 0) for name in plan.tables]
         self.table_books = Tables(lambda *known: self.books.on_committed(*known))
         self.delays = Delays()
+        self.jobs = Jobs({PLAIN: Group(by_key=False), KEYED: Group(by_key=True)} if plan.workers else {})
         self.letters = Letters()
         self.cleanings = 0
         """How often a replica has cleaned its log."""
@@ -250,6 +254,9 @@ class World:
             await self.transactions.make_topics(admin)
         if self.plan.delayers:
             await admin.create_topic(LATER, PARTITIONS, 3, {"segment.bytes": "20000"})
+        if self.plan.workers:
+            await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3)
+            await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)
         if self.plan.expirers:
             await make_fleeting_topics(admin)
         await admin.stop()
@@ -280,6 +287,13 @@ class World:
             self.spawn(f"delayer-{number}", Delayer(self, f"delayer-{number}").run())
         if self.plan.delayers:
             self.spawn("delayed-reader", DelayedReader(self, "delayed-reader").run())
+        if self.plan.workers:
+            self.spawn("job-producer", JobProducer(self, "job-producer").run())
+            self.spawn("letter-reader", LetterReader(self, "letter-reader").run())
+        for number in range(self.plan.workers):
+            for group in (PLAIN, KEYED):
+                name = f"worker-{number}-{group}"
+                self.spawn(name, Worker(self, name, group).run())
         for number in range(self.plan.expirers):
             self.spawn(f"expirer-{number}", Expirer(self, f"expirer-{number}").run())
         if self.plan.expirers:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from raylog.cli import topics
 from raylog.cli.cluster.status import _draw, condition, judged
 from raylog.cli.consume import compile_format
 from raylog.client import progress
@@ -17,7 +18,7 @@ from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.ids import TopicPartition
-from raylog.protocol.admin import WAKE_PARTITIONS, WakePartitionsReply, WakePartitionsRequest
+from raylog.protocol.admin import CREATE_PARTITIONS, WAKE_PARTITIONS, WakePartitionsReply, WakePartitionsRequest
 from raylog.protocol.broker import MetadataTopic
 from raylog.rpc import Request
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
@@ -184,6 +185,38 @@ def test_a_topic_that_takes_long_to_create_shows_how_far_it_is(
     counts = [int(line.split()[0]) for line in made.err.splitlines()]
     assert counts == sorted(set(counts))
     assert made.err.splitlines()[0] == f"{counts[0]} of 20 partitions have a leader"
+
+
+def without_leaders(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, led: int) -> None:
+    """Only the first partitions get a leader."""
+    describe = cluster._describe
+
+    def described(name: str) -> MetadataTopic:
+        found = describe(name)
+        rows = [structs.replace(row, leader_port=row.leader_port * (row.partition < led)) for row in found.partitions]
+        return structs.replace(found, partitions=rows)
+
+    monkeypatch.setattr(cluster, "_describe", described)
+    monkeypatch.setattr(topics, "LEADERS_WAIT_S", 0.3)
+
+
+def test_a_topic_whose_leaders_take_longer_is_created_all_the_same(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_leaders(cluster, monkeypatch, led=7)
+    made = at(cluster, "topic", "create", "tests", "--partitions", "20")
+    assert made.code == 0
+    assert made.out == (
+        "Topic tests created: 20 partitions, of which 7 have a leader. The others still start; follow with "
+        "`raylog status`.\n"
+    )
+    cluster.extra_methods[CREATE_PARTITIONS.name] = lambda request: request.reply([])
+    more = at(cluster, "topic", "alter", "tests", "--partitions", "30", "--config", "a=1")
+    assert (more.code, more.out.split(".")[:2]) == (
+        0,
+        ["Topic tests altered", " It has 30 partitions, of which 7 have a leader"],
+    )
+    assert json.loads(at(cluster, "topic", "describe", "tests", "--json").out)["tests"]["config"] == {"a": "1"}
 
 
 def test_a_topic_that_is_created_soon_shows_nothing_on_the_way(cluster: ToyCluster) -> None:

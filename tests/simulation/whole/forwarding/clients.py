@@ -139,9 +139,7 @@ class LettersReader(Client):
             has_landed = any(record.is_ball for record in self.world.letters.records.values())
             landing = await self._landing(consumer) if has_landed else []
             consumer.assign([*at, *landing])
-            looks = int(self.between(3, 30))
-            while looks and not self.world.is_over:
-                looks -= 1
+            for _ in range(int(self.between(3, 30))):
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300), 1.5)
                 for partition, records in found.items():
                     for record in records:

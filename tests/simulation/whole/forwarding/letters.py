@@ -12,11 +12,11 @@ from raylog.core.dead_letters import HOPS_MAX, Reason, cause_of, hops_of
 from raylog.core.ids import TopicPartition
 from tests.simulation.world import Violation
 
-EARLY: Final = "W40"
-TWICE: Final = "W41"
-ORDER: Final = "W42"
-LOST: Final = "W43"
-CIRCLE: Final = "W44"
+EARLY: Final = "W50"
+TWICE: Final = "W51"
+ORDER: Final = "W52"
+LOST: Final = "W53"
+CIRCLE: Final = "W54"
 CLOCKS_MS: Final = 2_000
 """By how much the clock of a client and that of an owner, compared over slow links, may differ."""
 

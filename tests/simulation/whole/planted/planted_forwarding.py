@@ -33,14 +33,14 @@ FORWARDING_BUGS: Final = (
         Forwarder,
         "_send",
         _edit("trouble = trouble_of(error)", "trouble = None"),
-        ("W43", "W9", "W42"),
+        ("W53", "W9", "W52"),
     ),
     _bug(
         "each leader forwards under another producer id",
         Forwarder,
         "_send",
         _edit("machine.note.producer_id,", "machine.note.producer_id + self._host.leader_epoch,"),
-        ("W41", "W42"),
+        ("W51", "W52"),
         30,
     ),
     _bug(
@@ -48,7 +48,7 @@ FORWARDING_BUGS: Final = (
         Expiry,
         "due_ms",
         _edit("timestamp_ms + ttl_ms(self.settings)", "timestamp_ms + ttl_ms(self.settings) - 4_000"),
-        ("W40",),
+        ("W50",),
     ),
     _bug(
         "the keeper keeps notes in memory alone",
@@ -58,7 +58,7 @@ FORWARDING_BUGS: Final = (
             "await self.host.produce(encode_batch([name.encode()], [value], [self.host.wall_ms()]))",
             "pass",
         ),
-        ("W41", "W42", "W43", "W9"),
+        ("W51", "W52", "W53", "W9"),
         30,
     ),
     _bug(
@@ -69,7 +69,7 @@ FORWARDING_BUGS: Final = (
             "self.note = self._saved = event.note",
             "self.note = self._saved = replace(event.note, position=event.note.decided_end)",
         ),
-        ("W43", "W9", "W41"),
+        ("W53", "W9", "W51"),
         30,
     ),
     _bug(
@@ -77,7 +77,7 @@ FORWARDING_BUGS: Final = (
         ForwarderMachine,
         "_save",
         _edit("self._out.now.append(ev.Save(self.note))", "self._is_saved(0)"),
-        ("W41", "W42", "W43"),
+        ("W51", "W52", "W53"),
         30,
     ),
     _bug(
@@ -85,20 +85,20 @@ FORWARDING_BUGS: Final = (
         dead_letters,
         "hops_of",
         lambda original: lambda headers: 0,
-        ("W44", "W43", "W9"),
+        ("W54", "W53", "W9"),
     ),
     _bug(
         "a redrive keeps the headers of the dead letter",
         pieces,
         "without_cause",
         lambda original: lambda headers: list(headers or ()),
-        ("W44",),
+        ("W54",),
     ),
     _bug(
         "a target that was away is left out",
         forwarder,
         "trouble_of",
         lambda original: lambda error: Trouble.REFUSED,
-        ("W43",),
+        ("W53",),
     ),
 )

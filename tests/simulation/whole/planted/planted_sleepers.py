@@ -19,6 +19,7 @@ from raylog.core.partition import PartitionState, SleepPoint
 from raylog.core.replication.events import ProposeSleep
 from raylog.core.replication.idleness import Idleness
 from raylog.core.replication.leader import Leader
+from raylog.core.sleeping import queue
 from raylog.core.sleeping.changes import Sleeping
 from raylog.core.sleeping.events import AnswerFetch, FetchReceived, ListOffsetsReceived, WriteReceived
 from raylog.core.sleeping.machine import SleepersMachine
@@ -28,6 +29,11 @@ from tests.simulation.whole.planted.bugs import Bug
 
 def _none(_: object) -> Callable[..., None]:
     return lambda *_, **__: None
+
+
+def _always_room(_: object) -> Callable[..., float]:
+    """What waits is woken at once, whatever room there is."""
+    return lambda broker, image: 1.0
 
 
 def _never_closed(_: object) -> property:
@@ -317,6 +323,7 @@ SLEEPER_BUGS: Final = (
         profile=SLEEPERS,
     ),
     Bug("a full broker wakes more", Sleeping, "_full_broker", _none, ("W29",), 8, profile=SLEEPERS),
+    Bug("what waits to wake waits for no room", queue, "room_on", _always_room, ("W29",), 40, SLEEPERS),
     Bug("a full broker makes no room", Sleeping, "rest", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
     Bug(
         "a sleeper's processes are not ended",

@@ -32,7 +32,7 @@ from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At, Sent
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.compaction.clients import FEW, HEADER, MANY, REMOVALS
-from tests.simulation.whole.transactions.accounts import Row
+from tests.simulation.whole.transactions.accounts import TxnRow
 from tests.simulation.whole.transactions.ledger import Txn
 from tests.simulation.world import Violation
 
@@ -144,7 +144,7 @@ class Transactor(Client):
         work = producer.send(at.topic, value, key=key, headers=[(HEADER, name)], partition=at.partition)
         _ = self.beside(self._wait_for_row(row, await self._step("send", work, API_S)))
 
-    async def _wait_for_row(self, row: Row, future: AsyncSendFuture) -> None:
+    async def _wait_for_row(self, row: TxnRow, future: AsyncSendFuture) -> None:
         stored = await self._stored(row.name, future)
         if stored is not None:
             self.part.account_books.stored(row, stored.offset)

@@ -6,7 +6,7 @@ import pytest
 
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.compaction.tables import LOST
-from tests.simulation.whole.transactions.accounts import Accounts, Row
+from tests.simulation.whole.transactions.accounts import Accounts, TxnRow
 from tests.simulation.whole.transactions.ledger import ONCE, Outcome, Txn
 from tests.simulation.world import Violation
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sim
 AT = TopicPartition("accounts", 0)
 
 
-def put(books: Accounts, offset: int | None, outcome: Outcome, key: bytes = b"k", value: bytes | None = b"v") -> Row:
+def put(books: Accounts, offset: int | None, outcome: Outcome, key: bytes = b"k", value: bytes | None = b"v") -> TxnRow:
     """A record of a transaction of its own; `offset` None: no client knows where it is stored."""
     name = b"record %d" % len(books.rows)
     row = books.enter(Txn(name.decode(), outcome), AT, key, value, name)
@@ -24,7 +24,7 @@ def put(books: Accounts, offset: int | None, outcome: Outcome, key: bytes = b"k"
     return row
 
 
-def history(*outcomes: Outcome) -> tuple[Accounts, list[Row]]:
+def history(*outcomes: Outcome) -> tuple[Accounts, list[TxnRow]]:
     """Records of one key, one after the other."""
     books = Accounts()
     return books, [put(books, offset, outcome) for offset, outcome in enumerate(outcomes)]

@@ -19,6 +19,7 @@ from raylog.core.ids import (
     LeaderEpoch,
     Offset,
     PartitionEpoch,
+    TopicPartition,
 )
 from raylog.core.partition import SleepPoint
 from tests.unit.core.controller.bench import T0, Bench, running_topic, three_brokers
@@ -33,22 +34,23 @@ def propose(
     bench: Bench,
     leader: int = 1,
     *,
+    partition: TopicPartition = T0,
     leader_epoch: int | None = None,
     partition_epoch: int | None = None,
     incarnation: int | None = None,
 ) -> list[object]:
     """The leader proposes to sleep, with the current epochs by default."""
-    state = bench.state()
+    state = bench.state(partition)
     return bench.call(
         SleepProposed(
             cause="test",
             now_ms=bench.now,
-            session=bench.sessions.get((T0, leader), 0),
+            session=bench.sessions.get((partition, leader), 0),
             request=bench.number(),
             topic_id=state.topic_id,
-            partition=T0,
+            partition=partition,
             broker=BrokerId(leader),
-            incarnation=Incarnation(bench.lives[T0, leader] if incarnation is None else incarnation),
+            incarnation=Incarnation(bench.lives[partition, leader] if incarnation is None else incarnation),
             leader_epoch=state.leader_epoch if leader_epoch is None else LeaderEpoch(leader_epoch),
             partition_epoch=state.partition_epoch if partition_epoch is None else PartitionEpoch(partition_epoch),
             point=POINT.to_row(),

@@ -61,6 +61,15 @@ def test_the_next_controller_goes_on_without_a_replica_that_has_never_run() -> N
     assert bench.summary() == (1, 1, (1, 2))
 
 
+def test_the_next_controller_does_not_await_a_replica_that_has_ended() -> None:
+    bench = new_topic()
+    bench.replica(2)
+    bench.lose_replica(2)
+    bench.start()
+    bench.replica(1)
+    assert bench.summary() == (1, 1, (1, 3))
+
+
 def test_another_isr_member_leads_when_the_preferred_one_is_late() -> None:
     bench = new_topic()
     bench.replica(3)

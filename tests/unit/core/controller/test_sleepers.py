@@ -101,7 +101,9 @@ def test_a_broker_that_lost_its_directory_wakes_what_slept_on_it() -> None:
     bench.wait(GRACE_MS)
     bench.broker(1, directory="another")
     state = bench.state()
-    assert state.asleep is None
+    assert (state.asleep, state.leader) == (POINT, 2), "it has not lost the log"
+    bench.wait(500)
+    assert bench.state().asleep is None
     assert bench.state().isr == (2, 3), "the others have the records"
     for broker in (1, 2, 3):
         bench.replica(broker, log_lost=broker == 1)

@@ -4,7 +4,7 @@ from raylog.core.controller.events import AlterTopicConfigReceived, DeleteTopicR
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.reassignment.requests import is_moving
 from tests.unit.core.controller.bench import Bench
-from tests.unit.core.controller.sleep_bench import SLEEPS, sleeping_topic, wake
+from tests.unit.core.controller.sleep_bench import SLEEPS, propose, sleeping_topic, wake
 
 AWAKE, ASLEEP = False, True
 
@@ -74,6 +74,72 @@ def test_a_later_controller_wakes_what_waited_to_move() -> None:
     assert states(bench) == [AWAKE, ASLEEP]
     with_limit(bench, 2).wait(500)
     assert states(bench) == [AWAKE, AWAKE]
+
+
+def slept(count: int, *brokers: int, limit: int) -> Bench:
+    """So many partitions with records that sleep on these brokers."""
+    bench = Bench().start({"replica.awake.max": str(count)})
+    for broker in (1, 2, 3):
+        bench.broker(broker)
+    bench.create(assignment=[list(brokers)] * count, config=SLEEPS)
+    for number in range(count):
+        at = TopicPartition("flights", number)
+        wake(bench, "flights", [number])
+        for broker in brokers:
+            bench.replica(broker, at, log_id=f"log of {broker}")
+        propose(bench, brokers[0], partition=at)
+        for broker in brokers:
+            bench.lose_replica(broker, at)
+    return with_limit(bench, limit)
+
+
+def loses_its_logs(bench: Bench, broker: int) -> None:
+    """A broker comes back with an empty directory."""
+    bench.lose(("broker", broker))
+    bench.broker(broker, directory="another")
+
+
+def test_lost_logs_wake_as_many_partitions_as_have_room() -> None:
+    bench = slept(3, 1, 2, limit=2)
+    loses_its_logs(bench, 1)
+    partitions = bench.image.topics["flights"].partitions
+    assert states(bench) == [ASLEEP, ASLEEP, ASLEEP]
+    assert [state.leader for state in partitions] == [2, 2, 2], "it has the logs"
+    bench.wait(500)
+    assert states(bench) == [AWAKE, AWAKE, ASLEEP]
+    bench.lose(("broker", 2))
+    assert bench.image.topics["flights"].partitions[2].leader == 2, "no broker leads without the log"
+
+
+def test_a_later_controller_wakes_what_has_lost_a_log() -> None:
+    bench = slept(2, 1, 2, limit=1)
+    loses_its_logs(bench, 1)
+    bench.wait(500)
+    assert states(bench) == [AWAKE, ASLEEP]
+    bench.start({"replica.awake.max": "2"})
+    bench.broker(1, directory="another")
+    bench.broker(2)
+    bench.wait(500)
+    assert states(bench) == [AWAKE, AWAKE]
+
+
+def test_a_request_wakes_what_waits_with_a_lost_log() -> None:
+    bench = slept(1, 1, 2, limit=1)
+    loses_its_logs(bench, 1)
+    wake(bench, "flights")
+    state = bench.image.topics["flights"].partitions[0]
+    assert (state.asleep, state.isr) == (None, (2,))
+
+
+def test_a_single_replica_without_its_log_has_no_leader_once_it_is_awake() -> None:
+    bench = slept(1, 1, limit=1)
+    loses_its_logs(bench, 1)
+    bench.wait(500)
+    at = TopicPartition("flights", 0)
+    bench.replica(1, at, log_id="another log")
+    state = bench.image.topics["flights"].partitions[0]
+    assert (state.asleep, state.leader, state.isr) == (None, -1, (1,))
+    assert list(bench.image.lost_logs) == [(at, 1)]
 
 
 def test_a_move_that_waits_can_be_cancelled() -> None:

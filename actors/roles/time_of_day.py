@@ -66,6 +66,7 @@ class TimeOfDay:
             self.now_ms()
             if self._clock.step_ms:
                 found = agreed_ms(*await self._clocks())
+                self.now_ms()  # the wall clock may have been set right meanwhile: then there is no step to follow
                 step_ms = self._clock.step_ms
                 if self._clock.confirm(found, wall_ms=self._host.wall_ms()):
                     logger.warning(

@@ -21,6 +21,8 @@ from raylog.core.dead_letters import (
     ttl_of,
     without_cause,
 )
+from raylog.core.errors import InvalidConfig
+from raylog.core.time_keys import check_expiry
 
 EXPIRED = Cause(reason=Reason.EXPIRED, topic="jobs", partition=3, offset=17)
 REJECTED = Cause(
@@ -120,3 +122,31 @@ def test_groups_that_differ_only_in_illegal_letters_have_different_topics() -> N
 )
 def test_the_time_to_live_of_a_record(headers: list[Header] | None, ttl_ms: int | None) -> None:
     assert ttl_of(headers) == ttl_ms
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("t", {"ttl.ms": "1000", "dead.letter.topic": "t"}),
+        ("t", {"ttl.ms": "1000", "dead.letter.topic": "__scheduled"}),
+        ("t", {"ttl.ms": "1000", "dead.letter.topic": "d", "retention.ms": "1000"}),
+        ("t", {"ttl.ms": str(8 * 86_400_000), "dead.letter.topic": "d"}),
+    ],
+)
+def test_settings_by_which_records_would_be_lost_are_refused(name: str, config: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfig):
+        check_expiry(name, config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"ttl.ms": "1000"},
+        {"ttl.ms": "1000", "dead.letter.topic": "d"},
+        {"ttl.ms": str(8 * 86_400_000), "dead.letter.topic": "d", "retention.ms": "-1"},
+        {"ttl.ms": "1000", "retention.ms": "500"},
+    ],
+)
+def test_other_settings_are_taken(config: dict[str, str]) -> None:
+    check_expiry("t", config)

@@ -23,7 +23,8 @@ FLEETING, LETTERS, AGAIN = "fleeting", "letters", "again"
 PING, PONG = "ping", "pong"
 UNDELIVERABLE: Final = "__undeliverable"
 PARTITIONS: Final = 2
-TTL_MS: Final = 700
+TTL_MS: Final = 3_000
+"""More than clocks may differ by: else no record could be seen too early."""
 CIRCLE_TTL_MS: Final = 60
 
 

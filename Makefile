@@ -7,6 +7,7 @@
 #   make lint        only the checks, without the tests
 #   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
+#                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
 #   make chaos-figures     measure the time until partitions have a leader again
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
@@ -39,9 +40,9 @@ BENCH_ARGS ?=
 export QUICK
 
 # Folders that may not exist are looked up.
-CHECKED := raylog actors client core data protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
+CHECKED := raylog actors client core data outbox protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
-PACKAGES := raylog actors client core data protocol rpc spark storage
+PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
 .PHONY: demo pipelines test lint compiled native ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
 

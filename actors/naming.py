@@ -16,7 +16,10 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 SCHEDULED_TOPIC: Final = "__scheduled"
 SHARE_STATE_TOPIC: Final = "__share_state"
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
-COORDINATED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC, SCHEDULED_TOPIC})
+FORWARDING_TOPIC: Final = "__forwarding"
+COORDINATED_TOPICS: Final = frozenset(
+    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC, SCHEDULED_TOPIC, FORWARDING_TOPIC}
+)
 """Topics that coordinators and leader roles own: only processes of the cluster may write to them."""
 METADATA_TOPIC: Final = "__cluster_metadata"
 RESOURCE: Final = "raylog"

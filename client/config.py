@@ -9,7 +9,7 @@ from configuration files. An unknown key is an error that names the nearest vali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ _ALIASES = {
     "fetch_wait_max_ms": "fetch_max_wait_ms",
     "fetch_message_max_bytes": "max_partition_fetch_bytes",
     "request_required_acks": "acks",
+    "interceptor_classes": "interceptors",
 }
 
 
@@ -62,6 +63,10 @@ class ClientConfig:
     )
     retry_backoff_max_ms: int = key(1_000, "Longest pause; it doubles with each failure up to here.", low=0)
     metadata_max_age_ms: int = key(300_000, "Metadata older than this is fetched again without need.", low=1)
+
+    def may_create_topics(self) -> bool:
+        """Whether the use of a topic may create it, in a cluster with `auto.create.topics.enable`."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +107,18 @@ class ProducerConfig(ClientConfig):
     transaction_two_phase_commit_enable: bool = key(
         False, "Transactions may be prepared and never time out: another system decides on them (KIP-939)."
     )
-    partitioner: Callable[[str, bytes | None, int], int] | None = key(
-        None, "Function (topic, key, partition count) -> partition. Default: murmur2 of the key, sticky without key."
+    partitioner: Any = key(
+        None,
+        "`murmur2` of the key, sticky without key (the default); `sticky` or `round_robin`, whatever the key is; "
+        "`crc32` of the key, as librdkafka; a function (topic, key, value, count) or (topic, key, count) of the "
+        "serialized record and the number of partitions, or an object that has it as `partition`. It returns a "
+        "partition, or None for a sticky one.",
     )
-    key_serializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function to bytes.")
-    value_serializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function to bytes.")
+    interceptors: Any = key(
+        None, "Objects with `on_send` or `on_acknowledgement`, their classes, or dotted names of these, in order."
+    )
+    key_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
+    value_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
 
     def __post_init__(self) -> None:
         acks = {"all": "all", "-1": "all", "1": 1, "0": 0}.get(str(self.acks).lower())
@@ -126,6 +138,10 @@ class ProducerConfig(ClientConfig):
                 )
             if self.retries == 0:
                 raise InvalidConfig("enable_idempotence needs retries above 0; set enable_idempotence=False instead.")
+
+    def may_create_topics(self) -> bool:
+        """Producers may, as in Kafka."""
+        return True
 
     def _check_transactions(self) -> None:
         if self.transactional_id is None:
@@ -181,11 +197,22 @@ class ConsumerConfig(ClientConfig):
         "`read_committed`: see no record of a transaction before it is committed, and none that is aborted.",
         one_of=("read_uncommitted", "read_committed"),
     )
+    allow_auto_create_topics: bool = key(
+        True, "Whether subscribing to a topic creates it, in a cluster with `auto.create.topics.enable`."
+    )
     check_crcs: bool = key(True, "Check the checksum of every batch.")
+    skip_expired: bool = key(
+        False,
+        "Leave out records whose time to live is over by this machine's clock: their own, or the topic's `ttl.ms`. "
+        "Does not count where records are taken as columns.",
+    )
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
     default_api_timeout_ms: int = key(60_000, "How long calls without a timeout of their own may take.", low=1)
-    key_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
-    value_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
+    interceptors: Any = key(
+        None, "Objects with `on_consume` or `on_commit`, their classes, or dotted names of these, in order."
+    )
+    key_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
+    value_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
 
     def __post_init__(self) -> None:
         strategies: Any = self.partition_assignment_strategy
@@ -197,6 +224,10 @@ class ConsumerConfig(ClientConfig):
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
                 f"({self.session_timeout_ms}); a third of it is usual."
             )
+
+    def may_create_topics(self) -> bool:
+        """As configured."""
+        return self.allow_auto_create_topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ Used by producer and consumer. Null keys and values pass unchanged (a null value
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -31,6 +32,19 @@ def _int_from_bytes(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
+def _msgpack_to_bytes() -> Serializer:
+    import msgpack  # with the first client that uses it: most do not
+
+    return partial(msgpack.packb, use_bin_type=True, datetime=True)
+
+
+def _msgpack_from_bytes() -> Deserializer:
+    import msgpack
+
+    # Text is text, bytes are bytes, and any key of a map is legal, as it was when it was written.
+    return partial(msgpack.unpackb, raw=False, strict_map_key=False, timestamp=3)
+
+
 _SERIALIZERS: dict[str, Serializer | None] = {
     "bytes": None,
     "string": _string_to_bytes,
@@ -43,6 +57,12 @@ _DESERIALIZERS: dict[str, Deserializer | None] = {
     "json": msgspec.json.Decoder().decode,
     "int": _int_from_bytes,
 }
+_MADE_ON_USE: dict[tuple[str, str], Callable[[], Any]] = {
+    ("serializer", "msgpack"): _msgpack_to_bytes,
+    ("deserializer", "msgpack"): _msgpack_from_bytes,
+}
+SHORTHANDS = (*_SERIALIZERS, "msgpack")
+"""The names of serializers and deserializers."""
 
 
 def serializer(choice: str | Serializer | None) -> Serializer | None:
@@ -58,6 +78,8 @@ def deserializer(choice: str | Deserializer | None) -> Deserializer | None:
 def _find(kind: str, choice: Any, named: dict[str, Any]) -> Any:
     if choice is None or callable(choice):
         return choice
+    if (make := _MADE_ON_USE.get((kind, choice))) is not None:
+        return make()
     if choice not in named:
-        raise InvalidConfig(did_you_mean(kind, str(choice), named))
+        raise InvalidConfig(did_you_mean(kind, str(choice), SHORTHANDS))
     return named[choice]

@@ -14,6 +14,7 @@ from raylog.core.ids import TopicPartition
 
 __all__ = [
     "ConsumerGroupMetadata",
+    "EpochEndOffset",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PreparedTxnState",
@@ -107,6 +108,18 @@ class OffsetAndTimestamp:
     def timestamp(self) -> int:
         """Another name of `timestamp_ms`."""
         return self.timestamp_ms
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndOffset:
+    """Result of `offsets_for_leader_epoch`: where the records of an epoch end in the leader's log.
+
+    `leader_epoch`: the requested epoch, or the highest below it that has records.
+    """
+
+    leader_epoch: int
+    end_offset: int
+    """The offset behind the last record of that epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,7 @@ class TopicConfig:
 class ClusterConfig:
     """The cluster's settings as values: milliseconds, seconds, minutes, counts."""
 
+    auto_create_topics_enable: bool
     auto_heal_after_ms: int
     auto_leader_rebalance_enable: bool
     broker_heartbeat_interval_ms: int

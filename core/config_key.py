@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,11 +12,15 @@ from raylog.core.errors import InvalidConfig, did_you_mean
 LONG_MAX: Final = 9_223_372_036_854_775_807
 INT_MAX: Final = 2_147_483_647
 DAY_MS: Final = 86_400_000
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One setting. ``kind`` is "int", "ratio", "bool", "choice" or "list" (of choices, separated by commas)."""
+    """One setting.
+
+    ``kind`` is "int", "ratio", "bool", "choice", "list" (of choices, separated by commas), "name" or "text".
+    """
 
     name: str
     kind: str
@@ -26,6 +31,10 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] | None = None
     """Other words for some of the choices."""
+    check: Callable[[str], object] | None = None
+    """Of text: raises InvalidConfig for what is not legal."""
+    form: str = ""
+    """Of text: what is legal, in words."""
     computed: str = ""
     """How the default is found when it is not a constant; ``default`` is then empty."""
 
@@ -39,6 +48,12 @@ class ConfigKey:
             return self._read_ratio(value)
         if not isinstance(value, str):
             raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.")
+        if self.kind == "text":
+            return self._read_text(value.strip())
+        if self.kind == "name":
+            if not _NAME.fullmatch(value.strip()):
+                raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r:.300}.")
+            return value.strip()
         return self._read_choice(value.strip()) if self.kind == "choice" else self._read_list(value)
 
     def _read_bool(self, value: object) -> str:
@@ -76,6 +91,16 @@ class ConfigKey:
                 return choice
         raise InvalidConfig(f"{self.name} is {self.legal()}: {did_you_mean('value', text, self.choices)}")
 
+    def _read_text(self, text: str) -> str:
+        try:
+            if not text:
+                raise InvalidConfig("empty")
+            if self.check is not None:
+                self.check(text)
+        except InvalidConfig:
+            raise InvalidConfig(f"{self.name} is {self.legal()}, not {text!r}.") from None
+        return text
+
     def _read_list(self, text: str) -> str:
         values = [part.strip() for part in text.split(",") if part.strip()]
         if not values:
@@ -88,6 +113,10 @@ class ConfigKey:
             return "true or false"
         if self.kind == "ratio":
             return "0 to 1"
+        if self.kind == "text":
+            return self.form or "text"
+        if self.kind == "name":
+            return "a name of letters, digits, `.`, `_` and `-`, up to 249"
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "list":

@@ -11,6 +11,7 @@ from raylog.core.config_key import DAY_MS as _DAY_MS
 from raylog.core.config_key import INT_MAX, LONG_MAX, ConfigKey
 from raylog.core.config_key import int_key as _int
 from raylog.core.config_key import keys_of as _keys
+from raylog.core.queue_keys import QUEUE_KEYS
 from raylog.core.time_keys import TIME_KEYS
 
 TOPIC_KEYS: Final = _keys(
@@ -125,6 +126,7 @@ TOPIC_KEYS: Final = _keys(
     _int("segment.bytes", 1 << 30, 1024, "Size at which the log goes on in a new segment.", INT_MAX),
     _int("segment.ms", 7 * _DAY_MS, 1, "Age at which the log goes on in a new segment, full or not."),
     *TIME_KEYS,
+    *QUEUE_KEYS,
     ConfigKey(
         name="unclean.leader.election.enable",
         kind="bool",
@@ -135,6 +137,14 @@ TOPIC_KEYS: Final = _keys(
 """Settings that each topic may have."""
 
 CLUSTER_KEYS: Final = _keys(
+    ConfigKey(
+        name="auto.create.topics.enable",
+        kind="bool",
+        default="false",
+        doc="Whether a topic is created when a producer or consumer uses a name that does not exist, with "
+        "`num.partitions` and `default.replication.factor` (Kafka's default is true; here a misspelt name is an error "
+        "that names the nearest topic).",
+    ),
     ConfigKey(
         name="auto.leader.rebalance.enable",
         kind="bool",

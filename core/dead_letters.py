@@ -6,9 +6,11 @@ Headers are those of KIP-1191, with the cause and the number of hops. A record t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Final
 
 Header = tuple[str, bytes | None]
@@ -20,6 +22,12 @@ TTL: Final = "raylog-ttl"
 """Of a record that expires; a dead letter has none, else it would expire there as well."""
 HOPS_MAX: Final = 16
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
+TOPIC_KEY: Final = "errors.deadletterqueue.topic.name"
+"""Kafka's setting (KIP-1191) that names the dead-letter topic of a group or of a topic's groups."""
+TOPIC_PREFIX: Final = "dlq."
+_TOPIC_NAME_MAX: Final = 249
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_DIGEST_BYTES: Final = 8
 
 
 class Reason(StrEnum):
@@ -45,6 +53,25 @@ class Cause:
     delivery_count: int = 0
 
 
+def topic_of_group(group: str) -> str:
+    """Return the name of a group's own dead-letter topic: ``dlq.<group>``.
+
+    A group may have any name. Where a topic may not, what is illegal or too long is replaced, and a digest of the
+    group's name keeps two groups apart.
+    """
+    plain = _ILLEGAL.sub("_", group)
+    if plain == group and len(group) <= _TOPIC_NAME_MAX - len(TOPIC_PREFIX):
+        return TOPIC_PREFIX + group
+    digest = blake2b(group.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    kept = _TOPIC_NAME_MAX - len(TOPIC_PREFIX) - len(digest) - 1
+    return f"{TOPIC_PREFIX}{plain[:kept]}-{digest}"
+
+
+def target_of(headers: Iterable[Header] | None, topic: str) -> str:
+    """Return where a dead letter goes: to ``topic``, or to ``__undeliverable`` after 16 hops or without a topic."""
+    return topic if topic and may_hop(headers) else UNDELIVERABLE_TOPIC
+
+
 def hops_of(headers: Iterable[Header] | None) -> int:
     """Return how often a record was a dead letter before."""
     for name, value in headers or ():
@@ -65,7 +92,7 @@ def dead_headers(headers: Iterable[Header] | None, cause: Cause) -> list[Header]
     """
     kept = list(headers or ())
     hops = hops_of(kept) + 1
-    own = [header for header in kept if not header[0].startswith(PREFIX) and header[0] not in (REASON, HOPS, TTL)]
+    own = [header for header in kept if not _is_added(header[0])]
     added: list[tuple[str, str]] = [
         (f"{PREFIX}topic", cause.topic),
         (f"{PREFIX}partition", str(cause.partition)),
@@ -78,3 +105,41 @@ def dead_headers(headers: Iterable[Header] | None, cause: Cause) -> list[Header]
         added.append((f"{PREFIX}message", cause.message))
     added += [(REASON, cause.reason.value), (HOPS, str(hops))]
     return own + [(name, text.encode()) for name, text in added]
+
+
+def without_cause(headers: Iterable[Header] | None) -> list[Header]:
+    """Return a dead letter's headers as the record had them, without time to live: as it is sent on by a person."""
+    return [header for header in headers or () if not _is_added(header[0])]
+
+
+def cause_of(headers: Sequence[Header] | None) -> Cause | None:
+    """Return why a record is a dead letter; None = it is none, or its headers are not readable."""
+    found = {name: value for name, value in headers or () if value is not None and _is_added(name)}
+
+    def text(name: str) -> str:
+        return found.get(PREFIX + name, b"").decode(errors="replace")
+
+    try:
+        return Cause(
+            reason=Reason(found[REASON].decode()),
+            topic=found[f"{PREFIX}topic"].decode(),
+            partition=int(text("partition")),
+            offset=int(text("offset")),
+            message=text("message"),
+            group=text("group"),
+            delivery_count=int(text("delivery.count") or 0),
+        )
+    except (KeyError, ValueError):  # undecodable text is a ValueError too
+        return None
+
+
+def ttl_of(headers: Iterable[Header] | None) -> int | None:
+    """Return a record's own time to live in milliseconds; None = it has none that can be read."""
+    for name, value in headers or ():
+        if name == TTL and value is not None and value.isdigit():
+            return int(value)
+    return None
+
+
+def _is_added(name: str) -> bool:
+    return name.startswith(PREFIX) or name in (REASON, HOPS, TTL)

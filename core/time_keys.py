@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from raylog.core.config_key import DAY_MS, LONG_MAX, ConfigKey, int_key
+from raylog.core.errors import InvalidConfig
+from raylog.core.forwarding.settings import TOPIC, expires, ttl_ms
 
 TEN_YEARS_MS: Final = 10 * 366 * DAY_MS
 """The longest delay that a topic may allow."""
 
 TIME_KEYS: Final = (
+    ConfigKey(
+        name="dead.letter.group",
+        kind="name",
+        default="",
+        computed="none",
+        doc="With `ttl.ms`: only what this consumer group has not committed when it expires goes to "
+        "`dead.letter.topic`. Without it everything does.",
+    ),
+    ConfigKey(
+        name="dead.letter.key",
+        kind="name",
+        default="",
+        computed="none",
+        doc="The key that records get when they expire, which decides their partition of `dead.letter.topic`. Without "
+        "it they keep theirs, and those of one partition go to one partition.",
+    ),
+    ConfigKey(
+        name="dead.letter.topic",
+        kind="name",
+        default="",
+        computed="none",
+        doc="Where records go when they expire, by `ttl.ms` or by their own time to live. Without it nothing is done "
+        "about them: consumers may skip them.",
+    ),
     ConfigKey(
         name="delay.enable",
         kind="bool",
@@ -31,4 +58,26 @@ TIME_KEYS: Final = (
         "Of `__scheduled`: how many records may wait in a partition of it; -1 = any number.",
         LONG_MAX,
     ),
+    int_key(
+        "ttl.ms",
+        -1,
+        -1,
+        "How long after its timestamp a record of this topic expires; -1 = never. It is deleted by retention only.",
+        TEN_YEARS_MS,
+    ),
 )
+
+
+def check_expiry(name: str, config: Mapping[str, str]) -> None:
+    """Raise InvalidConfig where a topic's records could not be forwarded when they expire."""
+    topic = config.get(TOPIC, "")
+    if topic.startswith("__"):
+        raise InvalidConfig(f"{TOPIC}={topic} is one of Raylog's own topics; name another one.")
+    if topic == name:
+        raise InvalidConfig(f"{TOPIC}={topic} is the topic's own name: its records would circle; name another one.")
+    retention_ms = int(config.get("retention.ms", 7 * DAY_MS))
+    if expires(config) and 0 <= retention_ms <= ttl_ms(config) and "delete" in config.get("cleanup.policy", "delete"):
+        raise InvalidConfig(
+            f"ttl.ms={ttl_ms(config)} is not below retention.ms={retention_ms}: records would be deleted before they "
+            "expire. Raise retention.ms, with room for a time in which the dead-letter topic cannot be written."
+        )

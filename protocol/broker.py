@@ -77,16 +77,26 @@ class MetadataTopic(Message, frozen=True):
 
 
 class MetadataReply(Message, frozen=True):
-    """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer."""
+    """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer.
+
+    ``creates_topics``: the cluster has `auto.create.topics.enable`, so a client may create a topic by using it.
+    """
 
     cluster_id: str
     version: Int64
     brokers: Sequence[MetadataBroker]
     topics: Sequence[MetadataTopic]
+    creates_topics: bool = False
 
 
 class InitProducerIdRequest(Message, frozen=True):
-    """Get an id for an idempotent producer, which no other producer has or had."""
+    """Get an id for an idempotent producer, which no other producer has or had.
+
+    ``lasting``: partitions never forget it, so that its owner may keep it, and send a batch again after any time. A
+    broker that does not know the field answers with an ordinary id, below ``LASTING_PRODUCERS``.
+    """
+
+    lasting: bool = False
 
 
 class InitProducerIdReply(Message, frozen=True):

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
+from raylog.protocol.forwarding import FORWARDING_METHODS
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
+from raylog.protocol.queues import QUEUE_METHODS, SHARE_STATE_METHODS
 from raylog.protocol.scheduling import SCHEDULER_METHODS
 
 READ_UNCOMMITTED: Final = 0
@@ -333,6 +335,9 @@ LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
     WRITE_TXN_MARKERS,
     DESCRIBE_PRODUCERS,
     *SCHEDULER_METHODS,
+    *QUEUE_METHODS,
+    *SHARE_STATE_METHODS,
+    *FORWARDING_METHODS,
 )
 """What clients request of a leader; for a partition that sleeps its broker answers."""
 
@@ -351,5 +356,8 @@ REPLICA: Final = Endpoint.of(
         REPLICA_STATUS,
         REPLICA_METRICS,
         *SCHEDULER_METHODS,
+        *QUEUE_METHODS,
+        *SHARE_STATE_METHODS,
+        *FORWARDING_METHODS,
     ),
 )

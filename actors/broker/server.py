@@ -68,6 +68,7 @@ from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.rpc import Connection, Request, TooManyPendingCalls
+from raylog.storage.batch.header import LASTING_PRODUCERS
 from raylog.storage.directory import DataDirectory
 
 logger = logging.getLogger(__name__)
@@ -329,7 +330,7 @@ class BrokerServer:
             case MetadataRequest():
                 self._answer_metadata(request, args.topics)
             case InitProducerIdRequest():
-                self._spawn(self._init_producer_id(request), request)
+                self._spawn(self._init_producer_id(request, lasting=args.lasting), request)
             case FindCoordinatorRequest():
                 self._find_coordinator(request, args.key_type, args.key)
             case ClockRequest():
@@ -352,7 +353,7 @@ class BrokerServer:
     async def _answer_metrics(self, request: Request) -> None:
         request.reply((await self.metrics.report()).to_wire())
 
-    async def _init_producer_id(self, request: Request) -> None:
+    async def _init_producer_id(self, request: Request, *, lasting: bool) -> None:
         async with asyncio.timeout(FORWARD_TIMEOUT_S), self._producer_id_lock:
             if not self._producer_ids:
                 reply = await self._link.call(
@@ -362,7 +363,8 @@ class BrokerServer:
                 )
                 block = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
                 self._producer_ids = list(range(block.first + block.count - 1, block.first - 1, -1))
-            request.reply(InitProducerIdReply(self._producer_ids.pop(), 0))
+            producer_id = self._producer_ids.pop()
+            request.reply(InitProducerIdReply(producer_id + LASTING_PRODUCERS * lasting, 0))
 
     def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
         if not self._registered.is_set():  # neither the feature level nor the number of coordinators is known

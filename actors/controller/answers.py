@@ -20,7 +20,8 @@ def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> Metada
     brokers = [MetadataBroker(found.broker, found.host, found.port, found.node_id) for found in image.online_brokers()]
     wanted = sorted(image.topics) if names is None else names
     topics = [_topic_answer(image, image.topics.get(name), name) for name in wanted]
-    return MetadataReply(image.cluster_id, image.version, brokers, topics)
+    creates_topics = image.config.get("auto.create.topics.enable") == "true"  # unset, it is off
+    return MetadataReply(image.cluster_id, image.version, brokers, topics, creates_topics)
 
 
 def coordinator_index(image: MetadataImage, kind: str, key: str) -> int:

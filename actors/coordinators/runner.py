@@ -143,6 +143,10 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
             return
         self._runner.feed(event)
 
+    def feed(self, event: object) -> None:
+        """Take an event that no request has brought."""
+        self._runner.feed(event)
+
     def tick(self) -> None:
         """Advance the time, and drop the requests of closed connections."""
         now_ms = self._ports.now_ms()

@@ -279,6 +279,7 @@ class ReplicaServer:
         if self._runner is not None:
             self._runner.reconfigure(log, flush, self._settings)
             self._ticks.hasten()
+            self._roles.reconfigured()
 
     @property
     def _reports_loss(self) -> bool:

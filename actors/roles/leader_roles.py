@@ -75,6 +75,11 @@ class LeaderRoles:
             self._ending = asyncio.create_task(_end(self._ending, host, roles), name=f"{self._partition} roles end")
             self._ending.add_done_callback(self._ended)
 
+    def reconfigured(self) -> None:
+        """Have the roles look at the topic's settings again."""
+        for role in self._roles:
+            role.reconfigured()
+
     def receive(self, request: Request, args: Message) -> None:
         """Hand a request to its role. Raises NotLeaderOrFollower where no role takes it."""
         role = self._by_request.get(type(args))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from raylog.actors.naming import SCHEDULED_TOPIC
+from raylog.actors.naming import (
+    FORWARDING_TOPIC,
+    INTERNAL_PREFIX,
+    SCHEDULED_TOPIC,
+    SHARE_STATE_TOPIC,
+    UNDELIVERABLE_TOPIC,
+)
 from raylog.actors.roles.role import Role
 
 
@@ -15,4 +21,20 @@ def roles_of(topic: str) -> tuple[type[Role], ...]:
         from raylog.actors.scheduling.role import SchedulerRole
 
         return (SchedulerRole,)
-    return ()
+    if topic == SHARE_STATE_TOPIC:
+        from raylog.actors.queues.keeper import KeeperRole
+
+        return (KeeperRole,)
+    if topic == FORWARDING_TOPIC:
+        from raylog.actors.forwarding.keeper import KeeperRole as ForwardersRole
+
+        return (ForwardersRole,)
+    if topic.startswith(INTERNAL_PREFIX) and topic != UNDELIVERABLE_TOPIC:
+        return ()
+    from raylog.actors.queues.role import QueuesRole
+
+    if topic == UNDELIVERABLE_TOPIC:
+        return (QueuesRole,)
+    from raylog.actors.forwarding.expiry import ExpiryRole
+
+    return (QueuesRole, ExpiryRole)

@@ -30,6 +30,9 @@ class Role(ABC):
     def begin(self) -> None:
         """Begin the work of this leadership; returns at once. What takes time runs in tasks of the host."""
 
+    def reconfigured(self) -> None:  # noqa: B027  most roles read the configuration when they need it
+        """Take note that the topic's own settings have changed; returns at once."""
+
     def receive(self, request: Request, args: Any) -> None:
         """Take one of :attr:`requests`, and answer it now or later. What it raises is the answer."""
         raise NotImplementedError(f"The role {self.kind} answers no requests.")

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from raylog.actors.clock import monotonic_ms
-from raylog.actors.routes import Routes, TopicPlace
+from raylog.actors.routes import Route, Routes, TopicPlace
 from raylog.core.errors import RaylogError, UnknownTopicOrPartition
 from raylog.protocol.broker import CLOCK, ClockRequest
-from raylog.protocol.replica import PRODUCE, ProduceReply, ProduceRequest
+from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchPartition, OffsetFetchRequest
+from raylog.protocol.method import Method, ReplyT, RequestT
+from raylog.protocol.replica import FETCH, PRODUCE, FetchReply, FetchRequest, ProduceReply, ProduceRequest
+from raylog.protocol.scheduling import SCHEDULE, ScheduleReply, ScheduleRequest
+from raylog.rpc import Reply
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS: Final = 5_000
 ANSWERED_WITHIN_S: Final = 1.0
 """How much later than its own deadline a leader may answer."""
+FETCHED_WITHIN_S: Final = 5.0
 CLOCK_TIMEOUT_S: Final = 1.0
 ALL: Final = -1
 
@@ -39,9 +44,7 @@ class Targets:
         Raises UnknownTopicOrPartition where the topic was deleted or made again, the leader's refusals with
         ``is_remote`` set, and other errors (:class:`RaylogError`, OSError) where the outcome is not known.
         """
-        route = await self._routes.leader(to)
-        if route is None:
-            raise UnknownTopicOrPartition(f"The topic {to.topic} with id {to.topic_id} does not exist any more.")
+        route = await self._leader(to)
         request = ProduceRequest(to.topic_id, to.partition, route.leader_epoch, ALL, timeout_ms)
         try:
             reply = await route.connection.call(
@@ -51,6 +54,67 @@ class Targets:
             route.forget()
             raise
         return PRODUCE.read_reply(reply.args)
+
+    async def schedule(self, to: TopicPlace, batch: bytes, *, timeout_ms: int = TIMEOUT_MS) -> ScheduleReply:
+        """Have a batch of records delivered when they are due, by a partition of ``__scheduled``; raises as `send`."""
+
+        def request(leader_epoch: int) -> ScheduleRequest:
+            return ScheduleRequest(to.topic_id, to.partition, leader_epoch, ALL, timeout_ms)
+
+        timeout_s = timeout_ms / 1000 + ANSWERED_WITHIN_S
+        return SCHEDULE.read_reply((await self._called(to, SCHEDULE.name, request, timeout_s, batch)).args)
+
+    async def call(
+        self,
+        to: TopicPlace,
+        method: Method[RequestT, ReplyT],
+        request: Callable[[int], RequestT],
+        *,
+        timeout_s: float,
+    ) -> ReplyT:
+        """Call the leader of a partition once; ``request`` gets its leader epoch. Raises as :meth:`send`."""
+        return method.read_reply((await self._called(to, method.name, request, timeout_s)).args)
+
+    async def fetch(
+        self, to: TopicPlace, offset: int, *, max_bytes: int, max_wait_ms: int, isolation_level: int = 0
+    ) -> tuple[FetchReply, bytes]:
+        """Return batches of another partition from an offset on, as its consumers see them. Raises as :meth:`send`."""
+
+        def request(leader_epoch: int) -> FetchRequest:
+            return FetchRequest(
+                to.topic_id, to.partition, leader_epoch, offset, max_bytes, 1, max_wait_ms, isolation_level
+            )
+
+        reply = await self._called(to, FETCH.name, request, max_wait_ms / 1000 + FETCHED_WITHIN_S)
+        return FETCH.read_reply(reply.args), bytes(reply.payload)
+
+    async def committed(self, group: str, of: TopicPlace) -> int:
+        """Return the offset that a group has committed for a partition; -1 = none. Raises RaylogError or OSError."""
+        route = await self._routes.group_coordinator(group)
+        request = OffsetFetchRequest(group, [OffsetFetchPartition(of.topic_id, of.topic, of.partition)])
+        try:
+            reply = await route.connection.call(OFFSET_FETCH.name, request, timeout_s=FETCHED_WITHIN_S)
+        except BaseException:  # any end, a cancellation too: this way may lead nowhere
+            route.forget()
+            raise
+        return max((row.committed_offset for row in OFFSET_FETCH.read_reply(reply.args)), default=-1)
+
+    async def _called(
+        self, to: TopicPlace, method: str, request: Callable[[int], object], timeout_s: float, payload: bytes = b""
+    ) -> Reply:
+        route = await self._leader(to)
+        try:
+            return await route.connection.call(method, request(route.leader_epoch), payload, timeout_s=timeout_s)
+        except BaseException as error:  # any end, a cancellation too: this way may lead nowhere
+            if not isinstance(error, RaylogError) or not error.is_remote or error.refresh_metadata:
+                route.forget()
+            raise
+
+    async def _leader(self, to: TopicPlace) -> Route:
+        route = await self._routes.leader(to)
+        if route is None:
+            raise UnknownTopicOrPartition(f"The topic {to.topic} with id {to.topic_id} does not exist any more.")
+        return route
 
     async def clocks(self, brokers: Sequence[tuple[str, int]]) -> list[int]:
         """Return the times of day of the brokers that answer at once, of those at some addresses.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling.bodies import Bodies, envelope_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.core.errors import (
@@ -22,7 +23,6 @@ from raylog.core.errors import (
     ScheduleFull,
 )
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.clock import OwnerClock
 from raylog.core.scheduling.keys import due_of, first_after, key_of, offset_of
 from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.protocol.message import Message
@@ -69,7 +69,7 @@ class Scheduler(Protocol):
     host: RoleHost
     machine: SchedulerMachine
     bodies: Bodies
-    clock: OwnerClock
+    clock: TimeOfDay
     lateness: Lateness
     loaded: asyncio.Event
 

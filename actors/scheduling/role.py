@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from raylog.actors.naming import UNDELIVERABLE_TOPIC
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
+from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests
 from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, encode, envelope_of
 from raylog.actors.scheduling.lateness import Lateness
@@ -32,14 +33,13 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import MAX_TIMESTAMP
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.clock import STEP_MS, OwnerClock, agreed_ms
 from raylog.core.scheduling.keys import due_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
 from raylog.core.scheduling.rows import Batch, Checkpoint, Row
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
 from raylog.rpc import Request
-from raylog.storage.log.producer_state import LASTING_PRODUCERS
+from raylog.storage.batch.header import LASTING_PRODUCERS
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,6 @@ APPEND_TIMEOUT_MS: Final = 10_000
 AGAIN_S: Final = 0.2
 """Pause before the role begins again after a failure."""
 LONGEST_TIMER_S: Final = 3_600.0
-CLOCK_WAIT_MS: Final = 10_000
-"""How long the brokers' clocks may disagree until the earliest counts."""
-STEP_LOOK_S: Final = 1.0
-"""Pause between two looks whether the wall clock was set."""
 REPLAY_TURN: Final = 200
 """Batches that are replayed in one turn of the event loop."""
 CHECKPOINT_TIME: Final = 1 << 62
@@ -74,7 +70,7 @@ class SchedulerRole(Role):
         self.bodies = Bodies(host.log)
         self.placing = Placing(host, UNDELIVERABLE_TOPIC)
         self.machine = self._new_machine()
-        self.clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=host.wall_ms())
+        self.clock = TimeOfDay(host)
         self.lateness = Lateness()
         self.loaded = asyncio.Event()
         """Set while the machine decides."""
@@ -94,7 +90,7 @@ class SchedulerRole(Role):
     def begin(self) -> None:
         """Read the log, then deliver."""
         self.host.spawn(self._live(), "scheduler")
-        self.host.spawn(self._follow_steps(), "scheduler clock")
+        self.host.spawn(self.clock.follow(self.tick), "scheduler clock")
 
     async def end(self) -> None:
         """Stop the timer."""
@@ -113,13 +109,13 @@ class SchedulerRole(Role):
 
     def now_ms(self) -> int:
         """Return the time of day by which records are due."""
-        return self.clock.now_ms(monotonic_ms=self.host.now_ms(), wall_ms=self.host.wall_ms())
+        return self.clock.now_ms()
 
     def _new_machine(self) -> SchedulerMachine:
         return SchedulerMachine(partial(run_part, self.host.log), self._settings)
 
     async def _live(self) -> None:
-        await self._set_clock()
+        await self.clock.set()
         while not self.host.is_over:
             try:
                 await self._load()
@@ -147,47 +143,6 @@ class SchedulerRole(Role):
         await self._replay(offset, end)
         producer_id = await self.host.producer_id() | LASTING_PRODUCERS
         self._feed(ev.Loaded(now_ms=self.now_ms(), producer_id=producer_id))
-
-    async def _set_clock(self) -> None:
-        """Begin with the time that most brokers have: this machine's clock may have been set wrong.
-
-        While there is none, nothing is delivered; after a while the earliest counts: late is better than early.
-        """
-        host, until_ms = self.host, self.host.now_ms() + CLOCK_WAIT_MS
-        while True:
-            clocks, brokers = await self._clocks()
-            first_ms = agreed_ms(clocks, brokers)
-            if first_ms is None and host.now_ms() >= until_ms:
-                first_ms = min([host.wall_ms(), *clocks])
-                logger.warning("%s: the brokers' clocks do not agree; the earliest counts", host.partition)
-            if first_ms is not None:
-                break
-            await asyncio.sleep(AGAIN_S)
-        if abs(first_ms - host.wall_ms()) < STEP_MS:
-            first_ms = host.wall_ms()
-        self.clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=first_ms)
-
-    async def _clocks(self) -> tuple[list[int], int]:
-        """Return the clocks of the brokers that answer, and how many brokers there are."""
-        try:
-            return await self.host.clocks()
-        except (RaylogError, OSError) as error:
-            logger.debug("%s: the brokers' clocks are not known: %s", self.host.partition, error)
-            return [], 1
-
-    async def _follow_steps(self) -> None:
-        """Have a step of this machine's clock confirmed by the brokers, for as long as there is one."""
-        while True:
-            await asyncio.sleep(STEP_LOOK_S)
-            self.now_ms()
-            if self.clock.step_ms:
-                found = agreed_ms(*await self._clocks())
-                step_ms = self.clock.step_ms
-                if self.clock.confirm(found, wall_ms=self.host.wall_ms()):
-                    logger.warning(
-                        "%s: the clock was set by %+d ms, as most brokers' were", self.host.partition, step_ms
-                    )
-                    self.tick()
 
     async def _until_committed(self, end: int) -> None:
         """Wait until all that was in the log when the leadership began is committed."""

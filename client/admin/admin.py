@@ -22,7 +22,9 @@ from raylog.client.admin.descriptions import (
 )
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
+from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.reassignments import AsyncMoving
+from raylog.client.admin.redrives import AsyncRedrives
 from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
@@ -76,7 +78,16 @@ LAST_LOOK_S = 1.0
 """For the description of a topic whose last leader has started just in time."""
 
 
-class AsyncAdmin(AsyncMoving, AsyncFeatures, AsyncGroups, AsyncTransactionAdmin, AsyncSchedules, AsyncTokens):
+class AsyncAdmin(
+    AsyncMoving,
+    AsyncFeatures,
+    AsyncGroups,
+    AsyncTransactionAdmin,
+    AsyncSchedules,
+    AsyncQueues,
+    AsyncRedrives,
+    AsyncTokens,
+):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
@@ -442,11 +453,21 @@ class Admin(SynchronousClient):
     fence_producers = blocking(AsyncAdmin.fence_producers)
     find_hanging_transactions = blocking(AsyncAdmin.find_hanging_transactions)
     create_token = blocking(AsyncAdmin.create_token)
+    dead_letter_topics = blocking(AsyncAdmin.dead_letter_topics)
+    redrive = blocking(AsyncAdmin.redrive)
+    list_redrives = blocking(AsyncAdmin.list_redrives)
+    describe_redrive = blocking(AsyncAdmin.describe_redrive)
+    cancel_redrive = blocking(AsyncAdmin.cancel_redrive)
     cancel_scheduled = blocking(AsyncAdmin.cancel_scheduled)
     reschedule = blocking(AsyncAdmin.reschedule)
     deliver_now = blocking(AsyncAdmin.deliver_now)
     list_scheduled = blocking(AsyncAdmin.list_scheduled)
     describe_scheduled = blocking(AsyncAdmin.describe_scheduled)
+    list_queues = blocking(AsyncAdmin.list_queues)
+    describe_queue = blocking(AsyncAdmin.describe_queue)
+    peek_queue = blocking(AsyncAdmin.peek_queue)
+    reset_queue = blocking(AsyncAdmin.reset_queue)
+    delete_queue = blocking(AsyncAdmin.delete_queue)
 
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""

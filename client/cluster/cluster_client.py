@@ -25,10 +25,12 @@ from raylog.core.errors import (
     LeaderNotAvailable,
     RaylogError,
     RequestTimedOut,
+    TopicAlreadyExists,
     UnknownTopicOrPartition,
     UnstableOffsetCommit,
     did_you_mean,
 )
+from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import LIST_OFFSETS, READ_UNCOMMITTED, ListOffsetsReply, ListOffsetsRequest
@@ -47,6 +49,7 @@ NEW_TOPIC_GRACE_S = 1.0
 SUSPECT_S = 1.0
 """A leader without an answer for so long may have been replaced: it hangs, or its machine is down. Metadata is then
 fetched, at most this often, long before the request's own deadline."""
+INTERNAL_PREFIX = "__"
 GROUP = "group"
 TRANSACTION = "transaction"
 """Kinds of coordinators."""
@@ -131,10 +134,11 @@ class ClusterClient:
         self._refreshing = task
         await self._wait_for(task, deadline, raise_its_error=True)
 
-    async def topic(self, name: str, *, timeout_s: float) -> TopicInfo:
+    async def topic(self, name: str, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
         """The topic's metadata, fetched if not known. Raises UnknownTopicOrPartition that names the nearest topic.
 
-        A new topic may still be unknown to some brokers, so the error is raised after at most a second.
+        A new topic may still be unknown to some brokers, so the error is raised after at most a second. If the cluster
+        and the configuration of this client say so, a topic that does not exist is created; raises InvalidTopic then.
         """
         found = self.metadata.topic(name)
         deadline = Deadline(timeout_s)
@@ -143,7 +147,11 @@ class ClusterClient:
         while found is None:
             await self.refresh((name,), timeout_s=deadline.left_s)
             found = self.metadata.topic(name)
-            if found is None and self._now_s() >= unknown_s:
+            if found is None and may_create and self._creates(name):
+                may_create = False
+                await self._create(name, deadline)
+                unknown_s = self._now_s() + min(deadline.left_s / 2, NEW_TOPIC_GRACE_S)
+            elif found is None and self._now_s() >= unknown_s:
                 await self.refresh(None, timeout_s=deadline.left_s)
                 found = self.metadata.topic(name)
                 if found is None:
@@ -154,6 +162,18 @@ class ClusterClient:
         if (grant := self._grant) is not None:
             _check_id(found, grant)
         return found
+
+    def _creates(self, name: str) -> bool:
+        """Whether the use of a topic that does not exist creates it. A token covers only topics that exist."""
+        may_create = self.metadata.creates_topics and self.config.may_create_topics()
+        return may_create and self._grant is None and not name.startswith(INTERNAL_PREFIX)
+
+    async def _create(self, name: str, deadline: Deadline) -> None:
+        request = CreateTopicRequest(name, -1, -1, None, {}, False, 0)
+        try:
+            await self.call_broker(CREATE_TOPIC, request, timeout_s=deadline.left_s)
+        except TopicAlreadyExists:
+            pass  # another client uses it, too
 
     def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
         """Take in the leader that a refusal names; True when no metadata has to be fetched because of the refusal."""

@@ -70,6 +70,8 @@ class MetadataCache:
         self.version = -1
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
+        self.creates_topics = False
+        """Whether a topic is created when it is used, by the newest known configuration."""
 
     def update(self, reply: MetadataReply, *, is_whole: bool = False) -> set[str]:
         """Apply a broker's metadata; return the names of the topics that changed.
@@ -80,6 +82,7 @@ class MetadataCache:
         self.cluster_id = reply.cluster_id
         if version >= self.version:
             self.version = version
+            self.creates_topics = reply.creates_topics
             self.brokers = {
                 row.broker: BrokerInfo(row.broker, row.host, row.port, row.node_id) for row in reply.brokers
             }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 
 from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.interceptors import refuse_columns
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import ColumnPiece
 from raylog.client.types import Record
@@ -16,6 +17,7 @@ from raylog.core.ids import TopicPartition
 COLUMNS_BYTES = 3 << 20
 """Bytes read from files for one batch of columns: small enough to stay in a processor's cache until used."""
 
+Intercept = Callable[[Record], "Record | None"]
 NewState = Callable[[TopicPartition, Start], PartitionState]
 
 
@@ -31,13 +33,17 @@ class Mode(Enum):
 class Assignment:
     """Subscription and assigned partitions of one consumer."""
 
-    def __init__(self, new_state: NewState) -> None:
+    def __init__(self, new_state: NewState, intercept: Intercept | None = None) -> None:
+        """`intercept` makes what is returned of a record, None to leave it out; it is called once it is taken."""
         self._new_state = new_state
+        self._intercept = intercept
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         """The topics subscribed to; with a pattern, those that match it now."""
         self.pattern: re.Pattern[str] | None = None
         self.states: dict[TopicPartition, PartitionState] = {}
+        self.consumed_bytes = self.consumed_records = 0
+        """Of partitions that are not assigned any more."""
         self._order: list[PartitionState] = []
         self._turn = 0
         self._current: PartitionState | None = None
@@ -73,7 +79,13 @@ class Assignment:
 
     def set_partitions(self, partitions: Iterable[TopicPartition], start: Start) -> None:
         """Replace the assigned partitions; those that stay keep their position and buffer."""
+        partitions = list(partitions)
         kept = self.states
+        wanted = {TopicPartition(*each) for each in partitions}
+        for partition, state in kept.items():
+            if partition not in wanted:
+                self.consumed_bytes += state.consumed_bytes
+                self.consumed_records += state.consumed_records
         self.states = {each: kept.get(each) or self._new_state(each, start) for each in partitions}
         self._order = list(self.states.values())
         self._turn = 0
@@ -107,7 +119,7 @@ class Assignment:
             if wanted and state.partition not in wanted:
                 continue
             try:
-                records = state.take(limit)
+                records = state.take(limit) if self._intercept is None else _intercepted(state, limit, self._intercept)
             except RaylogError:
                 if taken:
                     break  # good records come first; the next call meets the error again
@@ -130,6 +142,8 @@ class Assignment:
 
     def take_one(self) -> Record | None:
         """The next record of the current partition, or None; a partition stays current for a batch."""
+        if self._intercept is not None:
+            return next((record for records in self.take(1).values() for record in records), None)
         current = self._current
         if current is not None:
             record = current.take_one() if current.has_opened else None
@@ -152,6 +166,8 @@ class Assignment:
 
         Located files are read in part: they may hold more than memory should.
         """
+        if self._intercept is not None:
+            raise refuse_columns("Reading columns", "poll()")
         pieces: list[ColumnPiece] = []
         order = self._order
         count = len(order)
@@ -170,3 +186,22 @@ class Assignment:
                 self._turn = (self._turn + step + 1) % count
                 break
         return ColumnBatch(pieces)
+
+
+def _intercepted(state: PartitionState, limit: int, intercept: Intercept) -> list[Record]:
+    """As `PartitionState.take`, with an interceptor: the position moves behind a record once it has returned."""
+    given: list[Record] = []
+    while len(given) < limit:
+        try:
+            record = state.peek()
+            returned = None if record is None else intercept(record)
+        except RaylogError:
+            if given:
+                break  # as there: the next call meets the error again
+            raise
+        if record is None:
+            break
+        state.take_one()
+        if returned is not None:
+            given.append(returned)
+    return given

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -95,8 +96,21 @@ class Speaker(NamedTuple):
 class CommittedOffsets:
     """The committed offsets of a group. Commits are sent one at a time, in call order."""
 
-    def __init__(self, cluster: ClusterClient, group: str | None, *, require_stable: bool = False) -> None:
-        """`require_stable`: what is fetched does not change with a transaction that is still open."""
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        group: str | None,
+        *,
+        require_stable: bool = False,
+        on_commit: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], object] | None = None,
+    ) -> None:
+        """`require_stable`: what is fetched does not change with a transaction that is still open.
+
+        `on_commit` is called with offsets that were committed.
+        """
+        self._on_commit = on_commit
+        self._commits = self._commits_failed = 0
+        self._commits_s = self._longest_commit_s = 0.0
         self._cluster = cluster
         self._group = group
         self._require_stable = require_stable
@@ -165,6 +179,20 @@ class CommittedOffsets:
         if not offsets:
             return
         speaker = speaker or self.speaker()
+        began_s = time.monotonic()
+        try:
+            await self._commit(group, offsets, speaker, timeout_s)
+        except RaylogError:
+            self._commits_failed += 1
+            raise
+        took_s = time.monotonic() - began_s
+        self._commits += 1
+        self._commits_s += took_s
+        self._longest_commit_s = max(self._longest_commit_s, took_s)
+
+    async def _commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], speaker: Speaker, timeout_s: float
+    ) -> None:
         try:
             async with asyncio.timeout(timeout_s), self._one_at_a_time:
                 ids, missing = await self._with_ids(offsets, timeout_s)
@@ -176,12 +204,23 @@ class CommittedOffsets:
                 ]
                 if rows:
                     await self._commit_rows(group, speaker, rows, timeout_s)
+                    if self._on_commit is not None:
+                        self._on_commit({each: offsets[each] for each in ids})
         except TimeoutError:
             raise RequestTimedOut(
                 f"The offsets of group {group!r} were not committed within {timeout_s:g} seconds; try again."
             ) from None
         if missing is not None:
             raise missing
+
+    def metrics(self) -> dict[str, float]:
+        """Of commits, by Kafka's names."""
+        return {
+            "commit-total": self._commits,
+            "commit-error-total": self._commits_failed,
+            "commit-latency-avg": 1000 * self._commits_s / max(1, self._commits),
+            "commit-latency-max": 1000 * self._longest_commit_s,
+        }
 
     async def commit_and_report(
         self,
@@ -239,7 +278,8 @@ class CommittedOffsets:
         wanted = [TopicPartition(*each) for each in partitions]
         topics = sorted({each.topic for each in wanted})
         answers = await asyncio.gather(
-            *(self._cluster.topic(topic, timeout_s=timeout_s) for topic in topics), return_exceptions=True
+            *(self._cluster.topic(topic, timeout_s=timeout_s, may_create=False) for topic in topics),
+            return_exceptions=True,
         )
         ids: dict[str, str] = {}
         missing: UnknownTopicOrPartition | None = None

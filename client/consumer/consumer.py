@@ -26,7 +26,7 @@ from raylog.client.consumer.operations import ConsumerState, Offsets, Operations
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.runtime import SynchronousClient, blocking, on_loop
 from raylog.client.types import OffsetAndMetadata, Record
-from raylog.core.errors import InvalidRequest
+from raylog.core.errors import ConcurrentUse
 from raylog.core.ids import TopicPartition
 
 __all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
@@ -52,6 +52,8 @@ class Consumer(ConsumerState, SynchronousClient):
         ConsumerState.__init__(self, Engine(load(ConsumerConfig, config, keywords)))
         SynchronousClient.__init__(self, Operations(self._engine))
         self._one_poll = threading.Lock()
+        self._poller = 0
+        """The thread that waits in a poll, or calls the listener there."""
         self._runtime.run(self._engine.start(topics))
         self._is_open = True
         _open_engines.add(self._engine)
@@ -70,6 +72,7 @@ class Consumer(ConsumerState, SynchronousClient):
         try:
             call = self._runtime.run(self._engine.last_call(commit=autocommit, timeout_s=timeout))
             if call is not None:
+                self._poller = threading.get_ident()
                 self._engine.listener.make(call)
         finally:
             if is_alone:
@@ -154,11 +157,9 @@ class Consumer(ConsumerState, SynchronousClient):
     def _poll(self, take: Callable[[], Result], deadline_s: float) -> Result | None:
         """The steps of `AsyncConsumer._poll`, with taking and the listener in the caller's thread."""
         if not self._one_poll.acquire(blocking=False):
-            raise InvalidRequest(
-                "poll() is running already: a Consumer is for one thread at a time, and a rebalance listener, which is "
-                "called inside poll(), may not poll."
-            )
+            raise self._concurrent_use()
         engine = self._engine
+        self._poller = threading.get_ident()
         try:
             while True:
                 call = self._run(engine.ready(deadline_s))
@@ -169,7 +170,19 @@ class Consumer(ConsumerState, SynchronousClient):
                 elif time.monotonic() >= deadline_s:
                     return None
         finally:
+            self._poller = 0
             self._one_poll.release()
+
+    def _concurrent_use(self) -> ConcurrentUse:
+        if self._poller == threading.get_ident():
+            return ConcurrentUse(
+                "poll() is running already: a rebalance listener is called inside poll(), and may not poll."
+            )
+        return ConcurrentUse(
+            "poll() is running already in another thread: a Consumer is for one thread at a time. Give each thread a "
+            "consumer of its own, with the same group_id, or let a raylog.WorkerPool handle the records of one.",
+            thread=self._poller,
+        )
 
     def _call_listener(self, call: ListenerCall) -> None:
         try:
@@ -213,6 +226,7 @@ class Consumer(ConsumerState, SynchronousClient):
     beginning_offsets = blocking(Operations.beginning_offsets)
     end_offsets = blocking(Operations.end_offsets)
     offsets_for_times = blocking(Operations.offsets_for_times)
+    offsets_for_leader_epoch = blocking(Operations.offsets_for_leader_epoch)
     partitions_for_topic = blocking(Operations.partitions_for_topic)
     topics = blocking(Operations.topics)
 

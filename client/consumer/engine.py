@@ -16,9 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from raylog.client.arguments import checked_topic
+from raylog.client.arguments import checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ConsumerConfig
@@ -32,7 +33,9 @@ from raylog.client.consumer.positions import PositionFinder
 from raylog.client.consumer.topics import SubscribedTopics
 from raylog.client.consumer.truncation import repair
 from raylog.client.group.membership import Membership
+from raylog.client.interceptors import ConsumerInterceptors, interceptors_of
 from raylog.client.reading.decode import BatchOpener
+from raylog.client.reading.expiry import Expiry
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.client.runtime import Signal
 from raylog.client.serializers import deserializer
@@ -45,6 +48,7 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from raylog.core.forwarding.settings import NEVER, TTL
 from raylog.core.ids import TopicPartition
 
 Result = TypeVar("Result")
@@ -66,9 +70,13 @@ class Engine:
         key, value = deserializer(config.key_deserializer), deserializer(config.value_deserializer)
 
         def new_state(partition: TopicPartition, start: Start) -> PartitionState:
-            return PartitionState(partition, BatchOpener(partition, key, value, check_crcs=config.check_crcs), start)
+            expiry = Expiry(partial(self._ttl_ms, partition.topic), now_ms) if config.skip_expired else None
+            opener = BatchOpener(partition, key, value, check_crcs=config.check_crcs, expiry=expiry)
+            return PartitionState(partition, opener, start)
 
-        self.assignment = Assignment(new_state)
+        chain = interceptors_of(config.interceptors, "on_consume", "on_commit")
+        self._interceptors = ConsumerInterceptors(chain)
+        self.assignment = Assignment(new_state, self._interceptors.on_consume if chain else None)
         self.fetcher = Fetcher(
             self.cluster,
             config,
@@ -79,7 +87,9 @@ class Engine:
         )
         # As Kafka's consumers, of whatever isolation level: a member that takes a partition over from one that was
         # committing must not begin at offsets which that transaction is about to move (KIP-447).
-        self.committed = CommittedOffsets(self.cluster, config.group_id, require_stable=True)
+        self.committed = CommittedOffsets(
+            self.cluster, config.group_id, require_stable=True, on_commit=self._interceptors.committed
+        )
         self._finder = PositionFinder(
             self.cluster,
             config,
@@ -108,6 +118,11 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Lifecycle
+
+    def _ttl_ms(self, topic: str) -> int:
+        """A topic's time to live, as of its metadata; -1 = none."""
+        info = self.cluster.metadata.topic(topic)
+        return NEVER if info is None else int(info.config.get(TTL, NEVER))
 
     async def start(self, topics: Iterable[str]) -> None:
         """Reach the cluster, and subscribe to the topics if there are any.
@@ -151,6 +166,7 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks, timeout=1)
         await self.cluster.close()
+        self._interceptors.close()
 
     @property
     def commits_by_itself(self) -> bool:

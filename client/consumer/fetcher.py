@@ -119,7 +119,7 @@ class Fetcher:
     async def _failed(self, state: PartitionState, session: int, error: RaylogError, backoff: Backoff) -> None:
         if isinstance(error, OffsetOutOfRange | CorruptMessage):
             # Buffered records come first; then poll() meets this, and resets the position or raises.
-            state.stop_behind(session, error)
+            state.stop_behind(session, _located(state, error) if type(error) is OffsetOutOfRange else error)
             self._on_data()
             return
         if isinstance(error, NearReadFailed | InvalidRequest) and state.reads_near:
@@ -266,3 +266,18 @@ def _doubt(state: PartitionState, leader: PartitionInfo, error: OffsetOutOfRange
     if isinstance(end, int) and state.fetch_offset > end and state.doubted != where:
         state.doubted = where
         raise NotLeaderOrFollower(f"Whether {state.partition} has another leader: {error.message}") from error
+
+
+def _located(state: PartitionState, error: OffsetOutOfRange) -> OffsetOutOfRange:
+    """A leader's refusal with the partition and the position, and what the user can do."""
+    start, end = error.details.get("start"), error.details.get("end")
+    known = f", which runs from {start} to {end}" if start is not None else ""
+    return OffsetOutOfRange(
+        f"Position {state.fetch_offset} of {state.partition} is outside its log{known}: its records were deleted, or "
+        "never written. seek() to go on elsewhere, as by seek_to_beginning(), or set auto_offset_reset.",
+        topic=state.partition.topic,
+        partition=state.partition.partition,
+        position=state.fetch_offset,
+        start=start,
+        end=end,
+    )

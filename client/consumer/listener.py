@@ -34,6 +34,8 @@ class ListenerCalls:
 
     def __init__(self) -> None:
         self._functions: dict[str, CallbackWaiter | None] = {}
+        self.before: Callable[[ListenerCall], object] | None = None
+        """Called before the user's function, whatever that is: a worker pool ends its work on what is given back."""
 
     def set(
         self,
@@ -52,5 +54,7 @@ class ListenerCalls:
 
     def make(self, call: ListenerCall) -> Any:
         """Call the user's function, if there is one; its result may have to be awaited."""
+        if self.before is not None:
+            self.before(call)
         function = self._functions.get(call.kind)
         return None if function is None else function(call.partitions)

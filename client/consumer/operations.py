@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, overload
 
@@ -16,10 +18,12 @@ from raylog.client.arguments import checked_partition
 from raylog.client.consumer.committed_offsets import checked_offset, list_offsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
-from raylog.client.consumer.partition import Start
-from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.metrics import ClientMetrics
+from raylog.client.types import ConsumerGroupMetadata, EpochEndOffset, OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.protocol.replica import OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
@@ -63,22 +67,33 @@ class ConsumerState:
         """
         return self._engine.assignment.state(partition).lag
 
-    def metrics(self) -> dict[str, float]:
-        """Current metrics, by Kafka's names.
+    def metrics(self) -> ClientMetrics:
+        """Current metrics, by Kafka's names, and those of each assigned partition.
 
-        `records-lag-max`, `records-lag` (the sum), `records-lead-min`, `assigned-partitions`, `fetch-buffered-bytes`.
-        Partitions with unknown lag do not count. `records-lead-min` is infinite while no lead is known.
+        `records-lag-max`, `records-lag` (the sum), `records-lead-min`, `assigned-partitions`, `fetch-buffered-bytes`,
+        `records-consumed-total` and `bytes-consumed-total` of the batches that were opened, `commit-total`,
+        `commit-error-total`, `commit-latency-avg`, `commit-latency-max`. Partitions with unknown lag do not count.
+        `records-lead-min` is infinite while no lead is known.
         """
-        states = list(self._engine.assignment.states.values())
+        engine = self._engine
+        states = list(engine.assignment.states.values())
         lags = [lag for state in states if (lag := state.lag) is not None]
         leads = [lead for state in states if (lead := state.lead) is not None]
-        return {
+        values = {
             "records-lag-max": max(lags, default=0),
             "records-lag": sum(lags),
             "records-lead-min": min(leads, default=float("inf")),
             "assigned-partitions": len(states),
             "fetch-buffered-bytes": sum(state.memory_bytes for state in states),
+            "records-consumed-total": engine.assignment.consumed_records
+            + sum(state.consumed_records for state in states),
+            "bytes-consumed-total": engine.assignment.consumed_bytes + sum(state.consumed_bytes for state in states),
         }
+        return ClientMetrics(
+            values | engine.committed.metrics(),
+            time.monotonic(),
+            partitions={state.partition: _of_partition(state) for state in states},
+        )
 
 
 class Operations(ConsumerState):
@@ -237,6 +252,28 @@ class Operations(ConsumerState):
             )
         return await self._list(timestamps)
 
+    async def offsets_for_leader_epoch(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, EpochEndOffset]:
+        """Where the records of a leader epoch end, by each partition's leader (KIP-320).
+
+        An offset that was stored with its epoch, above the end that is returned, lies in records that were lost.
+        """
+        wanted = {checked_partition(each): epoch for each, epoch in epochs.items()}
+        negative = [each for each, epoch in wanted.items() if epoch < 0]
+        if negative:
+            raise InvalidRequest(f"A leader epoch may not be negative ({negative[0]}): -1 stands for one not known.")
+        found = await asyncio.gather(*(self._end_of_epoch(each, epoch) for each, epoch in wanted.items()))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _end_of_epoch(self, partition: TopicPartition, epoch: int) -> EpochEndOffset:
+        def request(topic_id: str, number: int, current_epoch: int) -> OffsetForLeaderEpochRequest:
+            return OffsetForLeaderEpochRequest(topic_id, number, current_epoch, epoch)
+
+        cluster = self._engine.cluster
+        reply, _ = await cluster.call_leader(*partition, OFFSET_FOR_LEADER_EPOCH, request, timeout_s=self._api_s)
+        return EpochEndOffset(reply.leader_epoch, reply.end_offset)
+
     async def _edges(self, partitions: Iterable[TopicPartition], edge: int) -> dict[TopicPartition, int]:
         answers = await self._list(dict.fromkeys(partitions, edge))
         return {each: found.offset for each, found in answers.items() if found is not None}
@@ -264,3 +301,14 @@ class Operations(ConsumerState):
     @property
     def _api_s(self) -> float:
         return self.config.default_api_timeout_ms / 1000
+
+
+def _of_partition(state: PartitionState) -> dict[str, float]:
+    """The metrics of an assigned partition; what is not known is left out."""
+    known = {"records-lag": state.lag, "records-lead": state.lead, "position": state.position}
+    values: dict[str, float] = {name: value for name, value in known.items() if value is not None}
+    return values | {
+        "records-consumed-total": state.consumed_records,
+        "bytes-consumed-total": state.consumed_bytes,
+        "fetch-buffered-bytes": state.memory_bytes,
+    }

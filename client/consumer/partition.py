@@ -60,6 +60,8 @@ class PartitionState:
         "_taken_from",
         "_waiting",
         "compared_epoch",
+        "consumed_bytes",
+        "consumed_records",
         "doubted",
         "drains",
         "epochs",
@@ -125,6 +127,8 @@ class PartitionState:
         self._located_bytes = 0
         self._near_read_bytes = 0
         self._near_chunk_bytes = near_chunk_bytes
+        self.consumed_bytes = self.consumed_records = 0
+        """Of all batches that were opened."""
         self._taken_from: FetchedBatch | None = None
         """The batch whose records are in `_records`."""
         self._on_room: Callable[[], object] | None = None
@@ -312,6 +316,15 @@ class PartitionState:
             self._forget_taken()
         return record
 
+    def peek(self) -> Record | None:
+        """The record that `take_one` would return; otherwise as that."""
+        if self.paused or self.position is None:
+            return None
+        while self._at >= len(self._records):
+            if not self._has_opened(fail=True):
+                return None
+        return self._records[self._at]
+
     @property
     def has_opened(self) -> bool:
         """Whether the next record is in an open batch, so that `take_one` is cheap."""
@@ -439,6 +452,9 @@ class PartitionState:
     def _opened(self, batch: FetchedBatch) -> None:
         self._waiting.popleft()
         self._taken_bytes += batch.header.size
+        self.consumed_bytes += batch.header.size
+        if not batch.is_hidden:
+            self.consumed_records += batch.header.record_count
         if batch.header.partition_leader_epoch != self.epochs.latest:
             self._enter_epoch(batch.header.partition_leader_epoch, batch.header.base_offset)
         call = self._on_room

@@ -16,6 +16,7 @@ from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch, EncodedBody
 from raylog.client.producer.futures import SendFuture
+from raylog.client.producer.partitioner import rule_of
 from raylog.client.producer.queues import PartitionQueue, TopicQueues, partition_removed
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.producer.spinlock import Spinlock
@@ -45,7 +46,7 @@ class Accumulator:
         self._linger_s = (DEFAULT_LINGER_MS if config.linger_ms is None else config.linger_ms) / 1000
         self._lingers_when_quiet = config.linger_ms is not None
         self._delivery_s = config.delivery_timeout_ms / 1000
-        self._choose = config.partitioner
+        self._choose = rule_of(config.partitioner)
         self._buffer_memory = config.buffer_memory
         self._memory = config.buffer_memory
         """What may be buffered: all of it, and -1 while records are refused."""
@@ -88,11 +89,11 @@ class Accumulator:
             topic_queues.largest_record.check(key, value, headers)
         named = None
         if key is not None or partition is not None or self._choose is not None:
-            named = self.queue_of(topic_queues, key, partition)
+            named = self.queue_of(topic_queues, key, value, partition)
         is_wake_due = False
         with self.turn:
             if named is not None and named.is_removed:  # the topic has shrunk since the look-up
-                named = self.queue_of(topic_queues, key, partition)
+                named = self.queue_of(topic_queues, key, value, partition)
             batch = (named or topic_queues.sticky).open
             if batch is not None and size < batch.room:
                 batch.room -= size
@@ -114,19 +115,20 @@ class Accumulator:
         queue: PartitionQueue | None,
         keys: list[bytes | None] | None,
         values: list[bytes | None],
-        timestamp_ms: int,
+        stamps: list[tuple[int, int]],
         size: int,
+        headers: list[list[Header] | None] | None = None,
     ) -> Batch | None:
         """Add a whole batch of `size` bytes at the end of its queue; None when there is no memory now.
 
-        Without a queue it goes to the current queue for records without key. Raises RecordTooLarge, or the error with
-        which the producer was closed.
+        `stamps` as of `Batch`. Without a queue it goes to the current queue for records without key. Raises
+        RecordTooLarge, or the error with which the producer was closed.
         """
         with self.turn:
             batch = self._reserved(topic_queues, queue, size)
             if batch is None:
                 return None
-            batch.keys, batch.values, batch.stamps = keys or [], values, [(0, timestamp_ms)]
+            batch.keys, batch.values, batch.headers, batch.stamps = keys or [], values, headers, stamps
             is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
         if is_wake_due:
             self._wake()
@@ -146,20 +148,24 @@ class Accumulator:
             self._wake()
         return batch
 
-    def queue_of(self, topic_queues: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue | None:
+    def queue_of(
+        self, topic_queues: TopicQueues, key: bytes | None, value: bytes | None, partition: int | None
+    ) -> PartitionQueue | None:
         """A record's queue: by partition, by the partitioner, by key. None: the current one for records without key.
 
-        Raises UnknownTopicOrPartition.
+        Raises UnknownTopicOrPartition, and what the user's partitioner raises.
         """
-        if partition is not None or self._choose is not None:
-            if partition is None and self._choose is not None:
-                partition = self._choose(topic_queues.topic, key, topic_queues.count)
+        if partition is not None:
             return topic_queues.queue(partition)
+        choose = self._choose
+        if choose is not None:
+            chosen = choose(topic_queues, key, value)
+            return None if chosen is None else topic_queues.queue(chosen)
         return None if key is None else topic_queues.queue_of_key(key)
 
     @property
     def chooses(self) -> bool:
-        """Whether the user's partitioner chooses partitions."""
+        """Whether another rule than the default chooses partitions."""
         return self._choose is not None
 
     def when_room(self, callback: Callable[[], object]) -> bool:

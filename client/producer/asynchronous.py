@@ -12,11 +12,13 @@ from typing import Any, Self, TypeVar
 
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
 from raylog.client.config import ProducerConfig, load
+from raylog.client.interceptors import ProducerRecord
+from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.producer.scheduling import AsyncScheduledFuture
+from raylog.client.producer.scheduling import AsyncScheduledFuture, with_ttl
 from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.types import Header, RecordMetadata
@@ -63,19 +65,54 @@ class AsyncProducer(AsyncTransactions):
         timestamp_ms: int | None = None,
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
+        ttl: Delay | None = None,
     ) -> AsyncSendFuture:
         """Queue a record; await the returned future for where it was stored.
 
-        With `delay` or `deliver_at` consumers see it when it is due, as of `Producer.send`.
+        With `delay` or `deliver_at` consumers see it when it is due, and after `ttl` it expires, as of `Producer.send`.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
         BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
         or ValueError for headers or a timestamp that cannot be stored.
         """
         # Checked here, and not in callees: most records need none of it, and calls dominate the cost of a record.
-        engine, accumulator = self._engine, self._engine.accumulator
+        engine = self._engine
         if not engine.is_usable:
             engine.check_usable()
+        if ttl is not None:
+            headers = with_ttl(headers, ttl)
+        if engine.interceptors is not None:
+            record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+            return await self._send_intercepted(record, delay, deliver_at)
+        return await self._send_record(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
+
+    async def _send_intercepted(
+        self, record: ProducerRecord, delay: Delay | None, deliver_at: Moment | None
+    ) -> AsyncSendFuture:
+        interceptors = self._engine.interceptors
+        assert interceptors is not None  # checked by `send`
+        record = interceptors.on_send(record)
+        fields = (record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+        try:
+            future = await self._send_record(*fields, delay, deliver_at)
+        except Exception as error:
+            interceptors.acknowledged(None, error)
+            raise
+        interceptors.follow(future)
+        return future
+
+    async def _send_record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        delay: Delay | None,
+        deliver_at: Moment | None,
+    ) -> AsyncSendFuture:
+        engine, accumulator = self._engine, self._engine.accumulator
         if engine.serializes or type(value) is not bytes:
             value = engine.checked_value(value)
         if key is not None and (engine.serializes or type(key) is not bytes):
@@ -119,20 +156,23 @@ class AsyncProducer(AsyncTransactions):
         values: Any,
         keys: Any = None,
         *,
+        headers: Any = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: Any = None,
     ) -> AsyncSentBatch:
         """Queue whole columns of records; await the result for where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
-        keys' partitions; without keys and `partition` all of a batch goes to one. Otherwise as `send`.
+        keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
+        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. Otherwise as
+        `send`.
         """
         engine = self._engine
         engine.check_usable()
         topic_queues = engine.accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
-        calls = engine.appends(topic_queues, values, keys, partition, timestamp_ms)
+        calls = engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or await self._when_room(append) for append, _ in calls]
         return AsyncSentBatch(batches, [count for _, count in calls])
 
@@ -162,6 +202,6 @@ class AsyncProducer(AsyncTransactions):
         """The topic's partition numbers. Raises UnknownTopicOrPartition."""
         return await self._engine.partitions_for(topic)
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics since the start, by Kafka's names; times in milliseconds unless named otherwise, sizes in bytes."""
+    def metrics(self) -> ClientMetrics:
+        """Metrics since the start, by Kafka's names, and those of each topic; times in milliseconds, sizes in bytes."""
         return self._engine.metrics()

@@ -1,6 +1,7 @@
 """Whole columns of records: what `send_batch()` makes of lists and Arrow arrays, and its future.
 
-Values and keys pass unchanged from the caller's lists into the batches' columns: per record there are only C loops.
+Values and keys pass unchanged from the caller's lists into the batches' columns: per record there are only C loops,
+unless records have headers or partitions of their own.
 Used by `Producer` and `AsyncProducer`. Pure; pyarrow is never imported here, an Arrow array is recognised by its
 methods.
 """
@@ -10,20 +11,22 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, groupby, pairwise, repeat
 from typing import Any, NamedTuple
 
 import msgspec
 
-from raylog.client.arguments import as_bytes
+from raylog.client.arguments import as_bytes, checked_headers, checked_timestamp, now_ms
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.queues import PartitionQueue, TopicQueues
-from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord
+from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
+from raylog.client.types import Header
 from raylog.core.errors import RaylogError
 
 Column = list[bytes | None]
+HeadersColumn = list[list[Header] | None]
 Convert = Callable[[Any], bytes | None]
 _PLAIN = frozenset({bytes, type(None)})
 
@@ -100,24 +103,81 @@ class AsyncSentBatch(SentBatch):
 
 
 class Columns(NamedTuple):
-    """Checked columns: bytes or null only, of equal length."""
+    """Checked columns, of equal length."""
 
     values: Column
+    """Bytes or null, as the keys."""
     keys: Column | None
+    headers: HeadersColumn | None = None
+    timestamps: list[int] | None = None
+    """In milliseconds; None: all records have the same, which `appends` is given."""
+
+    def part(self, rows: slice) -> Columns:
+        """Consecutive records of these."""
+        return Columns(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]  # values are there
+
+    def stamps(self, moment_ms: int) -> list[tuple[int, int]]:
+        """The timestamps as batches have them: each with the index of the first record that has it."""
+        if self.timestamps is None:
+            return [(0, moment_ms)]
+        stamps, index = [], 0
+        for timestamp_ms, run in groupby(self.timestamps):
+            stamps.append((index, timestamp_ms))
+            index += sum(1 for _ in run)
+        return stamps
 
 
-def checked_columns(values: Any, keys: Any, convert_value: Convert | None, convert_key: Convert | None) -> Columns:
+def checked_columns(
+    values: Any,
+    keys: Any,
+    convert_value: Convert | None,
+    convert_key: Convert | None,
+    *,
+    headers: Any = None,
+    timestamps: Any = None,
+) -> Columns:
     """The columns as lists of bytes. `convert_*` is applied to each entry if given, and to each that is not bytes.
 
-    Raises TypeError for an entry that is not bytes, ValueError for columns of unequal length.
+    Raises TypeError for an entry of a wrong type, ValueError for columns of unequal length and for timestamps that
+    cannot be stored.
     """
     checked = Columns(
         _column("values", values, convert_value),
         None if keys is None else _column("keys", keys, convert_key),
+        None if headers is None else _headers_column(headers),
+        None if timestamps is None else _timestamps_column(timestamps),
     )
-    if checked.keys is not None and len(checked.keys) != len(checked.values):
-        raise ValueError(f"There are {len(checked.values)} values, but {len(checked.keys)} keys.")
+    for name, column in zip(Columns._fields, checked, strict=True):
+        if column is not None and len(column) != len(checked.values):
+            raise ValueError(f"There are {len(checked.values)} values, but {len(column)} {name}.")
     return checked
+
+
+def is_column(entry: Any) -> bool:
+    """Whether an argument that may be a value for all records is a column with a value for each."""
+    return hasattr(entry, "to_pylist") or (isinstance(entry, Sequence) and not isinstance(entry, str | bytes))
+
+
+def _headers_column(column: Any) -> HeadersColumn:
+    if not isinstance(column, Sequence) or isinstance(column, str | bytes):
+        raise TypeError(
+            f"The headers must be a list with the headers of each record, or None for it, not {type(column).__name__}."
+        )
+    try:
+        return [checked_headers(entry) for entry in column]
+    except TypeError as error:
+        raise TypeError(
+            f"{error} In send_batch() the headers are a list with an entry for each record: its headers, or None."
+        ) from error
+
+
+def _timestamps_column(column: Any) -> list[int]:
+    entries = column.to_pylist() if hasattr(column, "to_pylist") else column
+    if set(map(type, entries)) == {int} and min(entries) >= 0:
+        checked_timestamp(max(entries))
+        return list(entries)
+    moment_ms = now_ms()
+    return [moment_ms if (checked := checked_timestamp(entry)) is None else checked for entry in entries]
 
 
 def _column(name: str, column: Any, convert: Convert | None) -> Column:
@@ -162,15 +222,17 @@ def pieces_of(columns: Columns, limit: int, largest: LargestRecord) -> Iterator[
 
     Raises RecordTooLarge, before anything is yielded, for a record over the limit.
     """
-    values, keys = columns
+    values, keys, headers = columns.values, columns.keys, columns.headers
     if not values:
         return
     sizes = _sizes(values)
     if keys is not None:
         sizes = list(map(int.__add__, sizes, _sizes(keys)))
+    if headers is not None:
+        sizes = [size + (headers_size(entry) if entry else 0) for size, entry in zip(sizes, headers, strict=True)]
     if max(sizes) + RECORD_OVERHEAD_BYTES > largest.check_from:
-        for value, key in zip(values, repeat(None) if keys is None else keys):  # noqa: B905  # `repeat` has no end
-            largest.check(key, value, None)
+        for value, key, entry in zip(values, keys or repeat(None), headers or repeat(None)):  # noqa: B905  # no end
+            largest.check(key, value, entry)
     total = sum(sizes) + RECORD_OVERHEAD_BYTES * len(sizes)
     if total <= limit:
         yield Piece(columns, total)
@@ -179,8 +241,7 @@ def pieces_of(columns: Columns, limit: int, largest: LargestRecord) -> Iterator[
     first, begun = 0, 0
     while first < len(values):
         end = max(first + 1, bisect_right(ends, begun + limit))
-        rows = slice(first, end)
-        yield Piece(Columns(values[rows], None if keys is None else keys[rows]), ends[end - 1] - begun)
+        yield Piece(columns.part(slice(first, end)), ends[end - 1] - begun)
         first, begun = end, ends[end - 1]
 
 
@@ -203,26 +264,48 @@ def planned(
 ) -> list[Planned]:
     """The batches that these columns become. Raises RecordTooLarge, UnknownTopicOrPartition."""
     limit, largest = topic_queues.largest, topic_queues.largest_record
-    if partition is None and columns.keys is None and not accumulator.chooses:
-        return [Planned(None, piece) for piece in pieces_of(columns, limit, largest)]
-    keys = columns.keys
-    if partition is not None or keys is None:
-        queues = {accumulator.queue_of(topic_queues, None, partition): columns}
+    if partition is not None:
+        queues = {accumulator.queue_of(topic_queues, None, None, partition): columns}
+    elif accumulator.chooses:
+        queues = _by_rule(accumulator, topic_queues, columns)
+    elif columns.keys is None:
+        queues = {None: columns}
     else:
-        queues = _by_queue(accumulator, topic_queues, columns.values, keys)
+        queues = _by_key(topic_queues, columns, columns.keys)
     return [Planned(queue, piece) for queue, part in queues.items() for piece in pieces_of(part, limit, largest)]
 
 
-def _by_queue(
-    accumulator: Accumulator, topic_queues: TopicQueues, values: Column, keys: Column
-) -> dict[PartitionQueue | None, Columns]:
-    chosen: dict[bytes | None, Columns] = {}
-    queues: dict[PartitionQueue | None, Columns] = {}
-    for key, value in zip(keys, values, strict=True):
+def _by_key(topic_queues: TopicQueues, columns: Columns, keys: Column) -> dict[PartitionQueue | None, Columns]:
+    if columns.headers is not None or columns.timestamps is not None:
+        rows: dict[PartitionQueue | None, list[int]] = {}
+        for row, key in enumerate(keys):
+            rows.setdefault(None if key is None else topic_queues.queue_of_key(key), []).append(row)
+        return _chosen(columns, rows)
+    # The usual columns: a look-up and two appends for each record.
+    chosen: dict[bytes | None, tuple[Column, Column]] = {}
+    queues: dict[PartitionQueue | None, tuple[Column, Column]] = {}
+    for key, value in zip(keys, columns.values, strict=True):
         part = chosen.get(key)
         if part is None:
-            queue = accumulator.queue_of(topic_queues, key, None)
-            part = chosen[key] = queues.setdefault(queue, Columns([], []))
-        part.values.append(value)
-        part.keys.append(key)  # type: ignore[union-attr]  # made with keys, two lines above
-    return queues
+            queue = None if key is None else topic_queues.queue_of_key(key)
+            part = chosen[key] = queues.setdefault(queue, ([], []))
+        part[0].append(value)
+        part[1].append(key)
+    return {queue: Columns(*part) for queue, part in queues.items()}
+
+
+def _by_rule(
+    accumulator: Accumulator, topic_queues: TopicQueues, columns: Columns
+) -> dict[PartitionQueue | None, Columns]:
+    """The partitioner sees every record: it may go by values, or by turns."""
+    rows: dict[PartitionQueue | None, list[int]] = {}
+    for row, (key, value) in enumerate(zip(columns.keys or repeat(None), columns.values)):  # noqa: B905  # no end
+        rows.setdefault(accumulator.queue_of(topic_queues, key, value, None), []).append(row)
+    return _chosen(columns, rows)
+
+
+def _chosen(columns: Columns, rows: dict[PartitionQueue | None, list[int]]) -> dict[PartitionQueue | None, Columns]:
+    return {
+        queue: Columns(*(None if column is None else [column[row] for row in chosen] for column in columns))  # type: ignore[arg-type]  # values are there
+        for queue, chosen in rows.items()
+    }

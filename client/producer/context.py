@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -21,6 +21,26 @@ from raylog.core.errors import RaylogError
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """Counters of one topic."""
+
+    records: int = 0
+    records_failed: int = 0
+    retries: int = 0
+    size: int = 0
+    """Bytes of acknowledged records, before compression."""
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's names."""
+        return {
+            "record-send-total": self.records,
+            "record-error-total": self.records_failed,
+            "record-retry-total": self.retries,
+            "byte-total": self.size,
+        }
 
 
 @dataclass(slots=True)
@@ -36,6 +56,16 @@ class SendCounts:
     retries: int = 0
     latency_s: float = 0.0
     latency_max_s: float = 0.0
+    queued_s: float = 0.0
+    """From the first record of a batch until the batch was sent, all together."""
+    topics: dict[str, TopicCounts] = field(default_factory=dict)
+
+    def of(self, topic: str) -> TopicCounts:
+        """The counters of a topic."""
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = TopicCounts()
+        return found
 
     def encoded(self, batch: Batch) -> None:
         """A batch was closed and encoded."""
@@ -50,6 +80,21 @@ class SendCounts:
         self.records += batch.record_count
         self.latency_s += latency_s
         self.latency_max_s = max(self.latency_max_s, latency_s)
+        self.queued_s += max(0.0, batch.sent_s - batch.opened_s)
+        topic = self.of(batch.topic)
+        topic.records += batch.record_count
+        topic.size += batch.size
+
+    def failed(self, batch: Batch) -> None:
+        """A batch was given up."""
+        count = batch.record_count or len(batch.values)
+        self.records_failed += count
+        self.of(batch.topic).records_failed += count
+
+    def retried(self, batch: Batch) -> None:
+        """A batch was refused, and may be sent again."""
+        self.retries += 1
+        self.of(batch.topic).retries += 1
 
     def metrics(self) -> dict[str, float]:
         """Kafka's names; times in milliseconds, sizes in bytes."""
@@ -65,6 +110,8 @@ class SendCounts:
             "outgoing-byte-total": self.encoded_bytes,
             "request-latency-avg": 1000 * self.latency_s / stored,
             "request-latency-max": 1000 * self.latency_max_s,
+            "record-queue-time-avg": 1000 * self.queued_s / stored,
+            "record-size-avg": self.batch_bytes / max(1, self.records),
         }
 
 
@@ -118,7 +165,7 @@ class DeliveryContext:
 
     def fail(self, queue: PartitionQueue, batch: Batch, error: RaylogError) -> None:
         """Give a batch up: none of its records counts as stored."""
-        self.counts.records_failed += batch.record_count or len(batch.values)
+        self.counts.failed(batch)
         self.accumulator.release(queue, batch.size)
         batch.fail(error)
         if self.transaction is not None:

@@ -315,7 +315,7 @@ class Delivery:
             self._context.on_fenced(error)
             return
         self._last_error = error
-        self._context.counts.retries += 1
+        self._context.counts.retried(batch)
         out_of_order = isinstance(error, OutOfOrderSequence) and self._producer_id >= 0
         if out_of_order or (error.retriable and batch.attempts <= self._context.config.retries):
             batch.state = QUEUED

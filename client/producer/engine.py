@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,11 @@ from raylog.client.arguments import as_bytes, checked_timestamp, checked_topic, 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
+from raylog.client.interceptors import ProducerInterceptors, interceptors_of, refuse_columns
+from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.columns import checked_columns, planned
+from raylog.client.producer.columns import checked_columns, is_column, planned
+from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import Scheduling, Waiting
 from raylog.client.producer.sender import Sender
@@ -41,6 +45,8 @@ class Engine:
         self._serialize_value = serializer(config.value_serializer)
         self.serializes = self._serialize_key is not None or self._serialize_value is not None
         """Whether keys or values have a serializer: else bytes are sent as they are."""
+        chain = interceptors_of(config.interceptors, "on_send", "on_acknowledgement")
+        self.interceptors = ProducerInterceptors(chain) if chain else None
         self.cluster = ClusterClient(config)
         self._sender = Sender(config, self.cluster)
         self.accumulator = self._sender.accumulator
@@ -86,6 +92,8 @@ class Engine:
         finally:
             await self._sender.close(closed_error())
             await self.cluster.close()
+            if self.interceptors is not None:
+                self.interceptors.close()
 
     @property
     def transactions(self) -> TransactionManager:
@@ -159,28 +167,56 @@ class Engine:
         return value if value is None or type(value) is bytes else as_bytes("value", value)
 
     def appends(
-        self, topic_queues: TopicQueues, values: Any, keys: Any, partition: int | None, timestamp_ms: int | None
+        self,
+        topic_queues: TopicQueues,
+        values: Any,
+        keys: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: Any,
     ) -> list[tuple[Callable[[], Batch | None], int]]:
         """The calls that queue columns, batch by batch, and their counts of records; a call returns None without room.
 
         Raises TypeError, ValueError, RecordTooLarge, UnknownTopicOrPartition, before anything is queued.
         """
-        timestamp_ms = checked_timestamp(timestamp_ms)
-        moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
+        interceptors = self.interceptors
+        if interceptors is None:
+            return self._appends(topic_queues, values, keys, headers, partition, timestamp_ms)
+        given = (values, keys, headers, timestamp_ms)
+        values, keys, headers, timestamp_ms = interceptors.on_columns(topic_queues.topic, partition, given)
+        try:
+            calls = self._appends(topic_queues, values, keys, headers, partition, timestamp_ms)
+        except Exception as error:
+            interceptors.refused(len(values), error)
+            raise
+        return [(partial(_followed, interceptors, append, count), count) for append, count in calls]
+
+    def _appends(
+        self,
+        topic_queues: TopicQueues,
+        values: Any,
+        keys: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: Any,
+    ) -> list[tuple[Callable[[], Batch | None], int]]:
+        stamps = timestamp_ms if is_column(timestamp_ms) else None
+        shared_ms = checked_timestamp(timestamp_ms) if stamps is None else None
+        moment_ms = now_ms() if shared_ms is None else shared_ms
         columns = checked_columns(
             values,
             keys,
             None if self._serialize_value is None else self.checked_value,
             None if self._serialize_key is None else self.checked_key,
+            headers=headers,
+            timestamps=stamps,
         )
         append = partial(self.accumulator.append_batch, topic_queues)
-        return [
-            (
-                partial(append, queue, piece.columns.keys, piece.columns.values, moment_ms, piece.size),
-                len(piece.columns.values),
-            )
-            for queue, piece in planned(self.accumulator, topic_queues, columns, partition)
-        ]
+        calls: list[tuple[Callable[[], Batch | None], int]] = []
+        for queue, (part, size) in planned(self.accumulator, topic_queues, columns, partition):
+            add = partial(append, queue, part.keys, part.values, part.stamps(moment_ms), size, part.headers)
+            calls.append((add, len(part.values)))
+        return calls
 
     def arrow_appends(
         self, topic_queues: TopicQueues, columns: ArrowColumns, partitions: Any
@@ -191,6 +227,8 @@ class Engine:
         """
         from raylog.client.encoding.arrow_columns import STICKY, bodies_of, by_partition, partitions_of
 
+        if self.interceptors is not None:
+            raise refuse_columns("send_arrow()", "send_batch()")
         chosen = partitions_of(columns.keys, partitions, len(columns.values), topic_queues.count)
         if len(chosen):
             topic_queues.queue(max(0, int(chosen.max())))  # raises for one that does not exist
@@ -214,10 +252,20 @@ class Engine:
             " send more slowly, or raise buffer_memory or max_block_ms."
         )
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> ClientMetrics:
         """Kafka's names; times in milliseconds where the name has no unit, sizes in bytes."""
         of_transactions = {} if self._transactions is None else self._transactions.metrics()
-        return self._sender.metrics() | of_transactions
+        values = self._sender.metrics() | of_transactions
+        return ClientMetrics(values, time.monotonic(), topics=self._sender.topic_metrics())
+
+
+def _followed(interceptors: ProducerInterceptors, append: Callable[[], Batch | None], count: int) -> Batch | None:
+    """Append a batch, and report the outcome of its records."""
+    batch = append()
+    if batch is not None:
+        for index in range(count):
+            interceptors.follow(SendFuture(batch, index))
+    return batch
 
 
 def closed_error() -> ClientClosed:

@@ -2,14 +2,21 @@
 
 The key's rule is Kafka's (murmur2), so that a key lies in the same partition for all producers. Without key, records
 stay on one partition until a batch's worth of bytes went there (KIP-480, KIP-794): fewer, larger batches than by turns.
-Used by the accumulator. Pure; randomness is an argument.
+Other rules, and those of users, are chosen by the key `partitioner`; they see serialized keys and values. Used by the
+accumulator. Pure; randomness is an argument.
 """
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+from zlib import crc32
 
+from raylog.core.errors import InvalidConfig, UnknownTopicOrPartition, did_you_mean
 from raylog.storage.batch.key_hash import (
     SEED as SEED,
 )  # re-exported: the rule of keys is part of this module's interface
@@ -30,3 +37,109 @@ def next_sticky_partition(waiting: Sequence[int], available: Sequence[bool], cha
     longest = max(waiting[index] for index in usable)
     weights = [longest + 1 - waiting[index] for index in usable]
     return chance.choices(usable, weights)[0]
+
+
+class Partitions(Protocol):
+    """What a rule may know of a topic."""
+
+    topic: str
+    count: int
+    """How many partitions it has; at least one."""
+
+    def has_leader(self, partition: int) -> bool:
+        """Whether the partition has a leader, as far as is known."""
+
+
+Rule: TypeAlias = Callable[[Partitions, "bytes | None", "bytes | None"], "int | None"]
+"""Topic, key and value of a record -> its partition; None = the current one of those that are filled in turn."""
+
+
+def rule_of(choice: Any) -> Rule | None:
+    """The rule that the key `partitioner` names; None = murmur2, which the queues of a topic apply themselves.
+
+    Raises InvalidConfig for an unknown name, or a function of a wrong number of arguments.
+    """
+    if choice is None or choice in ("murmur2", "murmur2_random", "default"):
+        return None
+    if choice in ("sticky", "uniform_sticky"):
+        return _in_sticky_turn
+    if choice in ("round_robin", "roundrobin"):
+        return RoundRobin()
+    if choice in ("crc32", "consistent_random"):  # the second is librdkafka's name of its default
+        return _by_crc32
+    if isinstance(choice, str):
+        raise InvalidConfig(did_you_mean("partitioner", choice, ["murmur2", "sticky", "round_robin", "crc32"]))
+    function = getattr(choice, "partition", choice)
+    if not callable(function):
+        raise InvalidConfig(f"partitioner must be a name, a function or have `partition`, not {choice!r:.100}.")
+    return _of_user(function, _arguments(function))
+
+
+def _in_sticky_turn(topic: Partitions, key: bytes | None, value: bytes | None) -> int | None:
+    return None
+
+
+def _by_crc32(topic: Partitions, key: bytes | None, value: bytes | None) -> int | None:
+    """As librdkafka's `consistent_random`: an empty key counts as none, and those fill partitions in turn."""
+    return crc32(key) % topic.count if key else None
+
+
+class RoundRobin:
+    """Partitions by turns, record by record, for each topic; those without a leader are left out while others have one.
+
+    May be called by several threads.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, itertools.count[int]] = {}
+
+    def __call__(self, topic: Partitions, key: bytes | None, value: bytes | None) -> int:
+        """The next partition."""
+        turns = self._turns.get(topic.topic)
+        if turns is None:
+            turns = self._turns.setdefault(topic.topic, itertools.count())
+        count = topic.count
+        first = next(turns) % count
+        for step in range(count):
+            partition = (first + step) % count
+            if topic.has_leader(partition):
+                return partition
+        return first
+
+
+def _arguments(function: Callable[..., Any]) -> int:
+    """Whether a user's function takes three or four arguments. Raises InvalidConfig for another number."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # one written in C may have none
+        return 3
+    for count in (4, 3):
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            continue
+        return count
+    raise InvalidConfig(
+        f"The partitioner {function!r:.100} takes (topic, key, value, count) or (topic, key, count), not {signature}."
+    )
+
+
+def _of_user(function: Callable[..., Any], arguments: int) -> Rule:
+    def choose(topic: Partitions, key: bytes | None, value: bytes | None) -> int | None:
+        count = topic.count
+        chosen = function(topic.topic, key, value, count) if arguments == 4 else function(topic.topic, key, count)
+        if chosen is None:
+            return None
+        if isinstance(chosen, bool) or not hasattr(chosen, "__index__"):
+            raise TypeError(f"The partitioner must return a partition as an int, or None, not {chosen!r:.100}.")
+        partition = operator.index(chosen)
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartition(
+                f"The partitioner returned {partition} for topic {topic.topic!r}, which has partitions 0 to "
+                f"{count - 1}; it gets their number as its last argument.",
+                topic=topic.topic,
+                partition=partition,
+            )
+        return partition
+
+    return choose

@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from raylog.client import runtime
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
 from raylog.client.config import ProducerConfig, load
+from raylog.client.interceptors import ProducerRecord
+from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.queues import TopicQueues
-from raylog.client.producer.scheduling import ScheduledFuture
+from raylog.client.producer.scheduling import ScheduledFuture, with_ttl
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Moment
@@ -56,7 +58,8 @@ class Producer(Transactions):
         self._accumulator = self._engine.accumulator
         self._topic_queues = self._accumulator.topic_queues_by_name
         self._turn = self._accumulator.turn
-        has_ways_of_its_own = self._engine.serializes or self._accumulator.chooses
+        engine = self._engine
+        has_ways_of_its_own = engine.serializes or self._accumulator.chooses or engine.interceptors is not None
         self._fast_topic_queues = {} if has_ways_of_its_own else self._topic_queues
         self._runtime.run(self._engine.start())
         _open_engines.add(self._engine)
@@ -72,18 +75,19 @@ class Producer(Transactions):
         *,
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
+        ttl: Delay | None = None,
     ) -> SendFuture:
         """Queue a record and return at once; the future holds where it was stored.
 
         Consumers see it only after a `delay` ("30m", "level:5", ms, a timedelta), or at `deliver_at` (a datetime with a
-        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. Blocks only for a
-        topic's first metadata or a full buffer, up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
-        BufferExhausted, ClientClosed, DelayTooLong, DelayDisabled, TypeError and ValueError for what cannot be stored.
+        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. A `ttl` ends it.
+        Blocks for first metadata or a full buffer, up to `max_block_ms`. Raises ValueError, TypeError, DelayDisabled,
+        DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """
-        # An inlined `_send` for the usual record: without calls of our own, which halves the cost of a record.
         is_usual = type(value) is bytes and headers is None and partition is None and timestamp_ms is None
-        if delay is not None or deliver_at is not None or not is_usual or (key is not None and type(key) is not bytes):
-            return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
+        is_usual = is_usual and delay is None and deliver_at is None and ttl is None
+        if not is_usual or (key is not None and type(key) is not bytes):
+            return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at, ttl)
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:
             if key is None:
@@ -93,9 +97,7 @@ class Producer(Transactions):
                 size += len(key)
         except KeyError:  # not in the cache
             return self._send(topic, value, key, headers, partition, timestamp_ms)
-        added, index = None, 0
-        moment_s = now_s()
-        turn = self._turn
+        added, index, moment_s, turn = None, 0, now_s(), self._turn
         try:
             del turn.free
         except AttributeError:  # another thread holds it: wait in the general way
@@ -131,6 +133,41 @@ class Producer(Transactions):
         timestamp_ms: int | None,
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
+        ttl: Delay | None = None,
+    ) -> SendFuture:
+        if ttl is not None:
+            headers = with_ttl(headers, ttl)
+        interceptors = self._engine.interceptors
+        if interceptors is None:
+            return self._send_record(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
+        given = interceptors.on_send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        try:
+            future = self._send_record(
+                given.topic,
+                given.value,
+                given.key,
+                given.headers,
+                given.partition,
+                given.timestamp_ms,
+                delay,
+                deliver_at,
+            )
+        except Exception as error:
+            interceptors.acknowledged(None, error)
+            raise
+        interceptors.follow(future)
+        return future
+
+    def _send_record(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        delay: Delay | None,
+        deliver_at: Moment | None,
     ) -> SendFuture:
         if delay is not None or deliver_at is not None:
             return self._send_delayed(topic, value, key, headers, partition, delay, deliver_at)
@@ -177,20 +214,22 @@ class Producer(Transactions):
         values: Any,
         keys: Any = None,
         *,
+        headers: Any = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: Any = None,
     ) -> SentBatch:
         """Queue whole columns of records and return; the future holds where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
-        keys' partitions; without keys and `partition` all of a batch goes to one. All get the same timestamp. Costs
-        much less for each record than `send`; blocks and raises as that does. After BufferExhausted some of the records
-        may be sent nevertheless.
+        keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
+        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. Costs much less
+        for each record than `send`; blocks and raises as that does. After BufferExhausted some of the records may be
+        sent nevertheless.
         """
         topic_queues = self._topic_queues.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
-        calls = self._engine.appends(topic_queues, values, keys, partition, timestamp_ms)
+        calls = self._engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or self._when_room(append) for append, _ in calls]
         return SentBatch(batches, [count for _, count in calls])
 
@@ -233,8 +272,8 @@ class Producer(Transactions):
         self._check_usable()
         return self._runtime.run(self._engine.partitions_for(topic))
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics since the start, by Kafka's names; times in milliseconds unless named otherwise, sizes in bytes."""
+    def metrics(self) -> ClientMetrics:
+        """Metrics since the start, by Kafka's names, and those of each topic; times in milliseconds, sizes in bytes."""
         return self._engine.metrics()
 
     def __enter__(self) -> Self:

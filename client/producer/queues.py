@@ -138,6 +138,11 @@ class TopicQueues:
             queue = known[key] = queues[hash_of_key(key) % len(queues)]
         return queue
 
+    def has_leader(self, partition: int) -> bool:
+        """Whether the partition has a leader, as far as is known."""
+        queues = self.queues
+        return partition < len(queues) and queues[partition].is_available
+
     def queue(self, partition: int | None) -> PartitionQueue:
         """The queue of an explicitly given partition. Raises UnknownTopicOrPartition."""
         queues = self.queues

@@ -10,17 +10,19 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.client.arguments import checked_topic, now_ms
+from raylog.client.arguments import Headers, checked_headers, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.scheduling import DELAY_MAX_MS, SCHEDULED_TOPIC, Delay, Handle, Moment, delay_ms, moment_ms
 from raylog.client.types import Header, RecordMetadata
+from raylog.core.dead_letters import TTL
 from raylog.core.errors import (
     DelayDisabled,
     DelayTooLong,
     InvalidConfig,
+    InvalidRecord,
     InvalidTxnState,
     UnknownTopicOrPartition,
 )
@@ -131,6 +133,14 @@ class Scheduling:
         )
         self._known[topic] = found
         return found
+
+
+def with_ttl(headers: Headers | None, ttl: Delay) -> list[Header]:
+    """A record's headers with its time to live. Raises ValueError, TypeError; InvalidRecord for a second one."""
+    pairs = checked_headers(headers) or []
+    if any(name == TTL for name, _ in pairs):
+        raise InvalidRecord(f"The record has the header {TTL} already: leave out ttl, or the header.")
+    return [*pairs, (TTL, str(delay_ms(ttl)).encode())]
 
 
 class ScheduledFuture(SendFuture, frozen=True, eq=False):

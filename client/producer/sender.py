@@ -223,6 +223,10 @@ class Sender:
             ending += delivery.close()
         return ending
 
+    def topic_metrics(self) -> dict[str, dict[str, float]]:
+        """The metrics of each topic that was sent to."""
+        return {topic: found.metrics() for topic, found in list(self._context.counts.topics.items())}
+
     def metrics(self) -> dict[str, float]:
         """Kafka's names; times in milliseconds, sizes in bytes."""
         memory = self._context.config.buffer_memory

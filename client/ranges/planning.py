@@ -139,7 +139,9 @@ async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClien
 async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: float) -> ClusterClient:
     hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in address.endpoints)
     bootstrap = ",".join(f"{host}:{port}" for host, port in hosts)
-    client = ClusterClient(replace(wanted.consumer, bootstrap=bootstrap, secret=address.secret))
+    client = ClusterClient(
+        replace(wanted.consumer, bootstrap=bootstrap, secret=address.secret, allow_auto_create_topics=False)
+    )
     try:
         await client.start(timeout_s)  # which proves the token
         if isinstance(address.secret, Token):

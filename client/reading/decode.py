@@ -12,6 +12,7 @@ from itertools import repeat
 from operator import lt
 from typing import Any, NamedTuple
 
+from raylog.client.reading.expiry import Expiry
 from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
@@ -126,7 +127,15 @@ class OpenPiece:
 class BatchOpener:
     """Opens the batches of one partition."""
 
-    __slots__ = ("_check_crcs", "_checked", "_key_deserializer", "_parted", "_partition", "_value_deserializer")
+    __slots__ = (
+        "_check_crcs",
+        "_checked",
+        "_expiry",
+        "_key_deserializer",
+        "_parted",
+        "_partition",
+        "_value_deserializer",
+    )
 
     def __init__(
         self,
@@ -135,12 +144,14 @@ class BatchOpener:
         value_deserializer: Deserializer | None = None,
         *,
         check_crcs: bool = True,
+        expiry: Expiry | None = None,
     ) -> None:
-        """`None` for a deserializer: bytes pass as they are."""
+        """`None` for a deserializer: bytes pass as they are. `expiry`: what `open` leaves out; None = nothing."""
         self._partition = partition
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._check_crcs = check_crcs
+        self._expiry = expiry
         self._checked: FetchedBatch | None = None
         self._parted: tuple[FetchedBatch, OpenBatch] | None = None
 
@@ -190,6 +201,8 @@ class BatchOpener:
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
         """The records at offset `wanted` and above. Raises CorruptMessage."""
         columns = self.columns(batch, wanted)
+        if self._expiry is not None:
+            columns = self._expiry.unexpired(columns)
         try:
             return Opened(self._records(columns), None)
         except Exception as error:  # any error of the user's deserializer: the record is to be named
@@ -211,18 +224,37 @@ class BatchOpener:
             )
         )
 
+    def _raw(self, columns: Columns) -> Record:
+        """The first of these records, with its bytes (KIP-1036)."""
+        bare = BatchOpener(self._partition)
+        return bare._records(columns)[0]
+
+    def _refused_part(self, record: Record) -> str:
+        """Whether a record's key or its value is what a deserializer refuses."""
+        try:
+            if record.key is not None and self._key_deserializer is not None:
+                self._key_deserializer(record.key)
+        except Exception:  # any error of the user's deserializer, as before
+            return "key"
+        return "value"
+
     def _up_to_the_refused(self, columns: Columns, error: Exception) -> Opened:
         good: list[Record] = []
         for at, offset in enumerate(columns.offsets):
             try:
                 good += self._records(_sliced(columns, at, at + 1))
             except Exception as refusal:  # see above; the first refused record is the one reported
+                raw = self._raw(_sliced(columns, at, at + 1))
+                origin = self._refused_part(raw)
                 failure = RecordDeserializationFailed(
-                    f"The record at offset {offset} of {self._partition} cannot be deserialized "
-                    f"({type(refusal).__name__}: {refusal}); seek to {offset + 1} to go on without it.",
+                    f"The {origin} of the record at offset {offset} of {self._partition} cannot be deserialized "
+                    f"({type(refusal).__name__}: {refusal}); seek to {offset + 1} to go on without it. The error's "
+                    "details have the record with its bytes.",
                     topic=self._partition.topic,
                     partition=self._partition.partition,
                     offset=offset,
+                    origin=origin,
+                    record=raw,
                 )
                 failure.__cause__ = refusal
                 return Opened(good, failure)

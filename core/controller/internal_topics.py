@@ -19,6 +19,7 @@ from raylog.core.features import QUEUES_LEVEL
 SCHEDULED_TOPIC: Final = "__scheduled"
 SHARE_STATE_TOPIC: Final = "__share_state"
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
+FORWARDING_TOPIC: Final = "__forwarding"
 
 _KEPT: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
 
@@ -42,7 +43,8 @@ ON_FIRST_USE: Final[Mapping[str, FirstUse]] = {
         },
     ),
     SHARE_STATE_TOPIC: FirstUse(1, {**_KEPT, "segment.bytes": str(8 * 1024 * 1024)}),
-    UNDELIVERABLE_TOPIC: FirstUse(1, {"retention.ms": "-1"}),
+    UNDELIVERABLE_TOPIC: FirstUse(1, {"retention.ms": "-1", "max.message.bytes": str(32 * 1024 * 1024)}),
+    FORWARDING_TOPIC: FirstUse(1, {"cleanup.policy": "compact", "segment.bytes": str(1024 * 1024)}),
 }
 """Every such topic. What their owners no longer need, these delete themselves."""
 

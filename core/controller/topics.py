@@ -31,6 +31,7 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.core.features import COMPACTION_LEVEL, QUEUES_LEVEL, REWRITING_LEVEL
+from raylog.core.forwarding.settings import expires
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metadata.records import (
@@ -41,7 +42,7 @@ from raylog.core.metadata.records import (
     TopicDeleted,
 )
 from raylog.core.sleeping.queue import WakeQueue, has_too_much
-from raylog.core.time_keys import TIME_KEYS
+from raylog.core.time_keys import TIME_KEYS, check_expiry
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""
@@ -104,6 +105,7 @@ class Topics:
         else:
             assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
         config = _checked_config(event.config, len(assignment[0]), decision.image)
+        check_expiry(event.topic, config)
         self._check_room(config, assignment, decision.image)
         if event.validate_only:
             decision.reply(event.request, [""])
@@ -148,17 +150,18 @@ class Topics:
         kept = {key: value for key, value in topic.config.items() if key not in event.delete}
         factor = min(state.replication_factor for state in topic.partitions)
         config = _checked_config({**kept, **event.set}, factor, decision.image)
+        check_expiry(event.topic, config)
         if sleep_after_ms(config, decision.image.config) < 0 <= sleep_after_ms(topic.config, decision.image.config):
             asleep = (state.replicas for state in topic.partitions if state.asleep is not None)
             self._check_awake(Counter(broker for replicas in asleep for broker in replicas), decision.image)
         if config != topic.config:
             before, after = TopicConfig.from_dict(topic.config), TopicConfig.from_dict(config)
             decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
-            is_compacted_now = after.compacts and not before.compacts
+            works_now = (after.compacts and not before.compacts) or (expires(config) and config != topic.config)
             for state in list(topic.partitions):
                 has_records = state.asleep is not None and state.asleep.size_bytes > 0
-                if (is_compacted_now and has_records) or has_too_much(state, decision.image.topics[event.topic]):
-                    self._wakes.add(state)  # it has records to remove
+                if (works_now and has_records) or has_too_much(state, decision.image.topics[event.topic]):
+                    self._wakes.add(state)  # it has records to remove, or to send on
                 # An unclean election may have just been allowed.
                 self._liveness.settle(state.partition, decision)
             self._wakes.time_passed(decision)

@@ -15,8 +15,11 @@ from raylog.core.errors.base import *  # noqa: F403
 from raylog.core.errors.base import RaylogError, UnknownServerError
 from raylog.core.errors.client import *  # noqa: F403
 from raylog.core.errors.cluster import *  # noqa: F403
+from raylog.core.errors.forwarding import *  # noqa: F403
 from raylog.core.errors.groups import *  # noqa: F403
+from raylog.core.errors.outbox import *  # noqa: F403
 from raylog.core.errors.partition import *  # noqa: F403
+from raylog.core.errors.queues import *  # noqa: F403
 from raylog.core.errors.scheduling import *  # noqa: F403
 from raylog.core.errors.suggestions import did_you_mean as did_you_mean
 from raylog.core.errors.suggestions import nearest as nearest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raylog.core.errors.base import RaylogError, StaleMetadataError
+from raylog.core.errors.cluster import InvalidRequest
 
 
 class ConnectionFailed(StaleMetadataError):
@@ -69,3 +70,21 @@ class SparkStartFailed(RaylogError):
     """Spark did not start on the Ray cluster; the message says what is missing, or which log has the reason."""
 
     code = 1016
+
+
+class ConcurrentUse(InvalidRequest):
+    """Two threads use a consumer at the same time: give each thread its own, or share the work by a WorkerPool."""
+
+    code = 1080
+
+
+class InterceptorFailed(RaylogError):
+    """An interceptor raised for a record; its cause is that error, and ``details`` have the record."""
+
+    code = 1081
+
+
+class HandlerFailed(RaylogError):
+    """The handler of a WorkerPool raised for a record; its cause is that error, and ``details`` have the record."""
+
+    code = 1082

@@ -1,4 +1,4 @@
-"""Figures of leader roles and their metrics: delayed records that wait, how late they come, what is parked. Pure."""
+"""Figures of leader roles and their metrics: of delayed records, of expired ones, and of redrives. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
             "gauge",
             "How far the machine's clock was set from the time by which records are due; 0 = not.",
         ),
+    },
+    "expiry": {
+        "expired": ("counter", "Expired records that were sent to the dead-letter topic."),
+        "filed": ("counter", "Records with a time to live of their own that wait for its end in `__scheduled`."),
+        "position": ("gauge", "Offset below which all records have expired and were sent on; -1 = nothing expires."),
+        "holding": ("gauge", "Forwarders of the partition whose target takes nothing at the moment."),
+    },
+    "forwarding": {
+        "forwarders": ("gauge", "Names under which forwarders and redrives are stored."),
+        "redrives": ("gauge", "Redrives that run."),
+        "redrives_holding": ("gauge", "Partitions of redrives whose target takes nothing at the moment."),
     },
 }
 """Kind and help of each figure, by kinds of roles; figures that are not here are left out."""

@@ -23,11 +23,14 @@ from raylog.cli.cluster.token import token
 from raylog.cli.complaints import explain, usage_complaint
 from raylog.cli.configs import config
 from raylog.cli.consume import consume
+from raylog.cli.dead_letters import dlq
 from raylog.cli.groups import group
 from raylog.cli.log import log
 from raylog.cli.options import Commands
+from raylog.cli.outbox import outbox
 from raylog.cli.perf.command import perf
 from raylog.cli.produce import produce
+from raylog.cli.queues import queue
 from raylog.cli.reassign import balance
 from raylog.cli.schedules import schedule
 from raylog.cli.topics import topic
@@ -114,12 +117,15 @@ COMMANDS = (
     balance,
     group,
     transaction,
+    queue,
     schedule,
+    dlq,
     config,
     features,
     produce,
     consume,
     log,
+    outbox,
     metrics,
     perf,
     secret,

@@ -54,6 +54,9 @@ def explain(error: Exception) -> str:
     module = type(error).__module__
     if module.startswith("raylog."):
         return _sentence(str(error))
+    if module.split(".")[0] == "sqlalchemy":
+        reason = str(getattr(error, "orig", None) or error)
+        return _sentence(f"The database reports: {reason.splitlines()[0] if reason else type(error).__name__}")
     first_line = next((line for line in str(error).splitlines() if line.strip()), "no details")
     origin = "Ray reports" if module.split(".")[0] == "ray" else "This should not happen"
     return f"{origin}: {type(error).__name__}: {first_line.strip()} - run it again with --debug to see where."

@@ -50,6 +50,8 @@ CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 """A cleaned batch with tombstones, or a marker: its base timestamp is the time of their removal (KIP-534)."""
 SEQUENCE_MAX = 2**31 - 1
+LASTING_PRODUCERS = 1 << 62
+"""Producer ids from here on are never forgotten by partitions; those that the controller gives out are below."""
 BATCH_BYTES_MAX = 2**31 - 1
 
 

@@ -120,13 +120,14 @@ class PartitionLog(CleanableLog):
         self._now_ms = now_ms
         config = self.config
         batches = inspect(payload)
-        check_produced(batches, config, now_ms)
-        if config.compaction is not None:
-            check_keys(payload, batches, self.folder.name)
+        # Before the limits: what is stored is not refused for one that was set since, or for the time that has passed.
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
             return AppendInfo(*duplicate, True, largest, len(batches), rewritten=self.append_time_at(duplicate[0]))
+        check_produced(batches, config, now_ms)
+        if config.compaction is not None:
+            check_keys(payload, batches, self.folder.name)
         changed = None
         if config.rewriting is not None:
             changed, batches = rewrite(payload, batches, config, now_ms)

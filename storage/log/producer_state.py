@@ -21,14 +21,12 @@ from raylog.core.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from raylog.storage.batch.header import CONTROL_BIT, SEQUENCE_MAX, TRANSACTIONAL_BIT, BatchHeader
+from raylog.storage.batch.header import CONTROL_BIT, LASTING_PRODUCERS, SEQUENCE_MAX, TRANSACTIONAL_BIT, BatchHeader
 from raylog.storage.batch.marker import BY_ADMINISTRATOR, TxnMarker
 from raylog.storage.errors import CorruptBatch
 from raylog.storage.transactions.aborted import AbortedTxn
 from raylog.storage.transactions.state import Transactions
 
-LASTING_PRODUCERS = 1 << 62
-"""Producer ids from here on are never forgotten; those that the controller gives out are below."""
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
 _SNAPSHOT_MAGIC = b"RPS1"
 _SNAPSHOT_WITH_TRANSACTIONS = b"RPS2"

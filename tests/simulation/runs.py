@@ -1,8 +1,9 @@
 """One seed of one profile, in the profile's world, and its result.
 
-Six worlds are simulated: partitions with their controller (``partition``), consumer groups (``groups``), the metadata's
-voters (``quorum``), controllers on their voters (``metadata``), the log on a virtual disk (``storage``), and the whole
-cluster with its clients (``whole``). Called by the command, the stories and the tests.
+Seven worlds are simulated: partitions with their controller (``partition``), consumer groups (``groups``), the
+metadata's voters (``quorum``), controllers on their voters (``metadata``), the log on a virtual disk (``storage``), the
+outbox on a database in memory (``outbox``), and the whole cluster with its clients (``whole``). Called by the command,
+the stories and the tests.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from raylog.core.invariants import InvariantBroken
 from tests.simulation.groups import faults as group_faults
 from tests.simulation.groups.simulation import GroupSimulation
 from tests.simulation.metadata.world import play as play_metadata
+from tests.simulation.outbox.runs import OUTBOX, run_outbox
 from tests.simulation.partition.simulation import Simulation
 from tests.simulation.profiles import PROFILES, Faults, draw_faults, profile_of
 from tests.simulation.quorum.disk import Broken
@@ -37,7 +39,9 @@ STORIES = "stories"
 _GROUPS = {REBALANCE_STORM: group_faults.draw, GROUP_TRANSACTIONS: group_faults.draw_transactions}
 """The profiles of the group world, and what draws their options."""
 ALL = "all"
-ALL_PROFILES = tuple(sorted((*PROFILES, *_GROUPS, METADATA, *STORAGE_PROFILES, STORIES, VOTERS, *WHOLE_PROFILES)))
+ALL_PROFILES = tuple(
+    sorted((*PROFILES, *_GROUPS, METADATA, OUTBOX, *STORAGE_PROFILES, STORIES, VOTERS, *WHOLE_PROFILES))
+)
 """Every profile of every world; ``all`` runs them one after another."""
 
 
@@ -55,6 +59,8 @@ def run_seed(
     """
     if profile in (VOTERS, METADATA):
         return _run_quorum(seed, profile)
+    if profile == OUTBOX:
+        return run_outbox(seed)
     if profile in STORAGE_PROFILES:
         return run_storage(seed, profile)
     if profile in WHOLE_PROFILES:

@@ -6,7 +6,7 @@ moment, so a run needs one look at the clock at its end, and one per record at i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 MB = 1 << 20
@@ -138,7 +138,7 @@ def _rates(size: int, count: int, join_ms: float, fetch_ms: float) -> str:
     return f"{join_ms:.0f}, {fetch_ms:.0f}, {rates[0]:.4f}, {rates[1]:.4f}"
 
 
-def metric_lines(group: str, client_id: str, metrics: dict[str, float]) -> list[str]:
+def metric_lines(group: str, client_id: str, metrics: Mapping[str, float]) -> list[str]:
     """The lines of `--print-metrics`: names in one column, values in the other."""
     names = {name: f"{group}:{name}:{{client-id={client_id}}}" for name in sorted(metrics)}
     width = max(map(len, names.values()), default=0)

@@ -1,5 +1,6 @@
 """Every small example runs as its first line shows. ``examples/flights`` has a test of its own."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -12,10 +13,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 RUN_HERE = {
     "compacted_table.py",
     "exactly_once_word_count.py",
+    "interceptors.py",
     "quickstart.py",
     "tasks.py",
+    "transfer.py",
     "unpaid_orders.py",
     "without_ray.py",
+    "work_queue.py",
+    "worker_pool.py",
 }
 
 
@@ -56,12 +61,34 @@ def test_words_are_counted_once_by_workers_that_die(user: Reader) -> None:
     assert all(line.partition(": ")[2].split(", expected ")[0] == line.rpartition(" ")[2] for line in counts)
 
 
+def test_transfers_survive_killed_relays_and_readers(user: Reader) -> None:
+    printed = user.python(
+        example("transfer.py"), "--address", "local", "--transfers", "70", "--kills", "3"
+    ).splitlines()
+    assert printed[-3:] == [
+        "60 transfers committed, 3 relays and readers killed",
+        "events: {'FINISHED': 60}",
+        "bank 9400 + fund 600 = 10000 of 10000",
+    ]
+
+
 def test_a_cleaned_topic_gives_the_same_table_from_fewer_records(user: Reader) -> None:
     before, after = user.python(example("compacted_table.py"), "--address", "local").splitlines()
     assert before.startswith("19 accounts from ")
     assert after.startswith("19 accounts from ")
     assert after.endswith(", once the log was cleaned")
     assert int(after.split()[3]) < 10_000
+
+
+def test_workers_handle_the_orders_of_a_customer_in_order_and_each_once(user: Reader) -> None:
+    for _ in range(2):
+        printed = user.python(example("worker_pool.py"), "--address", "local")
+        assert "400 orders of 40 customers handled, those of each in order: True" in printed
+
+
+def test_interceptors_sign_and_check(user: Reader) -> None:
+    printed = user.python(example("interceptors.py"), "--address", "local").splitlines()
+    assert printed == ["refused b'a million euros' at offset 10", "10 stored, 10 read, 1 refused"]
 
 
 def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
@@ -71,6 +98,17 @@ def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
         "closed: chair, lamp",
         "the lamp is paid in time: False",
     ]
+
+
+def test_orders_of_a_queue_keep_their_order_and_a_bad_one_is_dead(user: Reader) -> None:
+    *customers, letter = user.python(example("work_queue.py"), "--address", "local").splitlines()
+    handled = [json.loads(line.partition(": ")[2]) for line in customers]
+    assert len(handled) == 6
+    assert all(numbers == sorted(numbers) for numbers in handled)
+    assert sorted(number for numbers in handled for number in numbers) == [
+        number for number in range(60) if number != 13
+    ]
+    assert letter == "dead letter: order 13: order 13 has no address"
 
 
 def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:

@@ -18,7 +18,9 @@ from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient
 from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
+from tests.simulation.whole.forwarding.clients import send_the_rest_on
 from tests.simulation.whole.plan import UNCLEAN
+from tests.simulation.whole.queues.leaders import queues_of
 from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
 
@@ -66,6 +68,11 @@ class Finish:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
         if self._world.plan.delayers:
             await self._until("delayed records have arrived", self._delayed_are_missing)
+        if self._world.plan.workers:
+            await self._until("queues are worked off", self._jobs_are_unfinished)
+        if self._world.plan.expirers:
+            await self._until("expired records are dead letters", self._letters_are_missing)
+            await self._until("dead letters are sent on", lambda: self._letters_are_left(admin))
         await self._until("the replicas are the same", self._replicas_differ)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)
@@ -319,6 +326,24 @@ class Finish:
     async def _delayed_are_missing(self) -> str:
         missing = self._world.delays.missing()
         return f"{len(missing)} have not, such as {missing[0]!r}" if missing else ""
+
+    async def _jobs_are_unfinished(self) -> str:
+        wrong = self._world.jobs.unfinished()
+        return f"{wrong}; {queues_of(self._world)}" if wrong else ""
+
+    async def _letters_are_missing(self) -> str:
+        missing = self._world.letters.missing()
+        return f"{len(missing)} are not, such as {missing[0]!r}" if missing else ""
+
+    async def _letters_are_left(self, admin: AsyncAdmin) -> str:
+        left = self._world.letters.not_sent_on()
+        if not left:
+            return ""
+        try:
+            state = await send_the_rest_on(admin)
+        except RaylogError as error:
+            state = repr(error)
+        return f"{len(left)} are not, such as {left[0]!r}; {state}"
 
     async def _has_dirty_tables(self) -> str:
         return dirty_table(self._world.observer, self._world.tables)

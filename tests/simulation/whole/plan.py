@@ -41,6 +41,11 @@ ACCOUNTS: Final = "whole-transactions-compacted"
 some on virtual disks. At the end removals and markers are forgotten, and what has a cleaned log is restarted."""
 SCHEDULES: Final = "whole-schedules"
 """Delayed records, which clients cancel and move; faults of all kinds, in half of the runs on virtual disks."""
+QUEUES: Final = "whole-queues"
+"""Two groups that work on a topic as a queue, one of them in the order of keys; faults of all kinds, and of the leaders
+of the queue, of its states and of its dead letters."""
+FORWARDING: Final = "whole-forwarding"
+"""Records that expire, circles of dead letters, redrives; faults of all kinds, half of the runs on virtual disks."""
 WHOLE_PROFILES: Final = (
     WHOLE,
     MINORITY,
@@ -54,6 +59,8 @@ WHOLE_PROFILES: Final = (
     TRANSACTIONS,
     ACCOUNTS,
     SCHEDULES,
+    QUEUES,
+    FORWARDING,
 )
 
 THIN: Final = "thin"
@@ -138,8 +145,14 @@ class Plan:
     """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
+    expirers: int = 0
+    """Clients that send records which expire; 0 = there are none in this run."""
     delayers: int = 0
     """Clients that send delayed records; 0 = there are none in this run."""
+    workers: int = 0
+    """Members of each of two groups that work on a queue; 0 = there is none in this run."""
+    queue_lock_ms: int = 0
+    """How long its records are locked."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
@@ -197,6 +210,10 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_accounts(_with_transactions(plan, seed), seed)
     if profile == SCHEDULES:
         return _with_schedules(plan, seed)
+    if profile == QUEUES:
+        return _with_queues(plan, seed)
+    if profile == FORWARDING:
+        return _with_forwarding(plan, seed)
     if profile == LAST_MAN:
         calm = replace(_draw(MINORITY, seed), **ONE_LOST)
         return replace(calm, loses_last_man=True, partitions_max=2, work_s=calm.work_s + 10.0)
@@ -324,6 +341,39 @@ def _with_schedules(plan: Plan, seed: int) -> Plan:
         members=1,
         delayers=chance.choice([1, 2, 3]),
         schemes=("strike_scheduler", "strike_scheduler"),
+        disks=chance.random() < 0.5,
+        fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
+        send_pause_s=chance.choice([0.1, 0.5]),
+        work_s=plan.work_s + 12.0,
+    )
+
+
+def _with_queues(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"queues {seed}")
+    return replace(
+        plan,
+        topics=1,
+        producers=1,
+        members=1,
+        workers=chance.choice([1, 2, 3]),
+        queue_lock_ms=chance.choice([1_000, 3_000]),
+        schemes=("strike_queue", "strike_queue"),
+        disks=chance.random() < 0.3,
+        fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
+        send_pause_s=chance.choice([0.1, 0.5]),
+        work_s=plan.work_s + 12.0,
+    )
+
+
+def _with_forwarding(plan: Plan, seed: int) -> Plan:
+    chance = random.Random(f"forwarding {seed}")
+    return replace(
+        plan,
+        topics=1,
+        producers=1,
+        members=1,
+        expirers=chance.choice([1, 2, 3]),
+        schemes=("strike_forwarder", "strike_forwarder"),
         disks=chance.random() < 0.5,
         fault_pause_s=chance.choice([0.4, 1.0, 3.0]),
         send_pause_s=chance.choice([0.1, 0.5]),

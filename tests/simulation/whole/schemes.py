@@ -193,7 +193,15 @@ class Schemes:
 
     def strike_scheduler(self) -> None:
         """Kill or pause the leader of the delayed records, or one of their targets."""
-        prefixes = ("replica:__scheduled-", "replica:__scheduled-", "replica:later-")
+        self._strike_leader("replica:__scheduled-", "replica:__scheduled-", "replica:later-")
+
+    def strike_forwarder(self) -> None:
+        """Kill or pause a leader that forwards records, the keeper of what it has decided, or one of its targets."""
+        self._strike_leader(
+            "replica:fleeting-", "replica:fleeting-", "replica:__forwarding-", "replica:letters-", "replica:p"
+        )
+
+    def _strike_leader(self, *prefixes: str) -> None:
         prefix = prefixes[int(self._scheduler.random.random() * len(prefixes))]
         replicas = [actor for actor in self._running() if actor.name.startswith(prefix)]
         for actor in replicas:
@@ -205,6 +213,11 @@ class Schemes:
                     actor.process.pause()
                     self._scheduler.after(self._scheduler.between(0.5, 6.0), actor.process.resume)
                 return
+
+    def strike_queue(self) -> None:
+        """Kill or pause the leader of a queue, of the states of queues, or of dead letters."""
+        prefixes = ("replica:jobs-", "replica:jobs-", "replica:__share_state-", "replica:dead-jobs-")
+        self._strike_leader(prefixes[int(self._scheduler.random.random() * len(prefixes))])
 
     def kill_of_sleeper(self) -> None:
         """Kill the controller or the broker of a partition that sleeps, so that it fails over in its sleep."""

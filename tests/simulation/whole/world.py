@@ -36,12 +36,18 @@ from tests.simulation.whole.compaction.tables import Tables
 from tests.simulation.whole.disks import NodeDisks
 from tests.simulation.whole.dozing.ports import Dozes
 from tests.simulation.whole.dozing.strikes import Strikes
+from tests.simulation.whole.forwarding.clients import Expirer, LettersReader, Redriver
+from tests.simulation.whole.forwarding.clients import make_topics as make_fleeting_topics
+from tests.simulation.whole.forwarding.letters import Letters
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
+from tests.simulation.whole.queues.clients import DEAD, KEYED, PLAIN, QUEUE, JobProducer, LetterReader, Worker
+from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
+from tests.simulation.whole.queues.jobs import Group, Jobs
 from tests.simulation.whole.schedules.clients import LATER, PARTITIONS, DelayedReader, Delayer
 from tests.simulation.whole.schedules.delays import Delays
 from tests.simulation.whole.shared_memory import SharedMemory
@@ -90,6 +96,8 @@ class World:
         self.tables = [TopicPartition(name, 0) for name in plan.tables]
         self.table_books = Tables(lambda *known: self.books.on_committed(*known))
         self.delays = Delays()
+        self.jobs = Jobs({PLAIN: Group(by_key=False), KEYED: Group(by_key=True)} if plan.workers else {})
+        self.letters = Letters()
         self.cleanings = 0
         """How often a replica has cleaned its log."""
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
@@ -246,6 +254,11 @@ class World:
             await self.transactions.make_topics(admin)
         if self.plan.delayers:
             await admin.create_topic(LATER, PARTITIONS, 3, {"segment.bytes": "20000"})
+        if self.plan.workers:
+            await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3)
+            await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)
+        if self.plan.expirers:
+            await make_fleeting_topics(admin)
         await admin.stop()
         self.is_built = True
 
@@ -274,6 +287,18 @@ class World:
             self.spawn(f"delayer-{number}", Delayer(self, f"delayer-{number}").run())
         if self.plan.delayers:
             self.spawn("delayed-reader", DelayedReader(self, "delayed-reader").run())
+        if self.plan.workers:
+            self.spawn("job-producer", JobProducer(self, "job-producer").run())
+            self.spawn("letter-reader", LetterReader(self, "letter-reader").run())
+        for number in range(self.plan.workers):
+            for group in (PLAIN, KEYED):
+                name = f"worker-{number}-{group}"
+                self.spawn(name, Worker(self, name, group).run())
+        for number in range(self.plan.expirers):
+            self.spawn(f"expirer-{number}", Expirer(self, f"expirer-{number}").run())
+        if self.plan.expirers:
+            self.spawn("redriver", Redriver(self, "redriver").run())
+            self.spawn("letters-reader", LettersReader(self, "letters-reader").run())
         self.spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
             self.fill_place(number)

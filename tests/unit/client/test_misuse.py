@@ -15,7 +15,7 @@ from raylog.client.cluster.connections import ConnectionPool
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import ClientClosed, InvalidRequest
+from raylog.core.errors import ClientClosed, ConcurrentUse
 from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
@@ -98,7 +98,7 @@ def test_threads_iterating_over_one_consumer_are_refused_without_loss(cluster: T
     for _ in range(10):
         fill(cluster, "t", 0, numbers(0, 500))
     found: list[int] = []
-    refused: list[InvalidRequest] = []
+    refused: list[ConcurrentUse] = []
     others: list[BaseException] = []
     with Consumer("t", **cluster.options, auto_offset_reset="earliest", consumer_timeout_ms=1_000) as consumer:
 
@@ -106,7 +106,7 @@ def test_threads_iterating_over_one_consumer_are_refused_without_loss(cluster: T
             while True:
                 try:
                     found.append(next(consumer).offset)
-                except InvalidRequest as error:
+                except ConcurrentUse as error:
                     refused.append(error)
                 except StopIteration:
                     return

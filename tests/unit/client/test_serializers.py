@@ -1,5 +1,7 @@
 """Shorthands for serializers."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from raylog.client.serializers import deserializer, serializer
@@ -8,7 +10,13 @@ from raylog.core.errors import InvalidConfig
 
 @pytest.mark.parametrize(
     ("name", "value", "data"),
-    [("json", {"a": [1, None]}, b'{"a":[1,null]}'), ("string", "ü", b"\xc3\xbc"), ("int", -2, b"\xff" * 7 + b"\xfe")],
+    [
+        ("json", {"a": [1, None]}, b'{"a":[1,null]}'),
+        ("string", "ü", b"\xc3\xbc"),
+        ("int", -2, b"\xff" * 7 + b"\xfe"),
+        ("msgpack", {"a": [1, None, b"\x00"], 2: "ü"}, b"\x82\xa1a\x93\x01\xc0\xc4\x01\x00\x02\xa2\xc3\xbc"),
+        ("msgpack", datetime(2026, 1, 1, tzinfo=UTC), b"\xd6\xff\x69\x55\xb9\x00"),
+    ],
 )
 def test_a_shorthand_writes_and_reads(name: str, value: object, data: bytes) -> None:
     write, read = serializer(name), deserializer(name)

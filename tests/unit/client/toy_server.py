@@ -99,6 +99,8 @@ class ToyCluster:
         self.extra_methods: dict[str, Callable[[Request], None]] = {}
         """Further methods that every broker endpoint serves, for instance those of a group coordinator."""
         self.requests_seen: list[str] = []
+        self.creates_topics = False
+        """`auto.create.topics.enable`."""
         self.compares_epochs = True
         """Whether leaders know `offset_for_leader_epoch`; those of the first release do not."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -271,7 +273,8 @@ class ToyCluster:
         brokers = [
             MetadataBroker(broker, item.host, item.port, f"node-{broker}") for broker, item in self.brokers.items()
         ]
-        request.reply(MetadataReply("toy", self.version, brokers, [self._describe(name) for name in names]))
+        topics = [self._describe(name) for name in names]
+        request.reply(MetadataReply("toy", self.version, brokers, topics, self.creates_topics))
 
     def _describe(self, name: str) -> MetadataTopic:
         if name not in self.topics:

@@ -58,9 +58,9 @@ def test_the_command_raylog_exists() -> None:
 @pytest.mark.parametrize(
     ("folders", "extras"),
     [
-        (PACKAGES, ("spark",)),
-        (("tests", "tools"), ("spark", "demo", "test")),
-        (("benchmarks",), ("spark", "demo", "test", "bench")),
+        (PACKAGES, ("spark", "outbox")),
+        (("tests", "tools"), ("spark", "outbox", "demo", "test")),
+        (("benchmarks",), ("spark", "outbox", "demo", "test", "bench")),
     ],
     ids=["packages", "tests", "benchmarks"],
 )

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("actors", "client", "core", "data", "protocol", "raylog", "rpc", "spark", "storage")
+PACKAGES = ("actors", "client", "core", "data", "outbox", "protocol", "raylog", "rpc", "spark", "storage")
 OTHERS = ("benchmarks", "examples", "pyspark_raylog", "tests", "tools")
 HEAVY_AT_IMPORT = {"numpy", "pandas", "pyarrow", "pyspark", "ray", "raydp"}
 """What a service that only produces and consumes, and a replica's process, must not load."""

@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "client": {"client", "protocol", "rpc", "core", "storage"},
     "actors": {"actors", "protocol", "core", "storage", "rpc", "client"},
     "data": {"data", "client", "protocol", "core"},
+    "outbox": {"outbox", "client", "core"},
     "spark": {"spark", "client", "protocol", "core"},
 }
 """A folder's own packages and those below it, or one package of those; raylog/, the public face, may import all."""

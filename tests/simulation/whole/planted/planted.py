@@ -10,7 +10,9 @@ from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
 from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
+from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
+from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
 from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
@@ -31,5 +33,7 @@ _TABLES: Final = (
     TRANSACTION_BUGS,
     ACCOUNT_BUGS,
     SCHEDULE_BUGS,
+    QUEUE_BUGS,
+    FORWARDING_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests
 from raylog.actors.scheduling.bodies import Bodies
 from raylog.actors.scheduling.role import SchedulerRole
@@ -58,8 +59,8 @@ SCHEDULE_BUGS: Final = (
     ),
     _bug(
         "a new leader believes the clock of its machine",
-        SchedulerRole,
-        "_set_clock",
+        TimeOfDay,
+        "set",
         _edit("if abs(first_ms - host.wall_ms()) < STEP_MS:", "if True:"),
         ("W30",),
         60,

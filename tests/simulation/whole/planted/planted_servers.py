@@ -144,7 +144,7 @@ def _elder_counts(original: Callable[..., Any]) -> Callable[..., Any]:
 def _same_id(original: Callable[..., Any]) -> Callable[..., Any]:
     """Every producer gets the same id."""
 
-    async def init_producer_id(self: BrokerServer, request: Any) -> None:
+    async def init_producer_id(self: BrokerServer, request: Any, *, lasting: bool) -> None:
         request.reply([77, 0])
 
     return init_producer_id

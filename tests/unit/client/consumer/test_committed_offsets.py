@@ -26,7 +26,7 @@ class Coordinator:
         self.requests: list[OffsetCommitRequest] = []
         self.may_answer = asyncio.Event()
 
-    async def topic(self, name: str, *, timeout_s: float) -> TopicInfo:
+    async def topic(self, name: str, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
         return TopicInfo("id", name, internal=False, partitions=(), config={}, version=1)
 
     async def call_coordinator(self, group: str, _: object, request: OffsetCommitRequest, **__: Any) -> list[Any]:

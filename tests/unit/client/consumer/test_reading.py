@@ -3,12 +3,13 @@
 import gc
 import threading
 import warnings
+from typing import Any
 
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.runtime import Signal
-from raylog.client.types import OffsetAndTimestamp, Record
+from raylog.client.types import EpochEndOffset, OffsetAndTimestamp, Record
 from raylog.core.errors import (
     ClientClosed,
     CorruptMessage,
@@ -161,9 +162,11 @@ def test_an_offset_out_of_range_is_reset_by_the_policy(flights: ToyCluster) -> N
     with Consumer(auto_offset_reset="none", **flights.options) as consumer:
         consumer.assign([HERE])
         consumer.seek(HERE, 5_000)
-        for _ in range(2):  # until the position is changed
-            with pytest.raises(OffsetOutOfRange):
-                read(consumer, 1)
+        with pytest.raises(OffsetOutOfRange):
+            read(consumer, 1)
+        with pytest.raises(OffsetOutOfRange, match=r"Position 5000 of .* 0 to 100: .* seek") as caught:
+            read(consumer, 1)  # again, until the position is changed
+        assert caught.value.details == {"topic": "flights", "partition": 0, "position": 5_000, "start": 0, "end": 100}
         consumer.seek(HERE, 99)
         assert offsets(read(consumer, 1)) == [99]
 
@@ -258,9 +261,41 @@ def test_a_record_that_cannot_be_deserialized_is_named_and_can_be_passed(cluster
             with pytest.raises(RecordDeserializationFailed, match="offset 2 of flights-0") as caught:
                 read(consumer, 1)
             assert caught.value.details["offset"] == 2
+            assert caught.value.details["origin"] == "value"
+            assert caught.value.details["record"] == Record("flights", 0, 2, 2, None, b"oops", ())
         assert consumer.position(HERE) == 2
         consumer.seek(HERE, 3)
         assert [record.value for record in read(consumer, 1)] == [4]
+
+
+def test_the_key_may_be_what_cannot_be_deserialized(cluster: ToyCluster) -> None:
+    cluster.create_topic("flights")
+    fill(cluster, "flights", 0, [b"1"], keys=[b"\xff"])
+    options: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "key_deserializer": "string",
+        "value_deserializer": "json",
+    }
+    with Consumer("flights", **options, **cluster.options) as consumer:
+        with pytest.raises(RecordDeserializationFailed, match="The key of the record at offset 0") as caught:
+            read(consumer, 1)
+        found = caught.value.details["record"]
+        assert isinstance(found, Record)
+        assert (caught.value.details["origin"], found.key, found.value) == ("key", b"\xff", b"1")
+
+
+def test_the_end_of_a_leader_epoch_is_what_the_leader_has(flights: ToyCluster) -> None:
+    with Consumer(**flights.options) as consumer:
+        first = flights.partitions["flights", 0].leader_epoch
+        flights.move_leader("flights", 0)
+        fill(flights, "flights", 0, numbers(100, 110))
+        found = consumer.offsets_for_leader_epoch({HERE: first})
+        assert found == {HERE: EpochEndOffset(first, 100)}
+        assert consumer.offsets_for_leader_epoch({HERE: first + 1}) == {HERE: EpochEndOffset(first + 1, 110)}
+        with pytest.raises(InvalidRequest, match="may not be negative"):
+            consumer.offsets_for_leader_epoch({HERE: -1})
+        with pytest.raises(UnknownTopicOrPartition):
+            consumer.offsets_for_leader_epoch({TopicPartition("none", 0): 1})
 
 
 def test_a_damaged_batch_is_refused_and_fetched_again(flights: ToyCluster) -> None:

@@ -36,7 +36,7 @@ def test_a_lingering_batch_is_sent_when_a_thread_waits_for_its_memory() -> None:
 def test_a_batch_behind_one_in_flight_lingers_also_when_a_thread_waits() -> None:
     accumulator = made(linger_ms=60_000, buffer_memory=200)
     queues = topic(accumulator, 1)
-    accumulator.append_batch(queues, queues.queues[0], None, [b"x"], 1, 100)
+    accumulator.append_batch(queues, queues.queues[0], None, [b"x"], [(0, 1)], 100)
     assert accumulator.take(queues.queues[0], NEVER_LATE_S) is not None
     accumulator.append(queues, None, b"x" * 60, None, 0, 1)
     assert accumulator.when_room(lambda: None)
@@ -47,7 +47,7 @@ def test_a_waiting_thread_is_woken_when_a_batch_is_done() -> None:
     accumulator = made(buffer_memory=100)
     queues = topic(accumulator, 1)
     assert not accumulator.when_room(lambda: None)
-    accumulator.append_batch(queues, queues.queues[0], None, [b"x"], 1, 100)
+    accumulator.append_batch(queues, queues.queues[0], None, [b"x"], [(0, 1)], 100)
     woken: list[int] = []
     assert accumulator.when_room(lambda: woken.append(1))
     accumulator.release(queues.queues[0], 100)
@@ -60,7 +60,7 @@ def test_columns_for_a_removed_partition_are_refused_and_hold_no_memory() -> Non
     removed = topic(accumulator, 2).queues[1]
     queues = topic(accumulator, 1)
     with pytest.raises(UnknownTopicOrPartition, match="does not exist"):
-        accumulator.append_batch(queues, removed, None, [b"x"], 1, 20)
+        accumulator.append_batch(queues, removed, None, [b"x"], [(0, 1)], 20)
     assert accumulator.buffered_bytes == 0
 
 

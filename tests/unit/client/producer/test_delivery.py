@@ -109,7 +109,9 @@ class Line:
     async def send(self, *values: bytes) -> list[Batch]:
         """Put each value into a batch of its own, and let the delivery send what it may."""
         topic = self.context.accumulator.topic_queues_by_name["t"]
-        batches = [self.context.accumulator.append_batch(topic, self.queue, None, [each], 1, 20) for each in values]
+        batches = [
+            self.context.accumulator.append_batch(topic, self.queue, None, [each], [(0, 1)], 20) for each in values
+        ]
         self.pump()
         await self.settle()
         return cast(list[Batch], batches)

@@ -197,3 +197,73 @@ def test_in_a_coroutine(cluster: ToyCluster) -> None:
     assert sum(piece.count for piece in pieces) == 2000
     assert {piece.partition for piece in pieces} == {1}
     assert [piece.offset for piece in pieces] == sorted(piece.offset for piece in pieces)
+
+
+@pytest.mark.parametrize("timestamps", [[5, 5, 9, 2], (5, 5, 9, 2), pa.array([5, 5, 9, 2], pa.int64())])
+def test_records_have_headers_and_times_of_their_own(cluster: ToyCluster, timestamps: Any) -> None:
+    cluster.create_topic("t")
+    headers = [[("a", b"1")], None, {"b": None}, []]
+    with Producer(**cluster.options) as producer:
+        producer.send_batch("t", [b"0", b"1", b"2", b"3"], headers=headers, timestamp_ms=timestamps).result(10)
+    ((_, columns),) = cluster.do(cluster.partitions["t", 0].columns)
+    assert list(columns.timestamps) == [5, 5, 9, 2]
+    assert [entry or None for entry in columns.headers or ()] == [[("a", b"1")], None, [("b", None)], None]
+
+
+def test_headers_and_times_go_with_their_records_to_partitions(cluster: ToyCluster) -> None:
+    cluster.create_topic("t", partitions=3)
+    rows = range(300)
+    keys = [None if row % 10 == 0 else b"key %d" % (row % 7) for row in rows]
+    with Producer(**cluster.options, max_request_size=5_000) as producer:
+        producer.send_batch(
+            "t",
+            [b"%d" % row for row in rows],
+            keys,
+            headers=[[("row", b"%d" % row)] for row in rows],
+            timestamp_ms=[1000 + row for row in rows],
+        ).result(10)
+    seen = []
+    for partition in range(3):
+        for _, columns in cluster.do(cluster.partitions["t", partition].columns):
+            for at, value in enumerate(columns.values or ()):
+                row = int(value or b"")
+                assert columns.timestamps[at] == 1000 + row
+                assert (columns.headers or [])[at] == [("row", b"%d" % row)]
+                key = keys[row]
+                assert (columns.keys or [None] * 300)[at] == key
+                assert key is None or partition == partition_for_key(key, 3)
+                seen.append(row)
+    assert sorted(seen) == list(rows)
+
+
+def test_futures_have_the_times_of_their_records(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+
+    async def scenario() -> list[BatchMetadata]:
+        async with AsyncProducer(**cluster.options) as producer:
+            sent = await producer.send_batch("t", [b"0", b"1"], headers=[None, {"a": b""}], timestamp_ms=[3, 4])
+            return await sent
+
+    assert [piece.count for piece in asyncio.run(scenario())] == [2]
+    ((_, columns),) = cluster.do(cluster.partitions["t", 0].columns)
+    assert list(columns.timestamps) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "sentence"),
+    [
+        ({"headers": [None]}, ValueError, "2 values, but 1 headers"),
+        ({"timestamp_ms": [1, 2, 3]}, ValueError, "2 values, but 3 timestamps"),
+        ({"timestamp_ms": [1, -2]}, ValueError, "from 0 to 2"),
+        ({"timestamp_ms": [1, 2.5]}, TypeError, "must be a whole number of milliseconds"),
+        ({"headers": {"a": b"1"}}, TypeError, "a list with the headers of each record"),
+        ({"headers": [("a", b"1"), ("b", b"2")]}, TypeError, "a list with an entry for each record"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_at_once(
+    cluster: ToyCluster, columns: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    cluster.create_topic("t")
+    with Producer(**cluster.options) as producer, pytest.raises(kind, match=sentence):
+        producer.send_batch("t", [b"0", b"1"], **columns)
+    assert stored(cluster, "t") == []

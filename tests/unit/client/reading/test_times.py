@@ -41,7 +41,7 @@ def test_no_batch_with_a_record_within_is_excluded(
     assert callable(encode)
     batch: bytes = encode(None, [b"v"] * len(moments), moments, compression=compression)
     if is_excluded(batch, TimeBounds(low_ms, end_ms)):
-        assert not any((low_ms or 0) <= moment < (end_ms or 2**62) for moment in moments)
+        assert not any((low_ms or 0) <= moment < (2**62 if end_ms is None else end_ms) for moment in moments)
 
 
 @pytest.mark.parametrize(

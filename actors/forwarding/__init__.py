@@ -1,0 +1,1 @@
+"""Forwarders: records that expire, and dead letters that are sent on; run by leader roles."""

@@ -1,0 +1,185 @@
+"""Cuts source batches into pieces, and makes batches for targets of their records. Owned by a forwarder. Pure.
+
+A batch is always cut at the same records, wherever reading begins: what was decided can be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from raylog.core.dead_letters import Cause, Header, Reason, cause_of, dead_headers, without_cause
+from raylog.core.forwarding.events import Parcel, Piece
+from raylog.core.forwarding.note import Route
+from raylog.core.forwarding.rules import SCHEDULED_TOPIC, ExpiryRule, FilingRule, RedriveRule, Rule
+from raylog.core.scheduling.envelope import BY_KEY, Envelope
+from raylog.storage.batch.columns import Columns
+from raylog.storage.batch.header import BatchHeader, iter_headers
+from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
+
+PIECE_BYTES: Final = 256 * 1024
+"""Size of a piece, as it is in the target with the headers of dead letters; a larger record is a piece of its own."""
+ADDED_BYTES: Final = 256
+"""About what a dead letter's own headers take."""
+
+Aborted = Sequence[Any]
+
+
+@dataclass(slots=True)
+class Held:
+    """The records of a piece."""
+
+    piece: Piece
+    columns: Columns
+    compression: int
+    at: dict[int, int]
+    """Row of each offset."""
+
+
+def cut(
+    records: bytes,
+    offset: int,
+    aborted: Aborted,
+    partition: int,
+    rule: Rule,
+    due_ms: Callable[[int], int],
+    rows_max: int,
+) -> tuple[list[Held], int]:
+    """Return the pieces of batches from an offset on, and the offset behind the last whole batch.
+
+    ``aborted``: the transactions of which nothing is forwarded. ``due_ms`` returns when a record with a timestamp may
+    go. ``rows_max``: records of a piece. Raises CorruptBatch.
+    """
+    found: list[Held] = []
+    next_offset = offset
+    for position, header in committed_batches(records, aborted):
+        next_offset = max(next_offset, header.next_offset)
+        if position < 0 or header.next_offset <= offset or not header.record_count:
+            continue
+        columns = decode_batch(records, position, header)
+        found += [
+            held for held in _pieces(columns, header, partition, rule, due_ms, rows_max) if held.piece.end > offset
+        ]
+    return found, next_offset
+
+
+def committed_batches(records: bytes, aborted: Aborted) -> Iterator[tuple[int, BatchHeader]]:
+    """Return position and header of each batch; position -1: its records are not to be seen by consumers."""
+    coming = sorted(aborted, key=lambda txn: txn.first_offset)
+    open_ids: set[int] = set()
+    for position, header in iter_headers(records):
+        while coming and coming[0].first_offset <= header.last_offset:
+            open_ids.add(coming.pop(0).producer_id)
+        if header.is_control:
+            open_ids.discard(header.producer_id)
+            yield -1, header
+        elif header.is_transactional and header.producer_id in open_ids:
+            yield -1, header
+        else:
+            yield position, header
+
+
+def _pieces(
+    columns: Columns,
+    header: BatchHeader,
+    partition: int,
+    rule: Rule,
+    due_ms: Callable[[int], int],
+    rows_max: int,
+) -> Iterator[Held]:
+    first_row, size = 0, 0
+    offsets, rows = columns.offsets, len(columns.timestamps)
+    begin = header.base_offset
+    for row in range(rows):
+        here = _size(columns, row)
+        if row > first_row and (size + here > PIECE_BYTES or row - first_row >= rows_max):
+            yield _held(columns, header, range(first_row, row), (begin, offsets[row]), partition, rule, due_ms)
+            first_row, size, begin = row, 0, offsets[row]
+        size += here
+    yield _held(columns, header, range(first_row, rows), (begin, header.next_offset), partition, rule, due_ms)
+
+
+def _held(
+    columns: Columns,
+    header: BatchHeader,
+    rows: range,
+    span: tuple[int, int],
+    partition: int,
+    rule: Rule,
+    due_ms: Callable[[int], int],
+) -> Held:
+    parts: dict[Route, list[int]] = {}
+    latest_ms = 0
+    for row in rows:
+        route = rule.route(partition, _at(columns.keys, row), _at(columns.headers, row))
+        if route is not None:
+            parts.setdefault(route, []).append(columns.offsets[row])
+            latest_ms = max(latest_ms, due_ms(columns.timestamps[row]))
+    piece = Piece(*span, latest_ms, tuple((route, tuple(offsets)) for route, offsets in parts.items()))
+    return Held(piece, columns, header.compression, {columns.offsets[row]: row for row in rows} if parts else {})
+
+
+def _size(columns: Columns, row: int) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in _at(columns.headers, row) or ())
+    return len(_at(columns.keys, row) or b"") + len(_at(columns.values, row) or b"") + headers + ADDED_BYTES
+
+
+def _at(column: Sequence[Any] | None, row: int) -> Any:
+    return None if column is None else column[row]
+
+
+def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], producer_id: int, now_ms: int) -> bytes:
+    """Return the batch of a parcel. ``source``: topic and partition of the records."""
+    columns = held.columns
+    rows = [held.at[offset] for offset in parcel.offsets]
+    key = rule.key.encode() if not isinstance(rule, RedriveRule) and rule.key else None
+    headers: list[list[Header] | None] = [
+        _headers(_at(columns.headers, row), rule, source, offset, is_refused=offset in parcel.refused)
+        for row, offset in zip(rows, parcel.offsets, strict=True)
+    ]
+    times = [now_ms] * len(rows)
+    if isinstance(rule, FilingRule) and parcel.route[0] == SCHEDULED_TOPIC:
+        own = [_at(columns.headers, row) for row in rows]
+        envelopes = [Envelope(rule.topic, rule.target_id(each), BY_KEY, now_ms).header() for each in own]
+        headers = [[*(found or ()), envelope] for found, envelope in zip(headers, envelopes, strict=True)]
+        times = [
+            max(now_ms, rule.expires_ms(columns.timestamps[row], each)) for row, each in zip(rows, own, strict=True)
+        ]
+    return encode_batch(
+        [_at(columns.keys, row) if key is None else key for row in rows],
+        [_at(columns.values, row) for row in rows],
+        times,
+        headers if any(headers) else None,
+        BatchMeta(producer_id, parcel.epoch, parcel.base_sequence),
+        compression=held.compression,
+    )
+
+
+def _headers(
+    own: Sequence[Header] | None, rule: Rule, source: tuple[str, int], offset: int, *, is_refused: bool
+) -> list[Header]:
+    topic, partition = source
+    if isinstance(rule, RedriveRule):
+        if not is_refused:
+            return without_cause(own)
+        before = cause_of(own)
+        target = rule.to or ("" if before is None else before.topic)
+        message = f"It could not be sent on: {target or 'its origin'} does not exist, or did not take it."
+        cause = Cause(reason=Reason.UNDELIVERABLE, topic=topic, partition=partition, offset=offset, message=message)
+        return dead_headers(own, cause)
+    reason, message = Reason.EXPIRED, ""
+    if is_refused:
+        reason = Reason.UNDELIVERABLE
+        message = f"It expired, and its dead-letter topic {rule.topic} does not exist, or did not take it."
+    return dead_headers(
+        own,
+        Cause(
+            reason=reason,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            message=message,
+            group=rule.group if isinstance(rule, ExpiryRule) else "",
+        ),
+    )

@@ -1,0 +1,351 @@
+"""Redrives: dead letters of a topic that are sent on, a forwarder for each partition. Owned by the keeper's role.
+
+What a redrive is, and how far, is stored with the forwarders' notes: the next leader goes on where this one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from raylog.actors.forwarding.forwarder import Forwarder
+from raylog.actors.forwarding.kept import Keeper, Kept
+from raylog.actors.forwarding.notes import decode_note, encode_note
+from raylog.actors.forwarding.places import OtherSource, Place
+from raylog.actors.naming import INTERNAL_PREFIX
+from raylog.actors.roles.time_of_day import TimeOfDay
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
+from raylog.core.errors import InvalidRequest, RedriveRunning, UnknownTopicOrPartition
+from raylog.core.forwarding.machine import ForwarderSettings
+from raylog.core.forwarding.note import Note
+from raylog.core.forwarding.rules import RedriveRule, check_filters
+from raylog.protocol.forwarding import (
+    CancelRedriveReply,
+    ListRedrivesReply,
+    RedrivePartition,
+    RedriveRow,
+    StartRedriveReply,
+    StartRedriveRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = "redrive:"
+FRONTIER: Final = "redriven:"
+RUNNING, HOLDING, CANCELLING, DONE, CANCELLED = "running", "holding", "cancelling", "done", "cancelled"
+KEPT_MS: Final = 7 * 86_400_000
+"""How long a redrive that has ended is listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """One redrive, as it is stored. ``spans``: start, end, position and count of each partition."""
+
+    number: int
+    topic: str
+    topic_id: str
+    to: str
+    where: Mapping[str, str]
+    rate: int
+    state: str
+    started_ms: int
+    ended_ms: int
+    spans: tuple[tuple[int, int, int, int], ...]
+    from_start: bool = False
+
+    def encode(self) -> bytes:
+        """Return it as it is stored."""
+        return msgspec.msgpack.encode([getattr(self, name) for name in self.__slots__])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Redrive:
+        """Return what was stored; fields of a later release are ignored."""
+        wire: list[Any] = msgspec.msgpack.decode(data)
+        wire = wire[: len(cls.__slots__)]
+        wire[9] = tuple(tuple(span) for span in wire[9])
+        return cls(*wire)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is done, or was cancelled."""
+        return self.state in (DONE, CANCELLED)
+
+
+class OwnNotes:
+    """The notes of a forwarder that the keeper's leader runs itself."""
+
+    def __init__(self, keeper: Keeper, name: str) -> None:
+        """``name``: of the forwarder."""
+        self._keeper = keeper
+        self._name = name
+
+    async def load(self) -> Note | None:
+        """Return the note that was stored last."""
+        kept = self._keeper.kept.get(self._name)
+        return None if kept is None else decode_note(kept.data)
+
+    async def save(self, note: Note) -> None:
+        """Store the note."""
+        await self._keeper.save(self._name, Kept(0, encode_note(note)))
+
+
+@dataclass(slots=True)
+class _Run:
+    """A redrive that runs here."""
+
+    forwarders: dict[int, Forwarder] = field(default_factory=dict)
+    ended: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Position and count of the partitions that are through."""
+
+
+class _Owner:
+    """What the forwarders of a redrive need to know."""
+
+    def __init__(self, keeper: Keeper, rule: RedriveRule) -> None:
+        self.clock = TimeOfDay(keeper.host)
+        self._host = keeper.host
+        self._rule = rule
+        self._setting = asyncio.Lock()
+        self._is_set = False
+
+    async def ready(self) -> None:
+        """Return when the time of day is known."""
+        async with self._setting:
+            if not self._is_set:
+                await self.clock.set()
+                self._is_set = True
+
+    async def look(self) -> None:
+        """Nothing: a redrive depends on nothing."""
+
+    def rule(self, text: str | None) -> RedriveRule:
+        """Return by what records are chosen: a redrive does not change."""
+        return self._rule
+
+    def due_ms(self, timestamp_ms: int) -> int:
+        """Return 0: all may go."""
+        return 0
+
+    async def acknowledged(self) -> int:
+        """Return 0: groups do not matter."""
+        return 0
+
+    def now_ms(self) -> int:
+        """Return a time for pauses and rates."""
+        return self._host.now_ms()
+
+    def day_ms(self) -> int:
+        """Return the time of day that most brokers had when the redrive began here."""
+        return self.clock.now_ms()
+
+
+class Redrives:
+    """All redrives of the cluster."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        """They are stored by ``keeper``."""
+        self._keeper = keeper
+        self._runs: dict[int, _Run] = {}
+        self._starting: set[str] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a redrive runs."""
+        return bool(self._runs) or bool(self._starting)
+
+    def resume(self) -> None:
+        """Go on with those that had not ended."""
+        for redrive in self._all():
+            if not redrive.has_ended and redrive.number not in self._runs:
+                self._run(redrive)
+
+    def _all(self) -> list[Redrive]:
+        found = [
+            Redrive.decode(kept.data)
+            for name, kept in self._keeper.kept.items()
+            if name.startswith(PREFIX) and name.count(":") == 1
+        ]
+        return sorted(found, key=lambda redrive: redrive.number)
+
+    # ------------------------------------------------------------ requests
+
+    async def start(self, args: StartRedriveRequest) -> StartRedriveReply:
+        """Begin a redrive. Raises InvalidRequest, UnknownTopicOrPartition, RedriveRunning."""
+        check_filters(args.where)
+        self._check(args)
+        if args.topic in self._starting:
+            raise RedriveRunning(f"A redrive of {args.topic} is just beginning.")
+        self._starting.add(args.topic)
+        try:
+            redrive = await self._new(args)
+            await self._keeper.save(f"{PREFIX}{redrive.number}", Kept(0, redrive.encode()))
+        finally:
+            self._starting.discard(args.topic)
+        self._run(redrive)
+        await self._forget_old()
+        return StartRedriveReply(redrive.number)
+
+    def _check(self, args: StartRedriveRequest) -> None:
+        if args.rate < 0:
+            raise InvalidRequest(f"rate={args.rate}: records a second, or 0 for as fast as they go.")
+        if args.topic.startswith(INTERNAL_PREFIX) and args.topic != UNDELIVERABLE_TOPIC:
+            raise InvalidRequest(f"{args.topic} is Raylog's own, and holds no dead letters.")
+        if args.to.startswith(INTERNAL_PREFIX):
+            raise InvalidRequest(f"{args.to} is Raylog's own: nothing can be sent there.")
+        if args.to == args.topic:
+            raise InvalidRequest(f"{args.topic} is where they are; name another topic, or none for their origins.")
+        running = next((each for each in self._all() if each.topic == args.topic and not each.has_ended), None)
+        if running is not None:
+            raise RedriveRunning(
+                f"Redrive {running.number} of {args.topic} runs; wait for its end, or cancel it: "
+                f"`raylog dlq cancel {running.number}`."
+            )
+
+    async def _new(self, args: StartRedriveRequest) -> Redrive:
+        host = self._keeper.host
+        wanted = [args.topic, *([args.to] if args.to else [])]
+        rows = {row.topic: row for row in (await host.metadata(wanted)).topics}
+        for name in wanted:
+            if rows[name].error_code:
+                raise UnknownTopicOrPartition(f"There is no topic {name!r}.", topic=name)
+        topic = rows[args.topic]
+        kept = self._keeper.kept.get(FRONTIER + topic.topic_id)
+        frontier: list[int] = [] if kept is None or args.from_start else msgspec.msgpack.decode(kept.data)
+        spans: list[tuple[int, int, int, int]] = []
+        for number in range(len(topic.partitions)):
+            first, end = await OtherSource(host, Place(args.topic, topic.topic_id, number)).bounds()
+            start = min(end, max(first, frontier[number] if number < len(frontier) else 0))
+            spans.append((start, end, start, 0))
+        number = 1 + max((each.number for each in self._all()), default=0)
+        return Redrive(
+            number,
+            args.topic,
+            topic.topic_id,
+            args.to,
+            dict(args.where),
+            args.rate,
+            RUNNING,
+            host.wall_ms(),
+            -1,
+            tuple(spans),
+            args.from_start,
+        )
+
+    def list(self, topic: str) -> ListRedrivesReply:
+        """Return the redrives."""
+        return ListRedrivesReply([self._row(each) for each in self._all() if not topic or each.topic == topic])
+
+    def _row(self, redrive: Redrive) -> RedriveRow:
+        run = self._runs.get(redrive.number)
+        partitions: list[RedrivePartition] = []
+        is_holding = False
+        for number, (start, end, position, sent) in enumerate(redrive.spans):
+            forwarder = None if run is None else run.forwarders.get(number)
+            if run is not None and number in run.ended:
+                position, sent = run.ended[number]
+            elif forwarder is not None and forwarder.machine.note.producer_id >= 0:
+                position, sent = forwarder.machine.note.position, forwarder.machine.note.sent
+                is_holding = is_holding or forwarder.machine.is_holding
+            partitions.append(RedrivePartition(number, start, position, end, sent))
+        return RedriveRow(
+            redrive.number,
+            redrive.topic,
+            redrive.to,
+            redrive.where,
+            redrive.rate,
+            HOLDING if is_holding and redrive.state == RUNNING else redrive.state,
+            redrive.started_ms,
+            redrive.ended_ms,
+            partitions,
+        )
+
+    async def cancel(self, number: int) -> CancelRedriveReply:
+        """End a redrive; returns when that is stored."""
+        found = next((each for each in self._all() if each.number == number), None)
+        if found is None:
+            return CancelRedriveReply("NOT_FOUND")
+        if found.has_ended:
+            return CancelRedriveReply("ALREADY_ENDED")
+        await self._keeper.save(f"{PREFIX}{number}", Kept(0, replace(found, state=CANCELLING).encode()))
+        run = self._runs.get(number)
+        if run is not None:
+            for forwarder in run.forwarders.values():
+                forwarder.stop()
+        return CancelRedriveReply("CANCELLED")
+
+    # ------------------------------------------------------------ running
+
+    def _run(self, redrive: Redrive) -> None:
+        run = self._runs[redrive.number] = _Run()
+        owner = _Owner(self._keeper, RedriveRule(redrive.to, dict(redrive.where)))
+        host = self._keeper.host
+        for number, (start, end, _, _) in enumerate(redrive.spans):
+            name = f"{PREFIX}{redrive.number}:{number}"
+            forwarder = run.forwarders[number] = Forwarder(
+                host,
+                f"redrive {redrive.number} of {redrive.topic}-{number}",
+                source=OtherSource(host, Place(redrive.topic, redrive.topic_id, number)),
+                notes=OwnNotes(self._keeper, name),
+                owner=owner,
+                settings=ForwarderSettings(end=end, rate=redrive.rate),
+                start=partial(_given, start),
+            )
+            if redrive.state == CANCELLING:
+                forwarder.stop()
+            host.spawn(self._through(redrive.number, number, forwarder, owner), name)
+        if not redrive.spans:
+            host.spawn(self._finish(redrive.number), f"{PREFIX}{redrive.number}")
+
+    async def _through(self, redrive: int, partition: int, forwarder: Forwarder, owner: _Owner) -> None:
+        await owner.ready()
+        await forwarder.run()
+        note = forwarder.machine.note
+        run = self._runs[redrive]
+        run.ended[partition] = note.position, note.sent
+        if len(run.ended) == len(run.forwarders):
+            await self._finish(redrive)
+
+    async def _finish(self, number: int) -> None:
+        """Store that a redrive has ended, and how far it came."""
+        run = self._runs[number]
+        keeper = self._keeper
+        redrive = Redrive.decode(keeper.kept[f"{PREFIX}{number}"].data)
+        spans = tuple(
+            (start, end, *run.ended.get(partition, (start, 0)))
+            for partition, (start, end, _, _) in enumerate(redrive.spans)
+        )
+        is_done = all(position >= end for _, end, position, _ in spans)
+        ended = replace(redrive, state=DONE if is_done else CANCELLED, ended_ms=keeper.host.wall_ms(), spans=spans)
+        if not redrive.where:
+            frontier = msgspec.msgpack.encode([position for _, _, position, _ in spans])
+            await keeper.save_surely(FRONTIER + redrive.topic_id, Kept(0, frontier))
+        await keeper.save_surely(f"{PREFIX}{number}", Kept(0, ended.encode()))
+        for partition in run.forwarders:
+            await keeper.save_surely(f"{PREFIX}{number}:{partition}", None)
+        del self._runs[number]
+        logger.info("redrive %d of %s has ended: %s", number, redrive.topic, ended.state)
+
+    async def _forget_old(self) -> None:
+        """Forget what ended long ago; the newest stays, because its number is the last."""
+        until_ms = self._keeper.host.wall_ms() - KEPT_MS
+        for redrive in self._all()[:-1]:
+            if redrive.has_ended and redrive.ended_ms < until_ms:
+                await self._keeper.save(f"{PREFIX}{redrive.number}", None)
+
+    def figures(self) -> dict[str, int]:
+        """Return counters and gauges."""
+        running = [forwarder for run in self._runs.values() for forwarder in run.forwarders.values()]
+        return {
+            "redrives": len(self._runs),
+            "redrives_holding": sum(forwarder.machine.is_holding for forwarder in running),
+        }
+
+
+async def _given(start: int) -> int:
+    return start

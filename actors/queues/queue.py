@@ -1,0 +1,463 @@
+"""One queue at its leader: the machine's runner, the fetches that wait, the changes on their way to the keeper.
+
+Owned by the queues role (``role.py``). One task serves fetches in the order of their arrival, one stores changes: what
+is decided while a change is on its way goes with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from raylog.actors.queues.letters import LetterSender
+from raylog.actors.queues.reading import LogReader
+from raylog.actors.queues.store import FENCED, ShareStates
+from raylog.actors.request_table import RequestTable
+from raylog.actors.roles.host import RoleHost
+from raylog.actors.runner import Runner
+from raylog.core.coordinators.writing import RowQueue
+from raylog.core.decision import Refuse, Reply
+from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownMemberId
+from raylog.core.queues import events as ev
+from raylog.core.queues.machine import QueueMachine
+from raylog.core.queues.records import QueueChange, joined
+from raylog.protocol import queues as wire
+from raylog.rpc import Request
+
+logger = logging.getLogger(__name__)
+
+CHANGE_BYTES_MAX: Final = 512 * 1024
+RANGE_BYTES: Final = 60
+"""Most bytes of a stored range without its message, nearly."""
+
+
+class _Parked:
+    """A fetch that waits for records."""
+
+    __slots__ = ("args", "request", "timer")
+
+    def __init__(self, request: Request, args: wire.QueueFetchRequest) -> None:
+        self.request = request
+        self.args = args
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Queue:
+    """One group on one partition, from the load of its state until it is loaded elsewhere."""
+
+    def __init__(
+        self,
+        group: str,
+        host: RoleHost,
+        reader: LogReader,
+        states: ShareStates,
+        letters: LetterSender,
+        *,
+        is_watched: Callable[[], bool],
+        on_over: Callable[[Queue, str], None],
+    ) -> None:
+        """``on_over`` is called when this load is over, because another one has followed.
+
+        ``is_watched`` returns whether a fetch of any group waits at the end of the log.
+        """
+        self.group = group
+        self._host = host
+        self._reader = reader
+        self._states = states
+        self._letters = letters
+        self._is_watched = is_watched
+        self._on_over = on_over
+        self._requests: RequestTable[Any] = RequestTable()
+        self._rows: RowQueue[QueueChange] = RowQueue(self._wake_writer)
+        self._parked: deque[_Parked] = deque()
+        self._hand: ev.Hand | None = None
+        self._connections: dict[str, object] = {}
+        self._wanted = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._version = 0
+        self._sending = 0
+        self._is_over = False
+        self.state_epoch = -1
+        self.machine: QueueMachine | None = None
+        self._runner: Runner[Any, Any] | None = None
+
+    # ------------------------------------------------------------ life
+
+    async def load(self) -> None:
+        """Load the state, and serve. Raises FencedLeaderEpoch and other RaylogError."""
+        self.state_epoch, stored = await self._states.read(self.group)
+        await self._reader.begin()
+        machine = self.machine = QueueMachine(stored, self._host.config)
+        table: dict[type[Any], Callable[[Any], object]] = {
+            ev.StoreChange: self._store,
+            ev.NoteStored: self._stored_note,
+            ev.Hand: self._take_hand,
+            ev.FindLetterBox: self._find_letter_box,
+            ev.SendLetters: self._send_letters,
+            ev.Wake: lambda _: self._wake.set(),
+            Reply: self._reply,
+            Refuse: self._refuse,
+        }
+        runner = self._runner = Runner(machine.step, table, self._rows, on_defect=self._defect)
+        runner.perform(machine.loaded(self._host.now_ms(), self._host.wall_ms()))
+        self._host.spawn(self._keep_writing(), f"queue {self.group} writer")
+        self._host.spawn(self._keep_serving(), f"queue {self.group} server")
+        self._log_start_moved(machine)
+
+    def end(self, reason: str) -> None:
+        """Take nothing more; senders of open requests look the leader up again."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._runner is not None:
+            self._runner.end()
+        if self._timer is not None:
+            self._timer.cancel()
+        error = NotLeaderOrFollower(f"The queue of group {self.group!r} on {self._host.partition} ends here: {reason}")
+        self._requests.fail_all(error)
+        parked, self._parked = self._parked, deque()
+        for fetch in parked:
+            self._answer(fetch, error)
+        self._wanted.set()
+        self._wake.set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether locks run, fetches wait or changes are on their way."""
+        machine = self.machine
+        is_writing = self._rows.durable_end() < self._rows.end()
+        return bool(self._parked) or is_writing or self._sending > 0 or (machine is not None and machine.is_busy)
+
+    @property
+    def parked(self) -> int:
+        """How many fetches wait."""
+        return len(self._parked)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a fetch waits for records that are not there yet."""
+        return bool(self._parked) and not self._is_over
+
+    def more(self) -> None:
+        """Look at the waiting fetches: there is more to read."""
+        machine = self.machine
+        if machine is not None:
+            self._log_start_moved(machine)
+        self._wake.set()
+
+    # ------------------------------------------------------------ requests
+
+    def open(self, request: Request, args: wire.QueueOpenRequest) -> None:
+        """Take a member in. Its locks end with the connection of this request."""
+        member = args.member_id
+        connection = request.connection
+        if self._connections.get(member) is not connection:
+            self._connections[member] = connection
+            connection.on_close(lambda closed: self._closed(member, closed))
+        number = self._requests.remember(request)
+        self._feed(
+            ev.Opened(
+                cause="open",
+                now_ms=self._host.now_ms(),
+                request=number,
+                member=member,
+                settings=dict(args.settings),
+                log_start=self._reader.log_start,
+                readable_end=self._reader.readable_end,
+            )
+        )
+
+    def fetch(self, request: Request, args: wire.QueueFetchRequest) -> None:
+        """Serve a fetch, or let it wait."""
+        machine = self.machine
+        if machine is None or args.member_id not in machine.members:
+            raise UnknownMemberId(f"The queue does not know the member {args.member_id!r}; open it again.")
+        fetch = _Parked(request, args)
+        if args.max_wait_ms > 0:
+            fetch.timer = asyncio.get_running_loop().call_later(args.max_wait_ms / 1000, self._fetch_over, fetch)
+        self._parked.append(fetch)
+        self._wake.set()
+
+    def acknowledge(self, request: Request, args: wire.QueueAcknowledgeRequest) -> None:
+        """Take verdicts in; they are answered when they are stored."""
+        number = self._requests.remember(request)
+        verdicts = [ev.Verdict(*_fields(row)) for row in args.verdicts]
+        self._feed(
+            ev.Acknowledged(
+                cause="acknowledge",
+                now_ms=self._host.now_ms(),
+                request=number,
+                member=args.member_id,
+                verdicts=verdicts,
+            )
+        )
+
+    def leave(self, member: str) -> None:
+        """Let a member go."""
+        self._connections.pop(member, None)
+        for fetch in [fetch for fetch in self._parked if fetch.args.member_id == member]:
+            self._parked.remove(fetch)
+            self._answer(fetch, None)
+        self._feed(ev.MemberLeft(cause="leave", now_ms=self._host.now_ms(), member=member))
+
+    def reset(self, request: Request, offset: int) -> None:
+        """Go on at another offset."""
+        number = self._requests.remember(request)
+        self._feed(ev.Reset(cause="reset", now_ms=self._host.now_ms(), request=number, offset=offset))
+
+    def peek(self, first: int, limit: int) -> wire.QueuePeekReply:
+        """Return states of records."""
+        machine = self.machine
+        rows = [] if machine is None else machine.peek(first, limit, self._host.now_ms())
+        return wire.QueuePeekReply([wire.QueuePeeked(*row) for row in rows])
+
+    def describe(self) -> wire.QueueDescribeReply:
+        """Return what is known of this queue."""
+        machine = self.machine
+        if machine is None:
+            raise NotLeaderOrFollower(f"The queue of group {self.group!r} is being loaded.")
+        return wire.QueueDescribeReply(
+            start=machine.book.start,
+            end=machine.book.end,
+            high_watermark=self._reader.readable_end,
+            state_epoch=self.state_epoch,
+            members=sorted(machine.members),
+            states=machine.census(),
+            settings=dict(machine.settings),
+            counters=dict(machine.counters),
+            hottest_key_records=0 if machine.lanes is None else machine.lanes.hottest(),
+            dead_letter_topic=machine.policy.dead_letter_topic,
+        )
+
+    def _closed(self, member: str, connection: object) -> None:
+        if self._connections.get(member) is connection and not self._is_over:
+            self.leave(member)
+
+    def _fetch_over(self, fetch: _Parked) -> None:
+        if fetch in self._parked:
+            self._parked.remove(fetch)
+            self._answer(fetch, None)
+
+    def _answer(self, fetch: _Parked, error: BaseException | None) -> None:
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        if error is not None:
+            fetch.request.fail(error)
+        else:
+            lock_ms = 0 if self.machine is None else self.machine.policy.lock_ms
+            fetch.request.reply(wire.QueueFetchReply((), lock_ms))
+
+    # ------------------------------------------------------------ handing out
+
+    async def _keep_serving(self) -> None:
+        while not self._is_over:
+            self._wake.clear()
+            try:
+                await self._serve()
+            except RaylogError as trouble:
+                if self._is_over or self._host.is_over:
+                    return
+                logger.warning("%s: fetches of group %s wait: %s", self._host.partition, self.group, trouble)
+                await asyncio.sleep(0.05)
+                self._wake.set()
+            if self._parked:
+                self._reader.watch(self._is_watched)
+            await self._wake.wait()
+
+    async def _serve(self) -> None:
+        """Serve the waiting fetches for as long as there is something to hand out."""
+        machine = self.machine
+        while machine is not None and self._parked and not self._is_over:
+            fetch = self._parked[0]
+            if fetch.request.is_deserted:
+                self._parked.popleft()
+                continue
+            first = machine.next_offset(self._reader.readable_end)
+            if first is None:
+                if not await self._scan(machine):
+                    break
+                continue
+            chunk = await self._reader.chunk(first)
+            if self._is_over or not self._parked:
+                return
+            if chunk is None:
+                if not self._log_start_moved(machine):
+                    break
+                continue
+            fetch = self._parked[0]
+            if not self._hand_out(fetch, chunk, first):
+                break
+        self._answer_impatient()
+
+    def _hand_out(self, fetch: _Parked, chunk: Any, first: int) -> bool:
+        args = fetch.args
+        end = chunk.end_within(first, args.max_bytes)
+        number = self._requests.remember(fetch.request)
+        take = ev.Take(
+            cause="fetch",
+            now_ms=self._host.now_ms(),
+            request=number,
+            member=args.member_id,
+            first=first,
+            end=end,
+            max_records=max(1, args.max_records),
+        )
+        hand = self._handed(take)
+        self._requests.pop(number, None)
+        if hand is None:  # the member was not known any more, and has its answer
+            if self._parked and self._parked[0] is fetch:
+                self._parked.popleft()
+            return True
+        if not hand.ranges:
+            return False
+        self._parked.popleft()
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        ranges = [wire.QueueRange(*row) for row in hand.ranges]
+        payload, _ = chunk.cut(hand.ranges[0][0], hand.ranges[-1][1], len(chunk.payload))
+        aborted = [wire.QueueAborted(row.producer_id, row.first_offset) for row in chunk.aborted]
+        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, aborted), payload)
+        return True
+
+    def _handed(self, take: ev.Take) -> ev.Hand | None:
+        self._hand = None
+        self._feed(take)
+        return self._hand
+
+    async def _scan(self, machine: QueueMachine) -> bool:
+        """Read the keys of the next records; False where there are none to read."""
+        scan = machine.next_scan(self._reader.readable_end)
+        if scan is None:
+            return False
+        chunk = await self._reader.chunk(scan)
+        if self._is_over:
+            return False
+        if chunk is None:
+            return self._log_start_moved(machine)
+        keys = chunk.keys(scan)
+        self._feed(
+            ev.Scanned(cause="scan", now_ms=self._host.now_ms(), first=scan, end=max(chunk.end, scan + 1), keys=keys)
+        )
+        return True
+
+    def _log_start_moved(self, machine: QueueMachine) -> bool:
+        start = self._reader.log_start
+        if start <= machine.book.start or machine.is_new:
+            return False
+        self._feed(ev.LogStarts(cause="log start", now_ms=self._host.now_ms(), offset=start))
+        return True
+
+    def _answer_impatient(self) -> None:
+        for fetch in [fetch for fetch in self._parked if fetch.args.max_wait_ms <= 0]:
+            self._parked.remove(fetch)
+            self._answer(fetch, None)
+
+    # ------------------------------------------------------------ effects
+
+    def _feed(self, event: ev.Event) -> None:
+        if self._runner is None or self._is_over:
+            raise NotLeaderOrFollower(f"The queue of group {self.group!r} does not serve here any more.")
+        self._runner.feed(event)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        due_ms = None if self.machine is None else self.machine.next_due_ms()
+        if due_ms is None or self._is_over:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        delay_s = max(0.001, (due_ms - self._host.now_ms()) / 1000 + 0.001)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._is_over:
+            self._feed(ev.Tick(cause="tick", now_ms=self._host.now_ms()))
+
+    def _store(self, effect: ev.StoreChange) -> None:
+        change = effect.change
+        size = 200 + RANGE_BYTES * len(change.ranges) + sum(len(str(row[6])) for row in change.ranges if len(row) > 6)
+        self._rows.add([(change, size)])
+
+    def _stored_note(self, effect: ev.NoteStored) -> ev.ChangeStored:
+        return ev.ChangeStored(cause="stored", now_ms=self._host.now_ms(), number=effect.number)
+
+    def _take_hand(self, effect: ev.Hand) -> None:
+        self._hand = effect
+
+    def _find_letter_box(self, effect: ev.FindLetterBox) -> None:
+        self._sending += 1
+        self._host.spawn(self._found_letter_box(effect.topic), f"queue {self.group} dead-letter topic")
+
+    async def _found_letter_box(self, topic: str) -> None:
+        try:
+            found = await self._letters.find(topic)
+        finally:
+            self._sending -= 1
+        if not self._is_over:
+            self._feed(found)
+
+    def _send_letters(self, effect: ev.SendLetters) -> None:
+        self._sending += 1
+        self._host.spawn(self._sent_letters(effect), f"queue {self.group} dead letters")
+
+    async def _sent_letters(self, effect: ev.SendLetters) -> None:
+        try:
+            outcome = await self._letters.send(self.group, effect)
+        finally:
+            self._sending -= 1
+        if not self._is_over:
+            self._feed(outcome)
+
+    def _reply(self, effect: Reply) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            request.reply(effect.result)
+
+    def _refuse(self, effect: Refuse) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            request.fail(effect.error)
+
+    # ------------------------------------------------------------ storing
+
+    def _wake_writer(self) -> None:
+        self._wanted.set()
+
+    async def _keep_writing(self) -> None:
+        while not self._is_over:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while not self._is_over and (changes := self._rows.take(CHANGE_BYTES_MAX)):
+                self._version += 1
+                try:
+                    await self._states.write(self.group, self.state_epoch, self._version, joined(changes))
+                except FENCED as fenced:
+                    self._on_over(self, str(fenced))
+                    return
+                except RaylogError as trouble:
+                    self._on_over(self, f"its changes are not stored: {trouble}")
+                    return
+                self._rows.stored()
+                if self._runner is not None:
+                    self._runner.release()
+                    self._set_timer()
+
+    def _defect(self, reason: str) -> None:
+        self._host.spawn(_raise(f"{self._host.partition}, queue of {self.group!r}: {reason}"), "queue defect")
+
+
+async def _raise(reason: str) -> None:
+    raise RuntimeError(reason)
+
+
+def _fields(row: wire.QueueVerdict) -> tuple[Any, ...]:
+    return row.first, row.end, row.kind, row.count, row.delay_ms, row.message

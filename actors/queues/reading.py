@@ -1,0 +1,190 @@
+"""Reads a partition's log for its queues: chunks of whole batches, kept for the next fetches. Owned by the queues role.
+
+Many members take small parts of the same batches, so what was read last is kept, and serves all groups. The end of the
+log is watched by one long poll, while a fetch waits anywhere. Only committed records are read: what a transaction that
+was aborted has sent is no work for any member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from raylog.actors.roles.host import RoleHost
+from raylog.core.errors import OffsetOutOfRange, RaylogError
+from raylog.core.ids import EARLIEST, LATEST
+from raylog.protocol.replica import READ_COMMITTED, AbortedTxn
+from raylog.storage.batch.header import BatchHeader, iter_headers
+from raylog.storage.batch.records import Columns, decode_batch
+
+CHUNK_BYTES: Final = 1024 * 1024
+CHUNKS_KEPT: Final = 4
+WATCH_MS: Final = 10_000
+"""How long one long poll at the end of the log waits."""
+PAUSE_S: Final = 0.05
+
+
+class ReadBatch(NamedTuple):
+    """One batch of a chunk."""
+
+    place: int
+    header: BatchHeader
+    is_hidden: bool
+    """Whether it has no records for any member: a marker, or aborted."""
+
+
+class Chunk:
+    """Whole batches from ``first`` on, up to ``end``."""
+
+    def __init__(self, first: int, payload: bytes, aborted: Sequence[AbortedTxn]) -> None:
+        self.first = first
+        self.payload = payload
+        self.aborted = aborted
+        coming = sorted(aborted, key=lambda each: each.first_offset)
+        self.batches: list[ReadBatch] = []
+        hidden: set[int] = set()
+        for place, header in iter_headers(payload):
+            while coming and coming[0].first_offset <= header.last_offset:
+                hidden.add(coming.pop(0).producer_id)
+            is_hidden = header.is_control or (header.is_transactional and header.producer_id in hidden)
+            if header.is_control:
+                hidden.discard(header.producer_id)
+            self.batches.append(ReadBatch(place, header, is_hidden))
+        self.end = self.batches[-1].header.next_offset if self.batches else first
+
+    def cut(self, first: int, end: int, max_bytes: int) -> tuple[memoryview, int]:
+        """Return the batches that have offsets in [first, end), at most so many bytes but one batch, and their end."""
+        start = stop = -1
+        behind = end
+        for place, header, _ in self.batches:
+            if header.next_offset <= first:
+                continue
+            if header.base_offset >= end:
+                break
+            if start < 0:
+                start = place
+            elif place + header.size - start > max_bytes:
+                behind = header.base_offset
+                break
+            stop = place + header.size
+        return memoryview(self.payload)[max(start, 0) : max(stop, 0)], behind
+
+    def end_within(self, first: int, max_bytes: int) -> int:
+        """Return where the batches from ``first`` on end that fit into so many bytes; one always does."""
+        start = -1
+        end = self.end
+        for place, header, _ in self.batches:
+            if header.next_offset <= first:
+                continue
+            if start < 0:
+                start = place
+            elif place + header.size - start > max_bytes:
+                return header.base_offset
+            end = header.next_offset
+        return end
+
+    def keys(self, first: int) -> list[tuple[int, int | None]]:
+        """Return the hash of each record's key, by offset, from an offset on; offsets without records are left out."""
+        found: list[tuple[int, int | None]] = []
+        for place, header, is_hidden in self.batches:
+            if is_hidden or header.next_offset <= first:
+                continue
+            columns = decode_batch(self.payload, place, header)
+            if columns.keys is None:
+                found += [(offset, None) for offset in columns.offsets if offset >= first]
+            else:
+                found += [
+                    (offset, None if key is None else hash(key))
+                    for offset, key in zip(columns.offsets, columns.keys, strict=True)
+                    if offset >= first
+                ]
+        return found
+
+    def record(self, offset: int) -> tuple[Columns, int] | None:
+        """Return the columns that have a record, and its index there; None = there is no record."""
+        for place, header, is_hidden in self.batches:
+            if header.base_offset <= offset < header.next_offset and not is_hidden:
+                columns = decode_batch(self.payload, place, header)
+                for index, known in enumerate(columns.offsets):
+                    if known == offset:
+                        return columns, index
+        return None
+
+
+class LogReader:
+    """What the queues of one partition read."""
+
+    def __init__(self, host: RoleHost, on_more: Callable[[], None]) -> None:
+        """``on_more`` is called when there is more to read, or the log begins later."""
+        self._host = host
+        self._on_more = on_more
+        self._chunks: deque[Chunk] = deque(maxlen=CHUNKS_KEPT)
+        self._is_watching = False
+        self._is_wanted: Callable[[], bool] = lambda: False
+        self.readable_end = 0
+        """Behind the last record that may be read, as known now."""
+        self.log_start = 0
+
+    async def begin(self) -> None:
+        """Learn where the log ends and begins. Raises RaylogError."""
+        self.log_start = (await self._host.list_offsets(EARLIEST)).offset
+        self.readable_end = max(self.readable_end, await self._stable_end(), self.log_start)
+
+    async def _stable_end(self) -> int:
+        reply, _ = await self._host.fetch(
+            (await self._host.list_offsets(LATEST)).offset, max_bytes=1, max_wait_ms=0, isolation_level=READ_COMMITTED
+        )
+        return reply.last_stable_offset
+
+    async def chunk(self, offset: int) -> Chunk | None:
+        """Return batches from an offset on; None where there are none any more, or not yet. Raises RaylogError."""
+        for chunk in self._chunks:
+            if chunk.first <= offset < chunk.end:
+                return chunk
+        try:
+            return await self._fetch(offset, 0)
+        except OffsetOutOfRange:
+            await self.begin()
+            return None
+
+    async def _fetch(self, offset: int, max_wait_ms: int) -> Chunk | None:
+        reply, payload = await self._host.fetch(
+            offset, max_bytes=CHUNK_BYTES, max_wait_ms=max_wait_ms, isolation_level=READ_COMMITTED
+        )
+        self.readable_end = max(self.readable_end, reply.last_stable_offset)
+        self.log_start = max(self.log_start, reply.log_start_offset)
+        if not payload:
+            return None
+        chunk = Chunk(offset, payload, reply.aborted)
+        self.readable_end = max(self.readable_end, chunk.end)
+        self._chunks.append(chunk)
+        return chunk
+
+    def watch(self, is_wanted: Callable[[], bool]) -> None:
+        """Look at the end of the log for as long as ``is_wanted``; one poll at a time."""
+        self._is_wanted = is_wanted
+        if not self._is_watching:
+            self._is_watching = True
+            self._host.spawn(self._watch(), "queue tail")
+
+    async def _watch(self) -> None:
+        try:
+            while self._is_wanted():
+                try:
+                    chunk = await self._fetch(self.readable_end, WATCH_MS)
+                except OffsetOutOfRange:
+                    await self.begin()
+                    chunk = None
+                except RaylogError:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                if chunk is not None:
+                    self._on_more()
+        finally:
+            self._is_watching = False
+
+    def forget(self) -> None:
+        """Drop what was read: no group is active."""
+        self._chunks.clear()

@@ -1,0 +1,169 @@
+"""The queues of a partition: a role of its leader, which costs nothing before the first request for a queue."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+from raylog.actors.queues.letters import LetterSender
+from raylog.actors.queues.queue import Queue
+from raylog.actors.queues.reading import LogReader
+from raylog.actors.queues.store import ShareStates
+from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.role import Role
+from raylog.core.errors import (
+    InvalidGroupId,
+    NotLeaderOrFollower,
+    RaylogError,
+    UnknownMemberId,
+)
+from raylog.core.ids import EARLIEST, LATEST
+from raylog.protocol import queues as wire
+from raylog.protocol.message import Message
+from raylog.rpc import Request
+
+logger = logging.getLogger(__name__)
+
+
+class QueuesRole(Role):
+    """All queues of one partition in one leader epoch; each is loaded with the first request for it."""
+
+    kind = "queues"
+    requests: ClassVar[frozenset[type[Message]]] = frozenset(
+        {
+            wire.QueueOpenRequest,
+            wire.QueueFetchRequest,
+            wire.QueueAcknowledgeRequest,
+            wire.QueueLeaveRequest,
+            wire.QueueDescribeRequest,
+            wire.QueuePeekRequest,
+            wire.QueueResetRequest,
+        }
+    )
+
+    def __init__(self, host: RoleHost) -> None:
+        super().__init__(host)
+        self.queues: dict[str, Queue] = {}
+        """Those that serve, by their groups."""
+        self._loading: dict[str, list[tuple[Request, Any]]] = {}
+        """The requests for those that are being loaded."""
+        self._states = ShareStates(host)
+        self._reader = LogReader(host, self._more)
+        self._letters = LetterSender(host, self._reader)
+
+    def begin(self) -> None:
+        """Wait for requests."""
+
+    async def end(self) -> None:
+        """End the queues; the next leader loads them."""
+        for queue in list(self.queues.values()):
+            queue.end("its leader was replaced")
+        self.queues.clear()
+        loading, self._loading = self._loading, {}
+        for requests in loading.values():
+            for request, _ in requests:
+                request.fail(NotLeaderOrFollower(f"{self.host.partition} leads no longer; look its leader up."))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a queue is being loaded or in use."""
+        return bool(self._loading) or any(queue.is_busy for queue in self.queues.values())
+
+    def figures(self) -> dict[str, int]:
+        """Return sums over the groups."""
+        found: dict[str, int] = {"queues": len(self.queues)}
+        for queue in self.queues.values():
+            if queue.machine is not None:
+                for name, number in {**queue.machine.census(), **queue.machine.counters}.items():
+                    found[name] = found.get(name, 0) + number
+        return found
+
+    def receive(self, request: Request, args: Any) -> None:
+        """Take a request for a queue, or hold it until the queue is loaded."""
+        if args.current_leader_epoch not in (-1, self.host.leader_epoch):
+            raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
+        group = args.group_id
+        if not group:
+            raise InvalidGroupId("A queue needs a group; set group_id.")
+        queue = self.queues.get(group)
+        if queue is not None:
+            self._hand_over(queue, request, args)
+            return
+        if isinstance(args, (wire.QueueFetchRequest, wire.QueueLeaveRequest)) and group not in self._loading:
+            raise UnknownMemberId(f"The queue does not know the member {args.member_id!r}; open it again.")
+        waiting = self._loading.get(group)
+        if waiting is None:
+            self._loading[group] = [(request, args)]
+            self.host.spawn(self._load(group), f"queue {group} load")
+        else:
+            waiting.append((request, args))
+
+    async def _load(self, group: str) -> None:
+        queue = Queue(
+            group,
+            self.host,
+            self._reader,
+            self._states,
+            self._letters,
+            is_watched=self._is_watched,
+            on_over=self._over,
+        )
+        error: RaylogError | None = None
+        try:
+            await queue.load()
+        except RaylogError as trouble:
+            error = trouble
+        requests = self._loading.pop(group, [])
+        if error is not None:
+            logger.warning("%s: the queue of group %s was not loaded: %s", self.host.partition, group, error)
+            for request, _ in requests:
+                request.fail(NotLeaderOrFollower(f"The queue is not served here: {error}"))
+            return
+        self.queues[group] = queue
+        for request, args in requests:
+            if request.is_deserted:
+                continue
+            try:
+                self._hand_over(queue, request, args)
+            except RaylogError as refusal:
+                request.fail(refusal)
+
+    def _hand_over(self, queue: Queue, request: Request, args: Any) -> None:
+        match args:
+            case wire.QueueFetchRequest():
+                queue.fetch(request, args)
+            case wire.QueueAcknowledgeRequest():
+                queue.acknowledge(request, args)
+            case wire.QueueOpenRequest():
+                queue.open(request, args)
+            case wire.QueueLeaveRequest():
+                queue.leave(args.member_id)
+                request.reply()
+            case wire.QueueDescribeRequest():
+                request.reply(queue.describe())
+            case wire.QueuePeekRequest():
+                request.reply(queue.peek(args.first, args.limit))
+            case _:
+                self.host.spawn(self._reset(queue, request, args.offset), "queue reset")
+
+    async def _reset(self, queue: Queue, request: Request, offset: int) -> None:
+        try:
+            if offset in (EARLIEST, LATEST):
+                await self._reader.begin()
+                offset = self._reader.log_start if offset == EARLIEST else self._reader.readable_end
+            queue.reset(request, max(offset, self._reader.log_start))
+        except RaylogError as refusal:
+            request.fail(refusal)
+
+    def _over(self, queue: Queue, reason: str) -> None:
+        logger.warning("%s: the queue of group %s ends: %s", self.host.partition, queue.group, reason)
+        if self.queues.get(queue.group) is queue:
+            del self.queues[queue.group]
+        queue.end(reason)
+
+    def _is_watched(self) -> bool:
+        return any(queue.wants_more for queue in self.queues.values())
+
+    def _more(self) -> None:
+        for queue in list(self.queues.values()):
+            queue.more()

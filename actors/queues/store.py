@@ -1,0 +1,102 @@
+"""Stores what a queue decides: calls of its leader to the keeper of ``__share_state``, repeated until they are sure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from raylog.actors.naming import SHARE_STATE_TOPIC
+from raylog.actors.roles.host import RoleHost
+from raylog.core.errors import FencedLeaderEpoch, FencedStateEpoch, RaylogError, UnknownTopicOrPartition
+from raylog.core.queues.records import QueueChange
+from raylog.protocol.method import Method, ReplyT, RequestT
+from raylog.protocol.queues import (
+    READ_SHARE_STATE,
+    WRITE_SHARE_STATE,
+    ReadShareStateRequest,
+    WriteShareStateRequest,
+)
+
+CALL_TIMEOUT_S: Final = 6.0
+PAUSE_S: Final = 0.03
+PAUSE_MAX_S: Final = 1.0
+FENCED: Final = (FencedStateEpoch, FencedLeaderEpoch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    topic: str
+    topic_id: str
+    partition: int
+
+
+class ShareStates:
+    """The way to the keeper, for all queues of one partition."""
+
+    def __init__(self, host: RoleHost) -> None:
+        self._host = host
+        self._place: _Place | None = None
+
+    async def read(self, group: str) -> tuple[int, QueueChange]:
+        """Return the state epoch and the state of a queue, and fence the leader before. Raises FencedLeaderEpoch."""
+        host = self._host
+
+        def request(place: _Place, epoch: int) -> ReadShareStateRequest:
+            return ReadShareStateRequest(
+                place.topic_id,
+                place.partition,
+                epoch,
+                group,
+                host.partition.topic,
+                host.topic_id,
+                host.partition.partition,
+                host.leader_epoch,
+            )
+
+        reply = await self._call(READ_SHARE_STATE, request)
+        return reply.state_epoch, QueueChange.from_wire(reply.state)
+
+    async def write(self, group: str, state_epoch: int, version: int, change: QueueChange) -> None:
+        """Store a change; returns when it is committed. Raises FencedStateEpoch when another load has followed."""
+        host, wire = self._host, change.to_wire()
+
+        def request(place: _Place, epoch: int) -> WriteShareStateRequest:
+            return WriteShareStateRequest(
+                place.topic_id,
+                place.partition,
+                epoch,
+                group,
+                host.topic_id,
+                host.partition.partition,
+                host.leader_epoch,
+                state_epoch,
+                version,
+                wire,
+            )
+
+        await self._call(WRITE_SHARE_STATE, request)
+
+    async def _call(self, method: Method[RequestT, ReplyT], request: Callable[[_Place, int], RequestT]) -> ReplyT:
+        """Call until there is an answer: the same request again does no harm, because changes are numbered."""
+        pause_s = PAUSE_S
+        while True:
+            try:
+                place = self._place or await self._found()
+                return await self._host.targets.call(place, method, partial(request, place), timeout_s=CALL_TIMEOUT_S)
+            except (RaylogError, OSError) as trouble:
+                if isinstance(trouble, FENCED) and trouble.is_remote:
+                    raise
+                if isinstance(trouble, UnknownTopicOrPartition):
+                    self._place = None
+                elif isinstance(trouble, RaylogError) and trouble.is_remote and not trouble.retriable:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(PAUSE_MAX_S, 2 * pause_s)
+
+    async def _found(self) -> _Place:
+        made = await self._host.ensure_topic(SHARE_STATE_TOPIC)
+        self._place = _Place(SHARE_STATE_TOPIC, made.topic_id, 0)
+        return self._place

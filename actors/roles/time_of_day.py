@@ -1,0 +1,82 @@
+"""The time of day by which a role decides what is due: what most brokers' clocks say, and no jumps.
+
+May touch: the brokers' clocks, through the role's host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from raylog.actors.roles.host import RoleHost
+from raylog.core.errors import RaylogError
+from raylog.core.scheduling.clock import STEP_MS, OwnerClock, agreed_ms
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 0.2
+CLOCK_WAIT_MS: Final = 10_000
+"""How long the brokers' clocks may disagree until the earliest counts."""
+STEP_LOOK_S: Final = 1.0
+"""Pause between two looks whether the wall clock was set."""
+
+
+class TimeOfDay:
+    """The clock of one leadership."""
+
+    def __init__(self, host: RoleHost) -> None:
+        """It is this machine's until :meth:`set` returns."""
+        self._host = host
+        self._clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=host.wall_ms())
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since 1970; it never goes back."""
+        return self._clock.now_ms(monotonic_ms=self._host.now_ms(), wall_ms=self._host.wall_ms())
+
+    @property
+    def step_ms(self) -> int:
+        """How far the machine's clock was set away from this one; 0 = it was not."""
+        return self._clock.step_ms
+
+    async def set(self) -> None:
+        """Begin with the time that most brokers have: this machine's clock may have been set wrong.
+
+        While there is none, nothing may be decided; after a while the earliest counts: late is better than early.
+        """
+        host, until_ms = self._host, self._host.now_ms() + CLOCK_WAIT_MS
+        while True:
+            clocks, brokers = await self._clocks()
+            first_ms = agreed_ms(clocks, brokers)
+            if first_ms is None and host.now_ms() >= until_ms:
+                first_ms = min([host.wall_ms(), *clocks])
+                logger.warning("%s: the brokers' clocks do not agree; the earliest counts", host.partition)
+            if first_ms is not None:
+                break
+            await asyncio.sleep(AGAIN_S)
+        if abs(first_ms - host.wall_ms()) < STEP_MS:
+            first_ms = host.wall_ms()
+        self._clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=first_ms)
+
+    async def follow(self, on_step: Callable[[], None]) -> None:
+        """Have steps of this machine's clock confirmed by the brokers, for as long as the leadership lasts."""
+        while True:
+            await asyncio.sleep(STEP_LOOK_S)
+            self.now_ms()
+            if self._clock.step_ms:
+                found = agreed_ms(*await self._clocks())
+                step_ms = self._clock.step_ms
+                if self._clock.confirm(found, wall_ms=self._host.wall_ms()):
+                    logger.warning(
+                        "%s: the clock was set by %+d ms, as most brokers' were", self._host.partition, step_ms
+                    )
+                    on_step()
+
+    async def _clocks(self) -> tuple[list[int], int]:
+        """Return the clocks of the brokers that answer, and how many brokers there are."""
+        try:
+            return await self._host.clocks()
+        except (RaylogError, OSError) as error:
+            logger.debug("%s: the brokers' clocks are not known: %s", self._host.partition, error)
+            return [], 1

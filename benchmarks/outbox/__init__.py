@@ -1,0 +1,1 @@
+"""How many events a relay brings from PostgreSQL into a topic."""

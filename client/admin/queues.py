@@ -1,0 +1,269 @@
+"""Queues from a client's side: listing, describing, resetting and deleting them, and looking at their records.
+
+The part of `AsyncAdmin` for queue mode. May touch: the network through `ClusterClient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, did_you_mean
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.protocol.queues import (
+    DELETE_SHARE_STATE,
+    LIST_SHARE_STATES,
+    QUEUE_DESCRIBE,
+    QUEUE_PEEK,
+    QUEUE_RESET,
+    DeleteShareStateRequest,
+    ListShareStatesRequest,
+    QueueDescribeRequest,
+    QueuePeekRequest,
+    QueueResetRequest,
+    ShareState,
+)
+
+SHARE_STATE_TOPIC = "__share_state"
+PEEK_LIMIT = 100
+TIMES_FROM = 100_000_000_000
+"""Numbers from here on are times, in milliseconds since 1970 (March 1973)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueListing:
+    """A group's queue on a topic: on how many partitions it has state, and what it has set."""
+
+    group_id: str
+    topic: str
+    partitions: tuple[int, ...]
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """A queue on one partition, as its leader describes it.
+
+    `start`: the first record that is not finished; `end`: behind the last one that was handed out. `backlog`: records
+    from `start` on that could be read, finished ones among them included; `available`: those that were never handed
+    out. Counts of the states are of now, `counters` since the leader began.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    backlog: int
+    available: int
+    acquired: int
+    waiting: int
+    archiving: int
+    members: tuple[str, ...]
+    settings: Mapping[str, str]
+    dead_letter_topic: str
+    hottest_key_records: int
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRange:
+    """Records of a queue in one state, from `first` up to, not including, `end`.
+
+    `left_ms`: how long their lock, or their wait, lasts; None = neither. `reason`, `message`: of dead letters.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    state: str
+    delivery_count: int
+    member_id: str
+    left_ms: int | None
+    reason: str
+    message: str
+
+
+class AsyncQueues:
+    """Queue methods of `AsyncAdmin`."""
+
+    cluster: ClusterClient
+
+    async def list_queues(self, group_id: str | None = None, *, timeout_s: float = 30.0) -> list[QueueListing]:
+        """The queues of all groups, or of one, by group and topic; none of topics that were deleted."""
+        found: dict[tuple[str, str], list[ShareState]] = {}
+        for row in await self._states(group_id or "", Deadline(timeout_s)):
+            found.setdefault((row.group_id, row.topic), []).append(row)
+        return [
+            QueueListing(group, topic, tuple(sorted(row.partition for row in rows)), dict(rows[0].settings))
+            for (group, topic), rows in sorted(found.items())
+        ]
+
+    async def describe_queue(
+        self, group_id: str, topic: str | None = None, *, timeout_s: float = 30.0
+    ) -> list[QueueDescription]:
+        """The queue of a group, partition by partition. Raises GroupIdNotFound."""
+        deadline = Deadline(timeout_s)
+        found: list[QueueDescription] = []
+        for partition in await self._partitions(group_id, topic, deadline):
+            reply, _ = await self.cluster.call_leader(
+                *partition,
+                QUEUE_DESCRIBE,
+                lambda topic_id, number, epoch: QueueDescribeRequest(topic_id, number, epoch, group_id),
+                timeout_s=deadline.left_s,
+            )
+            found.append(
+                QueueDescription(
+                    group_id=group_id,
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    start=reply.start,
+                    end=reply.end,
+                    backlog=max(0, reply.high_watermark - reply.start),
+                    available=max(0, reply.high_watermark - reply.end),
+                    acquired=reply.states.get("acquired", 0),
+                    waiting=reply.states.get("waiting", 0),
+                    archiving=reply.states.get("archiving", 0),
+                    members=tuple(reply.members),
+                    settings=dict(reply.settings),
+                    dead_letter_topic=reply.dead_letter_topic,
+                    hottest_key_records=reply.hottest_key_records,
+                    counters=dict(reply.counters),
+                )
+            )
+        return found
+
+    async def peek_queue(
+        self,
+        group_id: str,
+        topic: str | None = None,
+        *,
+        partition: int | None = None,
+        first: int = 0,
+        limit: int = PEEK_LIMIT,
+        timeout_s: float = 30.0,
+    ) -> list[QueuedRange]:
+        """What is locked, waits or is finished out of order, from offset `first` on; at most `limit` a partition.
+
+        Changes nothing. Records behind the last one of a partition were never handed out. Raises GroupIdNotFound.
+        """
+        deadline = Deadline(timeout_s)
+        found: list[QueuedRange] = []
+        for place in await self._partitions(group_id, topic, deadline):
+            if partition not in (None, place.partition):
+                continue
+            reply, _ = await self.cluster.call_leader(
+                *place,
+                QUEUE_PEEK,
+                lambda topic_id, number, epoch: QueuePeekRequest(topic_id, number, epoch, group_id, first, limit),
+                timeout_s=deadline.left_s,
+            )
+            found += [
+                QueuedRange(
+                    place.topic,
+                    place.partition,
+                    row.first,
+                    row.end,
+                    row.state,
+                    row.count,
+                    row.member_id,
+                    None if row.left_ms < 0 else row.left_ms,
+                    row.reason,
+                    row.message,
+                )
+                for row in reply.ranges
+            ]
+        return found
+
+    async def reset_queue(
+        self,
+        group_id: str,
+        topic: str,
+        *,
+        to: str | int | Mapping[int, int],
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, int]:
+        """Have a group go on elsewhere: at `earliest`, `latest`, an offset, a time, or an offset by partition.
+
+        What lies before is passed over, what lies behind is handed out again. A number of 10^11 or more is a time in
+        milliseconds since 1970: the first record at or after it. Raises NonEmptyGroup while the group has members,
+        GroupIdNotFound.
+        """
+        deadline = Deadline(timeout_s)
+        result: dict[TopicPartition, int] = {}
+        for place in await self._partitions(group_id, topic, deadline):
+            if isinstance(to, Mapping) and place.partition not in to:
+                continue
+            offset = await self._offset(place, to, deadline)
+            result[place] = await self._reset(group_id, place, offset, deadline)
+        return result
+
+    async def delete_queue(self, group_id: str, topic: str | None = None, *, timeout_s: float = 30.0) -> None:
+        """Forget a group's queue: members that come later begin from scratch. Raises NonEmptyGroup, GroupIdNotFound."""
+        deadline = Deadline(timeout_s)
+        for row in await self.describe_queue(group_id, topic, timeout_s=deadline.left_s):
+            if row.members:
+                raise NonEmptyGroup(f"The queue of {group_id!r} on {row.topic!r} has members; stop them first.")
+        for state in await self._states(group_id, deadline):
+            if topic in (None, state.topic):
+                await self._delete(state, deadline)
+
+    async def _reset(self, group_id: str, place: TopicPartition, offset: int, deadline: Deadline) -> int:
+        reply, _ = await self.cluster.call_leader(
+            *place,
+            QUEUE_RESET,
+            lambda topic_id, number, epoch: QueueResetRequest(topic_id, number, epoch, group_id, offset),
+            timeout_s=deadline.left_s,
+        )
+        return reply.offset
+
+    async def _delete(self, state: ShareState, deadline: Deadline) -> None:
+        await self.cluster.call_leader(
+            SHARE_STATE_TOPIC,
+            0,
+            DELETE_SHARE_STATE,
+            lambda topic_id, number, epoch: DeleteShareStateRequest(
+                topic_id, number, epoch, state.group_id, state.topic_id, state.partition
+            ),
+            timeout_s=deadline.left_s,
+        )
+
+    async def _offset(self, place: TopicPartition, to: str | int | Mapping[int, int], deadline: Deadline) -> int:
+        if isinstance(to, Mapping):
+            return to[place.partition]
+        if isinstance(to, str):
+            named = {"earliest": EARLIEST, "latest": LATEST}
+            if to not in named:
+                raise InvalidRequest(did_you_mean("place", to, named))
+            return named[to]
+        if to < TIMES_FROM:
+            return to
+        found = await self.cluster.list_offset(place, to, timeout_s=deadline.left_s)
+        return LATEST if found.offset < 0 else found.offset
+
+    async def _partitions(self, group_id: str, topic: str | None, deadline: Deadline) -> list[TopicPartition]:
+        rows = [row for row in await self._states(group_id, deadline) if topic in (None, row.topic)]
+        if not rows:
+            on = "" if topic is None else f" on topic {topic!r}"
+            raise GroupIdNotFound(f"No consumer has worked as a queue of group {group_id!r}{on} yet.")
+        return sorted(TopicPartition(row.topic, row.partition) for row in rows)
+
+    async def _states(self, group_id: str, deadline: Deadline) -> Sequence[ShareState]:
+        await self.cluster.refresh((SHARE_STATE_TOPIC,), timeout_s=deadline.left_s)
+        if self.cluster.metadata.topic(SHARE_STATE_TOPIC) is None:
+            return []  # no queue was used yet
+        reply, _ = await self.cluster.call_leader(
+            SHARE_STATE_TOPIC,
+            0,
+            LIST_SHARE_STATES,
+            lambda topic_id, number, epoch: ListShareStatesRequest(topic_id, number, epoch, group_id),
+            timeout_s=deadline.left_s,
+        )
+        topics = {row.topic for row in reply.queues}
+        if topics:
+            await self.cluster.refresh(topics, timeout_s=deadline.left_s)
+        known = self.cluster.metadata.topics
+        return [row for row in reply.queues if row.topic in known and known[row.topic].topic_id == row.topic_id]

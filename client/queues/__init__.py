@@ -1,0 +1,1 @@
+"""The consumer of queue mode: records handed out one by one, acknowledged one by one."""

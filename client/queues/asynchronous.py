@@ -1,0 +1,144 @@
+"""`AsyncQueueConsumer`: working on a queue from the user's own event loop. May touch: the network, the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self
+
+from raylog.client.config import load
+from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.queues.engine import FailedVerdict, QueueEngine
+from raylog.client.queues.message import QueueMessage
+from raylog.client.queues.running import run_on_loop
+
+CLOSE_TIMEOUT_S = 10.0
+COMMIT_TIMEOUT_S = 30.0
+ENDING_S = 0.05
+
+
+class AsyncQueueConsumer:
+    """A member of a queue's group, on the running event loop. `await start()` and `await stop()`, or `async with`.
+
+    Keywords are those of `QueueConsumerConfig`. `on_failed` is called with a partition, a range of offsets and the
+    error when the broker did not take a verdict; without it, a warning is logged.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        config: Mapping[str, Any] | None = None,
+        on_failed: FailedVerdict | None = None,
+        **keywords: Any,
+    ) -> None:
+        """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value."""
+        self._engine = QueueEngine(load(QueueConsumerConfig, config, keywords), on_failed)
+        self._topics = topics
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopping = False
+
+    @property
+    def config(self) -> QueueConsumerConfig:
+        """The configuration."""
+        return self._engine.config
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoClusterFound, ConnectionFailed, UnknownTopicOrPartition."""
+        self._loop = asyncio.get_running_loop()
+        await self._engine.start(self._topics)
+
+    async def stop(self, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Give back what is not settled, wait for the last answers, leave the group. Idempotent."""
+        if self._loop is not None:
+            await self._engine.close(timeout_s)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __del__(self) -> None:
+        loop = getattr(self, "_loop", None)
+        if loop is None or self._engine.is_closed:
+            return
+        warnings.warn(
+            "An AsyncQueueConsumer was not stopped; use `async with`, or await stop().", ResourceWarning, stacklevel=2
+        )
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._engine.abandon)
+
+    async def getone(self, *, timeout_ms: float | None = None) -> QueueMessage | None:
+        """The next message; None when none came in `timeout_ms` (None: wait without a limit).
+
+        Raises InconsistentGroupProtocol where the group has other settings, or is no queue's; ClientClosed.
+        """
+        engine = self._engine
+        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        while True:
+            engine.raise_error()
+            message = engine.take()
+            if message is not None:
+                return message
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            await engine.wait(left_s)
+
+    async def getmany(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[QueueMessage]:
+        """The next messages, at most `max_records` (max_poll_records); [] when none came in `timeout_ms`.
+
+        With order by key, the retry or release of a message gives back later ones of its key: skip what `is_settled`.
+        """
+        limit = self.config.max_poll_records if max_records is None else max_records
+        first = await self.getone(timeout_ms=timeout_ms)
+        if first is None:
+            return []
+        found = [first]
+        while len(found) < limit and (message := self._engine.take()) is not None:
+            found.append(message)
+        return found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> QueueMessage:
+        """The next message. Ends when none came for consumer_timeout_ms."""
+        message = await self.getone(timeout_ms=self.config.consumer_timeout_ms)
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def commit(self, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
+        """Wait until everything that was reported of records is stored.
+
+        Raises InvalidRecordState when a lock had run out before, TimeoutError.
+        """
+        await self._engine.commit(timeout_s)
+
+    async def run(self, handler: Callable[[QueueMessage], Awaitable[object] | object], *, concurrency: int = 1) -> None:
+        """Call `handler` with each message, so many at a time, until `end()` or for consumer_timeout_ms nothing comes.
+
+        A message that the handler returns from is acknowledged, unless the handler settled it. An exception has it
+        retried by the group's pauses; `Retry(delay=)` after another one; `Reject` makes it a dead letter. With order by
+        key, messages of a key are never handled at the same time. Handlers that are not coroutines run in threads.
+        """
+        await run_on_loop(self, handler, concurrency)
+
+    def end(self) -> None:
+        """Have `run` return when the handlers that are called now have returned. From any thread."""
+        self._is_stopping = True
+        self._engine.call_on_loop(self._engine._news.set)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the queue keeps the order of each key."""
+        return self._engine.by_key
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether `end` was called."""
+        return self._is_stopping

@@ -1,0 +1,274 @@
+"""The engine of a queue's consumer: its partitions, one buffer of messages, its membership. On one event loop.
+
+`AsyncQueueConsumer` runs it on the user's loop, `QueueConsumer` on that of the shared runtime. May touch: the network,
+the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.queues.membership import QueueMembership
+from raylog.client.queues.message import QueueMessage
+from raylog.client.queues.source import QueueSource
+from raylog.client.runtime import Signal
+from raylog.client.serializers import deserializer
+from raylog.core.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.core.queues import events as ev
+
+logger = logging.getLogger(__name__)
+
+FailedVerdict = Callable[[TopicPartition, int, int, RaylogError], object]
+"""Called with a partition, a range of offsets, and why the verdict on it was not taken."""
+FAILURES_MAX = 1_000
+
+
+class QueueEngine:
+    """One member of a group."""
+
+    def __init__(self, config: QueueConsumerConfig, on_failed: FailedVerdict | None = None) -> None:
+        self.config = config
+        self.group = config.group_id or ""
+        self.settings = config.settings()
+        self.member_id = f"{config.client_id}-{secrets.token_hex(8)}"
+        self.by_key = False
+        self.key_deserializer = deserializer(config.key_deserializer)
+        self.value_deserializer = deserializer(config.value_deserializer)
+        self.cluster = ClusterClient(config)
+        self.buffer: deque[QueueMessage] = deque()
+        """Messages that were not taken yet. Taken from any thread."""
+        self.failures: deque[tuple[TopicPartition, int, int, RaylogError]] = deque(maxlen=FAILURES_MAX)
+        self.is_flushing = False
+        self.is_closed = False
+        self.arrived = Signal()
+        """For one waiting thread: there may be messages."""
+        self._on_failed = on_failed
+        self._sources: dict[TopicPartition, QueueSource] = {}
+        """Those that this member works on."""
+        self._membership: QueueMembership | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._low = max(1, config.max_poll_records // 2)
+        self._error: RaylogError | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    # Life
+
+    async def start(self, topics: Sequence[str]) -> None:
+        """Reach the cluster, and begin to work on the topics. Raises UnknownTopicOrPartition."""
+        if not topics:
+            raise InvalidConfig("A queue's consumer needs at least one topic.")
+        self._loop = asyncio.get_running_loop()
+        await self.cluster.start()
+        try:
+            timeout_s = self.config.request_timeout_ms / 1000
+            partitions: list[TopicPartition] = []
+            for topic in topics:
+                info = await self.cluster.topic(topic, timeout_s=timeout_s)
+                partitions += [TopicPartition(topic, number) for number in range(len(info.partitions))]
+        except BaseException:
+            await self.cluster.close()
+            raise
+        self.cluster.watch(topics)
+        self._set_partitions(partitions)  # all of them, until the group has spread them
+        self._membership = QueueMembership(
+            self.cluster, self.config, topics, on_partitions=self._set_partitions, on_error=self.fail
+        )
+        self._membership.start()
+
+    def _set_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        if self.is_closed:
+            return
+        wanted = set(partitions)
+        for partition in sorted(wanted - self._sources.keys()):
+            source = self._sources[partition] = QueueSource(self, partition)
+            source.start()
+        for partition in sorted(self._sources.keys() - wanted):
+            source = self._sources.pop(partition)
+            source.is_wanted = False
+            task = asyncio.get_running_loop().create_task(self._retire(source), name=f"queue {partition} retires")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _retire(self, source: QueueSource) -> None:
+        """Give back what was not taken, wait until the rest is settled, and leave."""
+        self._return_buffered([source])
+        await source.released()
+        await source.close(leaves=True)
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Give back what is not finished, wait for the last answers, leave the group. Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.is_flushing = True
+        sources = list(self._sources.values())
+        try:
+            self._return_buffered(sources)
+            for source in sources:
+                source.is_wanted = False
+                source.give_back(source.held_messages(), ev.RELEASE)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(source.settled() for source in sources))
+        except TimeoutError:
+            logger.warning("Some acknowledgements of group %s were not answered in %s s.", self.group, timeout_s)
+        if self._membership is not None:
+            await self._membership.leave()
+        await asyncio.gather(*(source.close(leaves=True) for source in sources), return_exceptions=True)
+        for task in list(self._closing):
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self.cluster.close()
+        self._news.set()
+        self.arrived.set()
+
+    def abandon(self) -> None:
+        """Close the connections without a word: the user has forgotten to close."""
+        self.is_closed = True
+        for source in self._sources.values():
+            for task in source._tasks:
+                task.cancel()
+
+    # Messages
+
+    def deliver(self, messages: Iterable[QueueMessage]) -> None:
+        """Take messages of a partition."""
+        self.buffer.extend(messages)
+        if len(self.buffer) >= self._low:
+            self._room.clear()
+        self._news.set()
+        self.arrived.set()
+
+    def take(self) -> QueueMessage | None:
+        """The next message that is still locked, if there is one. From any thread."""
+        while True:
+            try:
+                message = self.buffer.popleft()
+            except IndexError:
+                self._make_room()
+                return None
+            if len(self.buffer) == self._low - 1:
+                self._make_room()
+            if message._is_settled:
+                continue
+            if message._lock.deadline > time.monotonic():
+                return message
+            message._lock.source.forget(message)  # it is handed out again, perhaps to another member
+
+    def _make_room(self) -> None:
+        if not self._room.is_set():
+            self.call_on_loop(self._room.set)
+
+    async def room(self) -> int:
+        """Wait until more may be fetched; returns how many records."""
+        await self._room.wait()
+        return max(1, self.config.max_poll_records - len(self.buffer))
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait until messages have come, or an error; at most so long. Raises the error."""
+        self.raise_error()
+        self._news.clear()
+        if self.buffer:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise what only the user can resolve, or ClientClosed."""
+        if self._error is not None:
+            raise self._error
+        if self.is_closed:
+            raise ClientClosed("The queue's consumer is closed.")
+
+    def fail(self, error: RaylogError) -> None:
+        """Have the next call of the user raise an error."""
+        self._error = self._error or error
+        self._news.set()
+        self.arrived.set()
+
+    def call_on_loop(self, function: Callable[[], object]) -> None:
+        """Call a function on the engine's loop. From any thread."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        if self._is_on_loop(loop):
+            function()
+        else:
+            loop.call_soon_threadsafe(function)
+
+    @staticmethod
+    def _is_on_loop(loop: asyncio.AbstractEventLoop) -> bool:
+        try:
+            return asyncio.get_running_loop() is loop
+        except RuntimeError:
+            return False
+
+    # Locks
+
+    def drop_buffered(self, source: QueueSource) -> None:
+        """Drop the buffered messages whose locks are lost."""
+        for message in list(self.buffer):
+            if message._lock.source is source and not source.is_current(message):
+                source.forget(message)
+        source.forget_lost()
+
+    def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
+        """Give back what is held of a key behind a message that is to be retried: nothing may overtake it."""
+        key, offset = failed.record.key, failed.record.offset
+        later = [
+            message
+            for message in source.held_messages()
+            if message.record.offset > offset and message.record.key == key
+        ]
+        if key is not None and later:
+            source.give_back(later, ev.RETURN)
+
+    def _return_buffered(self, sources: Sequence[QueueSource]) -> None:
+        for source in sources:
+            source.give_back([message for message in list(self.buffer) if message._lock.source is source], ev.RETURN)
+
+    # Verdicts
+
+    def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
+        """Note that a verdict was not taken: the record may be handed out again."""
+        self.failures.append((partition, first, end, error))
+        if self._on_failed is not None:
+            try:
+                self._on_failed(partition, first, end, error)
+            except Exception:  # any error of the user's function
+                logger.exception("on_failed raised")
+        else:
+            logger.warning("%s, offsets %d to %d: %s", partition, first, end, error)
+
+    async def commit(self, timeout_s: float) -> None:
+        """Wait until every verdict so far is stored. Raises the first failure since the last call; TimeoutError."""
+        self.is_flushing = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(source.settled() for source in self._sources.values()))
+        finally:
+            self.is_flushing = False
+        if self.failures:
+            failures, self.failures = list(self.failures), deque(maxlen=FAILURES_MAX)
+            partition, first, end, error = failures[0]
+            more = f" ({len(failures) - 1} more such failures)" if len(failures) > 1 else ""
+            raised = type(error)(f"{partition}, offsets {first} to {end}: {error.message}{more}")
+            raised.details.update({"failures": [(*row[:3], row[3].message) for row in failures]})
+            raise raised
+
+
+__all__ = ["FailedVerdict", "InvalidRecordState", "QueueEngine"]

@@ -1,0 +1,195 @@
+"""A queue consumer as a member of its group: joins, heartbeats, the partitions it works on. Owned by the engine.
+
+The group's coordinator knows which members are alive; the first member spreads the partitions (`spreading.py`) over
+all. Nothing is revoked in a rebalance: a record is locked by the member that has it, so all members go on meanwhile.
+May touch: the network, the loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import Backoff
+from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.queues.spreading import spread
+from raylog.core.errors import (
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    MemberIdRequired,
+    RaylogError,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from raylog.core.ids import TopicPartition
+from raylog.protocol.groups import (
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+    HeartbeatRequest,
+    JoinGroupMember,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_TYPE: Final = "share"
+"""Keeps the members of a queue's group apart from those of a consumer group of the same name."""
+PROTOCOL: Final = "spread"
+REBALANCE_TIMEOUT_MS: Final = 10_000
+JOIN_EXTRA_S: Final = 5.0
+LEAVE_TIMEOUT_S: Final = 2.0
+
+_pack = msgspec.msgpack.encode
+_unpack = msgspec.msgpack.decode
+
+
+class QueueMembership:
+    """Joins, and joins again, until it is left."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: QueueConsumerConfig,
+        topics: Sequence[str],
+        *,
+        on_partitions: Callable[[Sequence[TopicPartition]], None],
+        on_error: Callable[[RaylogError], None],
+    ) -> None:
+        """`on_partitions` gets what this member works on; `on_error` an error that only the user can resolve."""
+        self._cluster = cluster
+        self._config = config
+        self._group = config.group_id or ""
+        self._topics = tuple(topics)
+        self._on_partitions = on_partitions
+        self._on_error = on_error
+        self._task: asyncio.Task[None] | None = None
+        self._counts: dict[str, int] = {}
+        self._is_leader = False
+        self._grown = asyncio.Event()
+        """Set when partitions were added or removed, so that all have to join again."""
+        self.member_id = ""
+        self.generation = -1
+        cluster.on_topics_changed(self._topics_changed)
+
+    def start(self) -> None:
+        """Begin to join."""
+        self._task = asyncio.get_running_loop().create_task(self._live(), name="raylog-queue-membership")
+
+    async def leave(self) -> None:
+        """Leave the group; a coordinator that is not reached removes the member after its session timeout."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.member_id:
+            request = LeaveGroupRequest(self._group, [LeavingMember(self.member_id, None)])
+            try:
+                await self._cluster.call_coordinator(self._group, LEAVE_GROUP, request, timeout_s=LEAVE_TIMEOUT_S)
+            except RaylogError as error:
+                logger.debug("Group %s was not left: %s", self._group, error)
+            self.member_id = ""
+
+    async def _live(self) -> None:
+        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        while True:
+            try:
+                await self._join()
+                backoff.reset()
+                await self._beat()
+            except (MemberIdRequired, RebalanceInProgress):
+                continue
+            except (UnknownMemberId, IllegalGeneration) as lost:
+                logger.info("Group %s is joined again: %s", self._group, lost)
+                if isinstance(lost, UnknownMemberId):
+                    self.member_id = ""
+            except InconsistentGroupProtocol as error:
+                self._on_error(
+                    InconsistentGroupProtocol(
+                        f"{self._group!r} is the name of a consumer group; give the queue another one ({error.message})"
+                    )
+                )
+                return
+            except RaylogError as error:
+                if not error.retriable and not isinstance(error, UnknownTopicOrPartition):
+                    self._on_error(error)
+                    return
+            await asyncio.sleep(backoff.next_s())
+
+    async def _join(self) -> None:
+        config = self._config
+        request = JoinGroupRequest(
+            self._group,
+            self.member_id,
+            None,
+            config.client_id,
+            config.session_timeout_ms,
+            REBALANCE_TIMEOUT_MS,
+            PROTOCOL_TYPE,
+            [JoinGroupProtocol(PROTOCOL, _pack(list(self._topics)))],
+        )
+        timeout_s = REBALANCE_TIMEOUT_MS / 1000 + JOIN_EXTRA_S
+        try:
+            joined = await self._cluster.call_coordinator(self._group, JOIN_GROUP, request, timeout_s=timeout_s)
+        except MemberIdRequired as required:
+            self.member_id = str(required.details.get("member_id", ""))
+            raise
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        self._is_leader = joined.leader == joined.member_id
+        rows = await self._assignments(joined.members) if self._is_leader else []
+        synced = await self._cluster.call_coordinator(
+            self._group,
+            SYNC_GROUP,
+            SyncGroupRequest(self._group, self.generation, self.member_id, None, rows),
+            timeout_s=timeout_s,
+        )
+        given = _unpack(synced.assignment) if synced.assignment else []
+        self._on_partitions([TopicPartition(str(topic), int(number)) for topic, number in given])
+
+    async def _assignments(self, members: Sequence[JoinGroupMember]) -> list[SyncGroupAssignment]:
+        topics_of: dict[str, list[str]] = {}
+        for member in members:
+            wanted: Any = _unpack(member.metadata)
+            topics_of[member.member_id] = [str(topic) for topic in wanted]
+        topics = sorted({topic for wanted in topics_of.values() for topic in wanted})
+        self._cluster.watch(topics)
+        await self._cluster.refresh(topics)
+        self._counts = {topic: self._partitions_of(topic) for topic in topics}
+        self._grown.clear()
+        found = spread(topics_of, self._counts)
+        return [SyncGroupAssignment(member, _pack([list(each) for each in found[member]])) for member in sorted(found)]
+
+    def _partitions_of(self, topic: str) -> int:
+        info = self._cluster.metadata.topic(topic)
+        return 0 if info is None else len(info.partitions)
+
+    async def _beat(self) -> None:
+        """Send heartbeats until one is refused, or the topics have changed."""
+        request = HeartbeatRequest(self._group, self.generation, self.member_id, None)
+        timeout_s = max(1.0, self._config.session_timeout_ms / 3000)
+        while True:
+            try:
+                async with asyncio.timeout(self._config.heartbeat_interval_ms / 1000):
+                    await self._grown.wait()
+            except TimeoutError:
+                await self._cluster.call_coordinator(self._group, HEARTBEAT, request, timeout_s=timeout_s)
+            else:
+                self._grown.clear()
+                return
+
+    def _topics_changed(self, changed: set[str]) -> None:
+        if self._is_leader and any(
+            self._partitions_of(topic) != self._counts[topic] for topic in changed & self._counts.keys()
+        ):
+            self._grown.set()

@@ -1,0 +1,155 @@
+"""`run(handler, concurrency=)`: handlers beside each other, what they return or raise, and order per key."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.queues.message import QueueMessage, Reject, Retry
+from raylog.core.errors import InvalidConfig
+from raylog.core.queues import events as ev
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[QueueMessage], Awaitable[object] | object]
+REASON_MAX = 500
+POLL_S = 0.2
+
+
+class Worker(Protocol):
+    """What a run needs of its consumer."""
+
+    @property
+    def config(self) -> QueueConsumerConfig: ...
+    @property
+    def is_ending(self) -> bool: ...
+    @property
+    def keeps_order(self) -> bool: ...
+
+    async def getone(self, *, timeout_ms: float | None = None) -> QueueMessage | None:
+        """The next message; None when none came in time."""
+
+    async def commit(self) -> None:
+        """Wait until everything that was reported of records is stored."""
+
+
+class _Run:
+    """One call of `run`."""
+
+    def __init__(self, consumer: Worker, handler: Handler, concurrency: int) -> None:
+        if concurrency < 1:
+            raise InvalidConfig(f"concurrency must be at least 1, not {concurrency}.")
+        self._consumer = consumer
+        self._handler = handler
+        self._free = asyncio.Semaphore(concurrency)
+        self._is_coroutine = inspect.iscoroutinefunction(handler)
+        self._threads = None if self._is_coroutine else ThreadPoolExecutor(concurrency, "queue-handler")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[Any, deque[QueueMessage]] = {}
+        """Messages behind one of their key that is being handled."""
+
+    async def run(self) -> None:
+        """Hand messages to handlers until the end; those under way are waited for."""
+        consumer = self._consumer
+        timeout_ms = consumer.config.consumer_timeout_ms
+        quiet_since = time.monotonic()
+        try:
+            while not consumer.is_ending:
+                await self._free.acquire()
+                message = None
+                try:
+                    while message is None and not consumer.is_ending:
+                        message = await consumer.getone(timeout_ms=POLL_S * 1000)
+                        if message is not None or self._tasks:
+                            quiet_since = time.monotonic()
+                        elif timeout_ms is not None and (time.monotonic() - quiet_since) * 1000 >= timeout_ms:
+                            return
+                finally:
+                    if message is None:
+                        self._free.release()
+                if message is not None:
+                    self._begin(message, consumer.keeps_order)
+        finally:
+            if self._tasks:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+            for left in self._waiting.values():
+                for message in left:
+                    message.release()
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)
+        await consumer.commit()
+
+    def _begin(self, message: QueueMessage, by_key: bool) -> None:
+        key = (message.topic, message.partition, message.record.key) if by_key else None
+        if by_key and message.record.key is not None:
+            waiting = self._waiting.get(key)
+            if waiting is not None:
+                waiting.append(message)
+                self._free.release()
+                return
+            self._waiting[key] = deque()
+        else:
+            key = None
+        task = asyncio.get_running_loop().create_task(self._handle_all(message, key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle_all(self, message: QueueMessage, key: Any) -> None:
+        """Handle a message, and then those of its key that have come meanwhile."""
+        try:
+            await self._handle(message)
+            waiting = self._waiting.get(key) if key is not None else None
+            while waiting:
+                later = waiting.popleft()
+                if not later.is_settled:
+                    await self._handle(later)
+        finally:
+            if key is not None:
+                self._waiting.pop(key, None)
+            self._free.release()
+
+    async def _handle(self, message: QueueMessage) -> None:
+        try:
+            if self._threads is None:
+                result = self._handler(message)
+                if inspect.isawaitable(result):
+                    await result
+            else:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
+        except Reject as rejected:
+            reason = str(rejected)
+            self._settle(message, lambda: message.reject(reason))
+        except Retry as again:
+            self._retry(message, again.delay, str(again))
+        except asyncio.CancelledError:
+            self._settle(message, message.release)
+            raise
+        except Exception as failure:  # any error of the user's handler: the record is tried again
+            logger.warning("%r failed: %r", message, failure)
+            self._retry(message, None, f"{type(failure).__name__}: {failure}"[:REASON_MAX])
+        else:
+            self._settle(message, message.ack)
+
+    def _retry(self, message: QueueMessage, delay: Any, reason: str) -> None:
+        key = (message.topic, message.partition, message.record.key)
+        later = self._waiting.get(key)
+        if later:  # they must not overtake it
+            message._lock.source.give_back(list(later), ev.RETURN)
+            later.clear()
+        self._settle(message, lambda: message.retry(delay, reason))
+
+    def _settle(self, message: QueueMessage, verdict: Callable[[], None]) -> None:
+        if not message.is_settled:
+            verdict()
+
+
+async def run_on_loop(consumer: Worker, handler: Handler, concurrency: int) -> None:
+    """See `AsyncQueueConsumer.run`."""
+    await _Run(consumer, handler, concurrency).run()

@@ -1,0 +1,479 @@
+"""One partition of a queue, at its consumer: fetches, what it holds, the verdicts on their way. Owned by the engine.
+
+Two tasks: one fetches, one sends verdicts and renews locks. Methods that a user's thread calls say so: they touch only
+a deque and a dict, whose single steps are atomic, and wake the loop at most once a round. May touch: the network, the
+clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.connections import call
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.queues.message import Lock, QueueMessage
+from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
+from raylog.client.reading.isolation import AbortedBatches
+from raylog.core.errors import ConnectionFailed, RaylogError, UnknownMemberId, from_code
+from raylog.core.ids import TopicPartition
+from raylog.core.queues import events as ev
+from raylog.protocol.queues import (
+    QUEUE_ACKNOWLEDGE,
+    QUEUE_FETCH,
+    QUEUE_LEAVE,
+    QUEUE_OPEN,
+    QueueAcknowledgeRequest,
+    QueueFetchReply,
+    QueueFetchRequest,
+    QueueLeaveRequest,
+    QueueOpenRequest,
+    QueueRange,
+    QueueVerdict,
+)
+from raylog.protocol.replica import AbortedTxn
+from raylog.rpc import Connection
+from raylog.storage.batch.header import iter_headers
+
+logger = logging.getLogger(__name__)
+
+ANSWER_EXTRA_S: Final = 5.0
+LEAVE_TIMEOUT_S: Final = 1.0
+VERDICTS_MAX: Final = 5_000
+"""Most ranges of one request."""
+RENEWALS: Final = 4
+"""How often locks are looked at while one would run out: each is renewed when half of it is over, or a little more."""
+
+_Settled = tuple[int, int, int, int, str]
+"""Offset, hand-out count, kind, delay, message."""
+
+
+class Member(Protocol):
+    """What a partition needs of its engine."""
+
+    config: QueueConsumerConfig
+    cluster: ClusterClient
+    group: str
+    member_id: str
+    settings: dict[str, str]
+    by_key: bool
+    is_flushing: bool
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+
+    async def room(self) -> int:
+        """Wait until more may be fetched; returns how many records."""
+
+    def deliver(self, messages: Iterable[QueueMessage]) -> None:
+        """Take messages of a partition."""
+
+    def fail(self, error: RaylogError) -> None:
+        """Have the next call of the user raise an error."""
+
+    def call_on_loop(self, function: Callable[[], object]) -> None:
+        """Call a function on the engine's loop."""
+
+    def drop_buffered(self, source: QueueSource) -> None:
+        """Drop the buffered messages whose locks are lost."""
+
+    def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
+        """Give back the buffered messages of a key behind one that is to be retried."""
+
+    def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
+        """Note that a verdict was not taken."""
+
+
+class QueueSource:
+    """One partition."""
+
+    def __init__(self, engine: Member, partition: TopicPartition) -> None:
+        self.partition = partition
+        self._engine = engine
+        self._held: dict[int, QueueMessage] = {}
+        """What is locked and not settled, by offset."""
+        self._settled: deque[_Settled] = deque()
+        self._is_woken = False
+        self._woken = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._under_way = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._connection: Connection | None = None
+        self._session = 0
+        """Rises when locks are lost: with a new connection, or another leader."""
+        self._lock_s = 30.0
+        self._opener = BatchOpener(
+            partition, engine.key_deserializer, engine.value_deserializer, check_crcs=engine.config.check_crcs
+        )
+        self._wall_ahead_s = time.time() - time.monotonic()
+        self.is_wanted = True
+        """Whether this member still works on the partition; else it only settles what it holds."""
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._fetch_on(), name=f"queue {self.partition} fetch"),
+            loop.create_task(self._send_on(), name=f"queue {self.partition} verdicts"),
+        ]
+
+    @property
+    def held(self) -> int:
+        """How many records are locked and not settled."""
+        return len(self._held)
+
+    def wall_s(self, deadline: float) -> float:
+        """A moment of the loop's clock as seconds since 1970."""
+        return deadline + self._wall_ahead_s
+
+    # From the user's thread
+
+    def settle(self, message: QueueMessage, kind: int, delay_ms: int = -1, reason: str = "") -> None:
+        """Take a verdict. From any thread."""
+        offset = message.record.offset
+        self._held.pop(offset, None)
+        self._settled.append((offset, message._lock.count, kind, delay_ms, reason))
+        if kind in (ev.RETRY, ev.RELEASE) and self._engine.by_key:
+            self._engine.drop_later(self, message)
+        if not self._is_woken:
+            self._is_woken = True
+            self._engine.call_on_loop(self._woken.set)
+
+    def extend(self, message: QueueMessage, lock_ms: int) -> None:
+        """Have a lock renewed for so long. From any thread."""
+        lock = message._lock
+        message._lock = Lock(self, lock.session, lock.count, time.monotonic() + lock_ms / 1000, lock.since)
+        self._settled.append((message.record.offset, message._lock.count, ev.RENEW, lock_ms, ""))
+        self._engine.call_on_loop(self._woken.set)
+
+    # Fetching
+
+    async def _fetch_on(self) -> None:
+        config = self._engine.config
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        while True:
+            try:
+                count = await self._engine.room()
+                if not self.is_wanted:
+                    return
+                await self._fetch(count)
+                backoff.reset()
+            except Exception as failure:  # any error: without another fetch the partition would be left alone
+                error = as_raylog_error(failure)
+                if not isinstance(error, UnknownMemberId) and not error.retriable:
+                    self._engine.fail(error)
+                    return
+                await self._recover(error, backoff)
+
+    async def _recover(self, error: RaylogError, backoff: Backoff) -> None:
+        """Look the leader up again after an error, and lose what was locked."""
+        self._lose_session()
+        cluster = self._engine.cluster
+        if isinstance(error, UnknownMemberId) or cluster.learn_leader(*self.partition, error):
+            await asyncio.sleep(0.001)
+            return
+        await asyncio.sleep(backoff.next_s())
+        try:
+            await cluster.refresh((self.partition.topic,), timeout_s=5.0)
+        except RaylogError as trouble:
+            logger.debug("%s: no metadata: %s", self.partition, trouble)
+
+    def _lose_session(self) -> None:
+        self._connection = None
+        self._session += 1
+        self._engine.drop_buffered(self)
+
+    async def _open(self, timeout_s: float) -> tuple[Connection, str, int]:
+        """The connection with the leader, on which this member has opened the queue."""
+        engine = self._engine
+        info, found = await engine.cluster.leader(*self.partition, timeout_s=timeout_s)
+        assert found.endpoint is not None  # `leader` raises without one
+        connection = await engine.cluster.connection(found.endpoint, timeout_s)
+        if self._connection is not connection or connection.is_closed:
+            self._lose_session()
+            request = QueueOpenRequest(
+                info.topic_id,
+                self.partition.partition,
+                found.leader_epoch,
+                engine.group,
+                engine.member_id,
+                engine.settings,
+            )
+            reply, _ = await call(connection, QUEUE_OPEN, request, timeout_s=timeout_s)
+            self._lock_s = reply.lock_ms / 1000
+            self._woken.set()  # locks may have to be renewed sooner than was thought
+            engine.by_key = reply.by_key
+            self._connection = connection
+        return connection, info.topic_id, found.leader_epoch
+
+    async def _fetch(self, count: int) -> None:
+        engine = self._engine
+        timeout_s = engine.config.request_timeout_ms / 1000
+        connection, topic_id, epoch = await self._open(timeout_s)
+        wait_ms = engine.config.fetch_max_wait_ms
+        request = QueueFetchRequest(
+            topic_id,
+            self.partition.partition,
+            epoch,
+            engine.group,
+            engine.member_id,
+            count,
+            engine.config.fetch_max_bytes,
+            wait_ms,
+        )
+        session = self._session
+        reply, payload = await call(connection, QUEUE_FETCH, request, timeout_s=wait_ms / 1000 + ANSWER_EXTRA_S)
+        if session == self._session and reply.ranges:
+            self._take(reply, payload)
+
+    def _take(self, reply: QueueFetchReply, payload: memoryview) -> None:
+        """Make messages of what was handed out; offsets without a record are settled at once."""
+        now = time.monotonic()
+        self._lock_s = reply.lock_ms / 1000
+        locks = [Lock(self, self._session, row.count, now + self._lock_s, now) for row in reply.ranges]
+        aborted = AbortedBatches([AbortedTxn(row.producer_id, row.first_offset) for row in reply.aborted])
+        messages: list[QueueMessage] = []
+        place, rows = 0, reply.ranges
+        failure: RaylogError | None = None
+        for position, header in iter_headers(payload):
+            batch = FetchedBatch(payload, position, header, is_aborted=aborted.hides(header))
+            while place < len(rows) and rows[place].end <= header.base_offset:
+                place += 1
+            if batch.is_hidden or place == len(rows):
+                continue
+            opened = self._opener.open(batch, max(header.base_offset, rows[place].first))
+            failure = failure or opened.failure
+            at = place
+            for record in opened.records:
+                offset = record.offset
+                while at < len(rows) and rows[at].end <= offset:
+                    at += 1
+                if at == len(rows):
+                    break
+                if offset >= rows[at].first:
+                    messages.append(QueueMessage(record, locks[at]))
+        found = {message.record.offset: message for message in messages}
+        refused = failure.details.get("offset") if failure is not None else None
+        if len(found) < sum(row.end - row.first for row in rows):
+            self._settle_gaps(rows, found, failure, refused)
+        self._held.update(found)
+        self._engine.deliver(messages)
+
+    def _settle_gaps(
+        self,
+        rows: Sequence[QueueRange],
+        found: dict[int, QueueMessage],
+        failure: RaylogError | None,
+        refused: object,
+    ) -> None:
+        """Say of each offset without a message why there is none: no record, or one that cannot be deserialized."""
+        for row in rows:
+            for offset in range(row.first, row.end):
+                if offset in found:
+                    continue
+                count = row.count
+                if failure is None or (isinstance(refused, int) and offset < refused):
+                    self._settled.append((offset, count, ev.GAP, -1, ""))
+                elif offset == refused:
+                    self._settled.append((offset, count, ev.REJECT, -1, failure.message))
+                else:  # behind the refused one, in its batch: to be handed out again, without it
+                    self._settled.append((offset, count, ev.RETURN, -1, ""))
+        self._woken.set()
+
+    # Verdicts and locks
+
+    async def _send_on(self) -> None:
+        config = self._engine.config
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        renewed_s = time.monotonic()
+        while True:
+            left_s = renewed_s + self._lock_s / RENEWALS - time.monotonic()
+            if left_s <= 0:
+                self._renew()
+                renewed_s = time.monotonic()
+            elif not self._woken.is_set():
+                await self._wait_woken(left_s)
+            self._woken.clear()
+            if self._settled and config.acknowledge_linger_ms and not self._engine.is_flushing:
+                await asyncio.sleep(config.acknowledge_linger_ms / 1000)
+            self._is_woken = False
+            verdicts = self._taken()
+            if not verdicts:
+                self._idle.set()
+                continue
+            self._idle.clear()
+            await self._send(verdicts, backoff)
+            if self._settled:
+                self._woken.set()
+            else:
+                self._idle.set()
+
+    async def _wait_woken(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):  # not wait_for, which may lose a cancellation (Python 3.11)
+                await self._woken.wait()
+        except TimeoutError:
+            pass  # locks are looked at
+
+    def _renew(self) -> None:
+        """Renew the locks of everything held, where half of the time is over."""
+        if not self._engine.config.renew_locks:
+            return
+        now = time.monotonic()
+        soon = now + self._lock_s * 0.7
+        renewed: dict[int, Lock] = {}
+        for offset, message in list(self._held.items()):
+            lock = message._lock
+            if lock.session == self._session and lock.deadline <= soon:
+                fresh = renewed.get(id(lock))
+                if fresh is None:
+                    deadline = now + self._lock_s
+                    fresh = renewed[id(lock)] = Lock(self, lock.session, lock.count, deadline, lock.since)
+                message._lock = fresh
+                self._settled.append((offset, lock.count, ev.RENEW, -1, ""))
+
+    def _taken(self) -> list[QueueVerdict]:
+        """The verdicts that wait, as ranges."""
+        settled = self._settled
+        rows: list[_Settled] = []
+        while settled and len(rows) < VERDICTS_MAX:
+            rows.append(settled.popleft())
+        rows.sort(key=_by_offset)
+        found: list[QueueVerdict] = []
+        first = end = -1
+        same: tuple[int, int, int, str] | None = None
+        for offset, count, kind, delay_ms, message in rows:
+            if same is not None and offset == end and (count, kind, delay_ms, message) == same:
+                end += 1
+                continue
+            if same is not None:
+                found.append(QueueVerdict(first, end, same[1], same[0], same[2], same[3]))
+            first, end, same = offset, offset + 1, (count, kind, delay_ms, message)
+        if same is not None:
+            found.append(QueueVerdict(first, end, same[1], same[0], same[2], same[3]))
+        return found
+
+    async def _send(self, verdicts: list[QueueVerdict], backoff: Backoff) -> None:
+        """Send verdicts until they are answered: they are sent again where an answer was lost."""
+        engine = self._engine
+        deadline = Deadline(engine.config.request_timeout_ms / 1000)
+        while True:
+            try:
+                info, found = await engine.cluster.leader(*self.partition, timeout_s=deadline.left_s)
+                assert found.endpoint is not None  # `leader` raises without one
+                connection = self._connection
+                if connection is None or connection.is_closed:
+                    connection = await engine.cluster.connection(found.endpoint, deadline.left_s)
+                request = QueueAcknowledgeRequest(
+                    info.topic_id,
+                    self.partition.partition,
+                    found.leader_epoch,
+                    engine.group,
+                    engine.member_id,
+                    verdicts,
+                )
+                reply, _ = await call(connection, QUEUE_ACKNOWLEDGE, request, timeout_s=deadline.left_s)
+                backoff.reset()
+                for row in reply.failures:
+                    error = from_code(row.error_code, row.message, {"first": row.first, "end": row.end})
+                    if _is_renewal(row.first, verdicts):
+                        logger.info("%s: a lock was not renewed: %s", self.partition, error)
+                    else:
+                        self._failed(row.first, row.end, error)
+                return
+            except RaylogError as error:
+                if not error.retriable or deadline.is_over:
+                    for verdict in verdicts:
+                        self._failed(verdict.first, verdict.end, error)
+                    return
+                if not isinstance(error, ConnectionFailed) and engine.cluster.learn_leader(*self.partition, error):
+                    continue
+            await asyncio.sleep(backoff.next_s())
+            try:
+                await engine.cluster.refresh((self.partition.topic,), timeout_s=min(5.0, deadline.left_s))
+            except RaylogError as trouble:
+                logger.debug("%s: no metadata: %s", self.partition, trouble)
+
+    def _failed(self, first: int, end: int, error: RaylogError) -> None:
+        self._engine.verdict_failed(self.partition, first, end, error)
+
+    # The end
+
+    async def released(self) -> None:
+        """Wait until nothing is locked, and every verdict is answered."""
+        while self._held:
+            self._idle.clear()
+            await self._idle.wait()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until every verdict so far is answered."""
+        while self._settled or not self._idle.is_set():
+            self._idle.clear()
+            self._woken.set()
+            await self._idle.wait()
+
+    def give_back(self, messages: Sequence[QueueMessage], kind: int) -> None:
+        """Settle messages that no user has got, or that are not finished at the end."""
+        for message in messages:
+            if not message._is_settled and message._lock.session == self._session:
+                message._is_settled = True
+                self._held.pop(message.record.offset, None)
+                self._settled.append((message.record.offset, message._lock.count, kind, -1, ""))
+        self._woken.set()
+
+    def held_messages(self) -> list[QueueMessage]:
+        """What is locked and not settled."""
+        return list(self._held.values())
+
+    def forget(self, message: QueueMessage) -> None:
+        """Drop a message whose lock is lost."""
+        message._is_settled = True
+        self._held.pop(message.record.offset, None)
+
+    def forget_lost(self) -> None:
+        """Hold no more what was locked in an earlier session."""
+        for message in self.held_messages():
+            if not self.is_current(message):
+                self._held.pop(message.record.offset, None)
+
+    def holds(self, message: QueueMessage) -> bool:
+        """Whether a message's lock is known to hold: it was not lost, and did not run out."""
+        is_held = self._held.get(message.record.offset) is message and self.is_current(message)
+        return is_held and message._lock.deadline > time.monotonic()
+
+    def is_current(self, message: QueueMessage) -> bool:
+        """Whether a message's lock is of this session."""
+        return message._lock.session == self._session
+
+    async def close(self, *, leaves: bool) -> None:
+        """End the tasks, and leave the queue."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        connection, engine = self._connection, self._engine
+        if not leaves or connection is None or connection.is_closed:
+            return
+        info = engine.cluster.metadata.topic(self.partition.topic)
+        if info is not None:
+            request = QueueLeaveRequest(info.topic_id, self.partition.partition, -1, engine.group, engine.member_id)
+            try:
+                await call(connection, QUEUE_LEAVE, request, timeout_s=LEAVE_TIMEOUT_S)
+            except RaylogError as error:
+                logger.debug("%s was not left, its locks end with the connection: %s", self.partition, error)
+
+
+def _by_offset(row: _Settled) -> tuple[int, bool]:
+    return row[0], row[2] != ev.RENEW  # a lock that is renewed and given up in one request is renewed first
+
+
+def _is_renewal(first: int, verdicts: Sequence[QueueVerdict]) -> bool:
+    """Whether nothing but a renewal was sent for an offset."""
+    return all(row.kind == ev.RENEW for row in verdicts if row.first <= first < row.end)

@@ -1,0 +1,1 @@
+"""Worker pools: the records of one consumer, handled by many threads."""

@@ -1,0 +1,411 @@
+"""The forwarder of one partition: decides what goes where next, stores that, and sends it until it has arrived. Pure.
+
+A turn: read pieces, find their targets, store a note with the decision, send its parcels. The note of the next turn
+also says that this one is done, so a turn costs one stored note. A successor after a crash reads the note, and sends
+the same parcels again: their targets know producer id and sequences, and store each once. For that at most five
+parcels of a lane are in one turn, and one of a lane is under way at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from raylog.core.forwarding import events as ev
+from raylog.core.forwarding.note import UNDELIVERABLE, Again, Lane, Note, Route
+from raylog.core.forwarding.plan import after, parcels_of, routes_of
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+
+PIECES_MAX: Final = 5
+"""Pieces with records in a turn, hence parcels of a lane: a partition remembers so many batches of a producer."""
+RETRY_FIRST_MS: Final = 50
+RETRY_LAST_MS: Final = 5_000
+UNSAVED_MAX: Final = 100_000
+"""Offsets that may be passed without a record to send until that is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwarderSettings:
+    """How one forwarder works."""
+
+    end: int | None = None
+    """It ends there; None = it waits for more."""
+    rate: int = 0
+    """Records a second; 0 = as many as there are."""
+
+
+class Stage(StrEnum):
+    """What the forwarder waits for."""
+
+    LOADING = "loading"
+    READING = "reading"
+    WAITING = "waiting"
+    """Until something is due, or may go by its rate."""
+    RESOLVING = "resolving"
+    SAVING = "saving"
+    SENDING = "sending"
+    ENDED = "ended"
+
+
+class _Way:
+    """The parcels of one lane in this turn."""
+
+    __slots__ = ("arrived", "left", "retry_at_ms", "retry_ms", "trouble")
+
+    def __init__(self) -> None:
+        self.left: deque[ev.Parcel] = deque()
+        self.arrived: list[ev.Parcel] = []
+        self.retry_at_ms: int | None = None
+        """When the first one left is sent again; None = it is under way."""
+        self.retry_ms = RETRY_FIRST_MS
+        self.trouble: ev.Trouble | None = None
+        """Why nothing more is sent in this turn."""
+
+    @property
+    def is_done(self) -> bool:
+        return not self.left or self.trouble is not None
+
+
+class ForwarderMachine:
+    """One forwarder in the hands of one owner.
+
+    Invariants: nothing is sent that the stored note does not decide; a lane has one parcel under way at most, and no
+    more than PIECES_MAX that are not stored as done.
+    """
+
+    def __init__(self, settings: ForwarderSettings) -> None:
+        """Nothing is done before :class:`~raylog.core.forwarding.events.Loaded`."""
+        self.settings = settings
+        self.stage = Stage.LOADING
+        self.note = Note(producer_id=-1, position=0, decided_end=0)
+        """As it is stored, or will be with the next save."""
+        self.stop_requested = False
+        self.is_holding = False
+        """Whether a target takes nothing at the moment."""
+        self._pieces: tuple[ev.Piece, ...] = ()
+        self._ways: dict[Route, _Way] = {}
+        self._next_offset = 0
+        self._acknowledged = 0
+        self._rule = ""
+        self._saved = self.note
+        self._due_ms: int | None = None
+        self._allowed_ms = 0
+        self._out: Outbox[ev.Effect] = Outbox()
+
+    # ------------------------------------------------------------ the door
+
+    def step(self, event: ev.Event) -> Outbox[ev.Effect]:
+        """Take an event; return what is to be done."""
+        out = self._out = Outbox()
+        match event:
+            case ev.Loaded():
+                self._loaded(event)
+            case ev.PiecesRead():
+                self._read(event)
+            case ev.Resolved():
+                self._resolved(event)
+            case ev.Saved():
+                self._is_saved(event.now_ms)
+            case ev.Sent():
+                self._arrived(event)
+            case ev.NotSent():
+                self._not_arrived(event)
+            case ev.Tick():
+                self._time_passed(event.now_ms)
+            case ev.StopRequested():
+                self._stop()
+        return out
+
+    def next_ms(self) -> int | None:
+        """Return when the next Tick is due; None = none is."""
+        if self.stage is Stage.WAITING:
+            return self._due_ms
+        if self.stage is Stage.SENDING:
+            again = [way.retry_at_ms for way in self._ways.values() if way.retry_at_ms is not None]
+            return min(again, default=None)
+        return None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way that a successor would have to do again."""
+        return self.stage in (Stage.READING, Stage.WAITING, Stage.ENDED)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it has read all there is, and waits for more."""
+        return self.stage is Stage.READING and self.note == self._saved
+
+    def _stop(self) -> None:
+        self.stop_requested = True
+        if self.stage in (Stage.READING, Stage.WAITING):
+            self._end()
+        elif self.stage is Stage.SENDING and self.is_holding:
+            self._give_up()
+
+    # ------------------------------------------------------------ reading
+
+    def _loaded(self, event: ev.Loaded) -> None:
+        require(self.stage is Stage.LOADING, "a forwarder is loaded once")
+        self.note = self._saved = event.note
+        self._next_offset = event.note.position
+        self._look(waits=False)
+
+    def _look(self, *, waits: bool) -> None:
+        """Read on behind what is finished."""
+        self.stage = Stage.READING
+        note = self.note
+        rule = note.rule if note.decided_end > note.position else None
+        self._out.now.append(ev.Read(note.position, note.decided_end, waits, rule))
+
+    def _read(self, event: ev.PiecesRead) -> None:
+        if self.stage is not Stage.READING:
+            return  # it was stopped meanwhile
+        note = self.note
+        is_decided = note.decided_end > note.position
+        if event.log_end < note.decided_end:
+            self._begin_again(min(note.position, event.log_end))
+        elif event.log_start > note.position and is_decided:
+            self._begin_again(event.log_start)
+        elif event.log_start > note.position:
+            self.note = replace(note, position=event.log_start, decided_end=event.log_start)
+        self._pieces = tuple(piece for piece in event.pieces if piece.end > self.note.position)
+        self._next_offset, self._acknowledged, self._rule = event.next_offset, event.acknowledged, event.rule
+        if self.note.decided_end > self.note.position:
+            self._replay(event.now_ms)
+        else:
+            self._decide(event.now_ms)
+
+    def _begin_again(self, position: int) -> None:
+        """Records of the decision are lost, so its sequences cannot be known: all lanes begin another epoch.
+
+        Retention has deleted them, or an unclean election has lost them.
+        """
+        lanes = tuple(replace(lane, epoch=lane.epoch + 1, next_sequence=0) for lane in self.note.lanes)
+        self.note = replace(self.note, position=position, decided_end=position, lanes=lanes, lost=(), again=())
+
+    def _replay(self, now_ms: int) -> None:
+        """Send again what an owner before has decided, once all of it is read."""
+        require(self._next_offset >= self.note.decided_end, "a decision is read as a whole")
+        self._send_all(now_ms)
+
+    # ------------------------------------------------------------ deciding
+
+    def _decide(self, now_ms: int) -> None:
+        """Decide about the first of the pieces that were read, or wait until one is due."""
+        if self.stop_requested:
+            self._end()
+            return
+        end = self.settings.end
+        ready = [piece for piece in self._pieces if piece.first >= self.note.position]
+        if end is not None:
+            ready = [piece for piece in ready if piece.first < end]
+        taken = self._due(ready, now_ms)
+        if taken:
+            self._find_targets(taken, now_ms)
+        elif ready:
+            self._wait(max(ready[0].due_ms, self._allowed_ms))
+        else:
+            self._pass_by(self._next_offset if end is None else min(end, self._next_offset))
+            if end is not None and self.note.position >= end:
+                self._end()
+            elif not self._rests():
+                self._look(waits=True)
+
+    def _due(self, ready: list[ev.Piece], now_ms: int) -> list[ev.Piece]:
+        """Return the pieces of one turn: those at the head that may go now."""
+        taken: list[ev.Piece] = []
+        count, most = 0, 1 if self.settings.rate else PIECES_MAX
+        for piece in ready:
+            if _has_records(piece):
+                if count == most or max(piece.due_ms, self._allowed_ms) > now_ms:
+                    break
+                count += 1
+            taken.append(piece)
+        return taken
+
+    def _wait(self, until_ms: int) -> None:
+        if not self._rests():
+            self.stage, self._due_ms = Stage.WAITING, until_ms
+
+    def _pass_by(self, offset: int) -> None:
+        """Go on behind offsets that hold nothing to send."""
+        if offset > self.note.position:
+            self.note = replace(self.note, position=offset, decided_end=offset, again=())
+
+    def _rests(self) -> bool:
+        """Store what was done before nothing is done for a while; returns whether there is something to store."""
+        before, now = self._saved, self.note
+        is_near = before.decided_end == before.position and now.position - before.position < UNSAVED_MAX
+        if is_near and replace(before, position=now.position, decided_end=now.decided_end) == now:
+            return False
+        self._save()
+        return True
+
+    def _save(self) -> None:
+        self.stage = Stage.SAVING
+        self._out.now.append(ev.Save(self.note))
+
+    def _find_targets(self, taken: list[ev.Piece], now_ms: int) -> None:
+        end = taken[-1].end
+        decided = replace(self.note, decided_end=end, skip_below=self._acknowledged, again=(), rule=self._rule)
+        if not routes_of(decided, taken):
+            self._pass_by(decided.decided_end)
+            self._decide_on(now_ms)
+            return
+        self.note = decided
+        self._resolve()
+
+    def _decide_on(self, now_ms: int) -> None:
+        """Decide about what is left of the pieces, or read on."""
+        if any(piece.first >= self.note.position for piece in self._pieces):
+            self._decide(now_ms)
+        elif self._next_offset > self.note.position or not self.stop_requested:
+            self._pass_by(self._next_offset if self.settings.end is None else self.note.position)
+            self._look(waits=False)
+        else:
+            self._end()
+
+    def _resolve(self) -> None:
+        """Request the targets of the decision that are not known; else store it."""
+        missing = {route for route in routes_of(self.note, self._pieces) if self.note.lane(route) is None}
+        if missing:
+            self.stage = Stage.RESOLVING
+            self._out.now.append(ev.Resolve(tuple(sorted(missing))))
+        else:
+            self._save()
+
+    def _resolved(self, event: ev.Resolved) -> None:
+        if self.stage is not Stage.RESOLVING:
+            return
+        note = self.note
+        there = {route: Lane(route, topic_id, number) for route, topic_id, number in event.found if topic_id}
+        lost = [route for route, topic_id, _ in event.found if not topic_id and route != UNDELIVERABLE]
+        known = {lane.route for lane in note.lanes}
+        self.note = replace(
+            note,
+            lanes=note.lanes + tuple(lane for route, lane in there.items() if route not in known),
+            lost=note.lost + tuple(route for route in lost if route not in note.lost),
+        )
+        self._resolve()
+
+    # ------------------------------------------------------------ sending
+
+    def _is_saved(self, now_ms: int) -> None:
+        require(self.stage is Stage.SAVING, "only what was to be stored is stored")
+        self._saved = self.note
+        if self.note.decided_end > self.note.position:
+            self._send_all(now_ms)
+        elif self.stop_requested or (self.settings.end is not None and self.note.position >= self.settings.end):
+            self._end()
+        else:
+            self._decide_on(now_ms)
+
+    def _send_all(self, now_ms: int) -> None:
+        self.stage, self._ways = Stage.SENDING, {}
+        for parcel in parcels_of(self.note, self._pieces):
+            self._ways.setdefault(parcel.route, _Way()).left.append(parcel)
+        require(all(len(way.left) <= PIECES_MAX for way in self._ways.values()), "a target knows each parcel of a turn")
+        for way in self._ways.values():
+            self._out.now.append(ev.Send(way.left[0]))
+        self._finish_turn(now_ms)
+
+    def _arrived(self, event: ev.Sent) -> None:
+        way = self._way(event.route)
+        if way is None:
+            return
+        way.arrived.append(way.left.popleft())
+        way.retry_ms = RETRY_FIRST_MS
+        if way.left:
+            self._out.now.append(ev.Send(way.left[0]))
+        self._finish_turn(event.now_ms)
+
+    def _not_arrived(self, event: ev.NotSent) -> None:
+        way = self._way(event.route)
+        if way is None:
+            return
+        trouble = event.trouble
+        if event.route == UNDELIVERABLE and trouble in (ev.Trouble.DELETED, ev.Trouble.REFUSED):
+            trouble = ev.Trouble.UNREACHABLE  # there is nowhere else
+        if trouble is ev.Trouble.UNREACHABLE:
+            way.retry_at_ms, way.retry_ms = event.now_ms + way.retry_ms, min(2 * way.retry_ms, RETRY_LAST_MS)
+            self.is_holding = True
+            if self.stop_requested:
+                self._give_up()
+        else:
+            way.trouble = trouble
+            self._finish_turn(event.now_ms)
+
+    def _way(self, route: Route) -> _Way | None:
+        way = self._ways.get(route) if self.stage is Stage.SENDING else None
+        return None if way is None or way.is_done or way.retry_at_ms is not None else way
+
+    def _time_passed(self, now_ms: int) -> None:
+        if self.stage is Stage.WAITING and self._due_ms is not None and now_ms >= self._due_ms:
+            self._due_ms = None
+            self._decide(now_ms)
+        elif self.stage is Stage.SENDING:
+            for way in self._ways.values():
+                if way.retry_at_ms is not None and now_ms >= way.retry_at_ms:
+                    way.retry_at_ms = None
+                    self._out.now.append(ev.Send(way.left[0]))
+
+    def _finish_turn(self, now_ms: int) -> None:
+        if not all(way.is_done for way in self._ways.values()):
+            return
+        self.is_holding = False
+        arrived = [parcel for way in self._ways.values() for parcel in way.arrived]
+        lanes = after(self.note.lanes, arrived)
+        count = sum(len(parcel.offsets) for parcel in arrived)
+        again: list[Again] = []
+        lost = list(self.note.lost)
+        for route, way in self._ways.items():
+            if way.trouble is not None:
+                again += self._other_way(route, way, lanes, lost)
+        self._ways = {}
+        note = replace(self.note, lanes=tuple(lanes.values()), lost=tuple(lost), sent=self.note.sent + count)
+        if again:
+            self.note = replace(note, again=tuple(again))
+            self._resolve()
+            return
+        # Whether a topic exists is looked up again: it may be created any time.
+        self.note = replace(note, position=note.decided_end, lost=(), again=())
+        if self.settings.rate:
+            self._allowed_ms = max(self._allowed_ms, now_ms) + count * 1_000 // self.settings.rate
+        if self.stop_requested:
+            self._end()
+        else:
+            self._decide_on(now_ms)
+
+    def _other_way(self, route: Route, way: _Way, lanes: dict[Route, Lane], lost: list[Route]) -> list[Again]:
+        """Return in which other way the parcels of a lane in trouble are sent."""
+        first, *others = way.left
+        if way.trouble is ev.Trouble.DELETED:
+            lanes.pop(route)
+            lost += [source for source, _ in first.sources if source not in lost]
+        elif way.trouble is ev.Trouble.FORGOTTEN:
+            lanes[route] = replace(lanes[route], epoch=lanes[route].epoch + 1, next_sequence=0)
+        is_refused = way.trouble is ev.Trouble.REFUSED
+        found = [Again(source, first.first, first.end, is_refused or was) for source, was in first.sources]
+        for parcel in others:
+            found += [Again(source, parcel.first, parcel.end, was) for source, was in parcel.sources]
+        return found
+
+    def _give_up(self) -> None:
+        """End although a target takes nothing: what it was sent may arrive or not."""
+        self.stage = Stage.ENDED
+        self._out.now.append(ev.Ended(was_stopped=True))
+
+    def _end(self) -> None:
+        if self._saved != self.note:
+            self._save()
+            return
+        self.stage = Stage.ENDED
+        end = self.settings.end
+        self._out.now.append(ev.Ended(was_stopped=end is None or self.note.position < end))
+
+
+def _has_records(piece: ev.Piece) -> bool:
+    return bool(piece.parts)

@@ -1,0 +1,150 @@
+"""Which records of a partition are forwarded, and where to: by the settings of its topic, or of a redrive. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
+
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Header, cause_of, may_hop, target_of, ttl_of
+from raylog.core.errors import InvalidRequest, did_you_mean
+from raylog.core.forwarding.note import UNDELIVERABLE, Route
+
+INTERNAL_PREFIX: Final = "__"
+SCHEDULED_TOPIC: Final = "__scheduled"
+HEADER_PREFIX: Final = "header:"
+FILTERS: Final = ("reason", "topic", "partition", "group", "key", "message")
+"""What a redrive can be limited to, beside headers."""
+
+
+def check_filters(where: Mapping[str, str]) -> None:
+    """Raise InvalidRequest for a name by which records cannot be chosen."""
+    for name in where:
+        if name not in FILTERS and not (name.startswith(HEADER_PREFIX) and len(name) > len(HEADER_PREFIX)):
+            raise InvalidRequest(
+                f"{did_you_mean('filter', name, FILTERS)} A record's own header is {HEADER_PREFIX}<name>."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryRule:
+    """Records of a topic with a time to live: each goes to the dead-letter topic, unless it has a time of its own.
+
+    Those with a time of their own wait in ``__scheduled`` from the beginning (:class:`FilingRule`).
+    """
+
+    topic: str
+    """The dead-letter topic; empty = there is none."""
+    key_hash: int = -1
+    """Of the key that dead letters get; -1 = they keep theirs."""
+    group: str = ""
+    """Only what this group has not acknowledged."""
+    key: str = ""
+
+    def to_text(self) -> str:
+        """Return the rule as a note keeps it."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> ExpiryRule:
+        """Return a rule out of a note."""
+        return replace(cls(""), **json.loads(text))
+
+    def route(self, partition: int, key: bytes | None, headers: Sequence[Header] | None) -> Route | None:
+        """Return where a record goes; None = it stays."""
+        if ttl_of(headers) is not None:
+            return None
+        if target_of(headers, self.topic) == UNDELIVERABLE_TOPIC:
+            return UNDELIVERABLE
+        return self.topic, partition if self.key_hash < 0 else self.key_hash
+
+
+@dataclass(frozen=True, slots=True)
+class FilingRule:
+    """Records with a time to live of their own: each is filed in ``__scheduled`` at once, and due when it expires.
+
+    So a long time never holds up a short one behind it.
+    """
+
+    topic: str
+    """The dead-letter topic."""
+    topic_id: str
+    ttl_ms: int
+    """Of the topic: the shorter one counts; -1 = none."""
+    shard: int
+    """Partition of ``__scheduled``."""
+    key: str = ""
+
+    def to_text(self) -> str:
+        """Return the rule as a note keeps it."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> FilingRule:
+        """Return a rule out of a note."""
+        return replace(cls("", "", -1, 0), **json.loads(text))
+
+    def route(self, partition: int, key: bytes | None, headers: Sequence[Header] | None) -> Route | None:
+        """Return where a record goes; None = it stays."""
+        if ttl_of(headers) is None:
+            return None
+        return SCHEDULED_TOPIC, self.shard
+
+    def target_id(self, headers: Sequence[Header] | None) -> str:
+        """Return the topic id for a record; none where it is undeliverable once it has expired."""
+        return self.topic_id if may_hop(headers) else ""
+
+    def expires_ms(self, timestamp_ms: int, headers: Sequence[Header] | None) -> int:
+        """Return when a record expires that has this timestamp."""
+        own_ms = ttl_of(headers) or 0
+        return timestamp_ms + (own_ms if self.ttl_ms < 0 else min(own_ms, self.ttl_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveRule:
+    """Dead letters that are sent on, to a topic or to where each was."""
+
+    to: str = ""
+    """Empty: to its origin."""
+    where: Mapping[str, str] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """Return the rule as a note keeps it."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> RedriveRule:
+        """Return a rule out of a note."""
+        return replace(cls(), **json.loads(text))
+
+    def route(self, partition: int, key: bytes | None, headers: Sequence[Header] | None) -> Route | None:
+        """Return where a record goes; None = it stays."""
+        if not self._chooses(key, headers):
+            return None
+        if self.to:
+            return self.to, partition
+        cause = cause_of(headers)
+        if cause is None or not cause.topic or cause.topic.startswith(INTERNAL_PREFIX):
+            return None  # a producer of dead letters may write any name into them
+        return cause.topic, max(0, cause.partition)
+
+    def _chooses(self, key: bytes | None, headers: Sequence[Header] | None) -> bool:
+        if not self.where:
+            return True
+        cause = cause_of(headers)
+        found: dict[str, str | None] = {"key": None if key is None else key.decode(errors="replace")}
+        if cause is not None:
+            found |= {
+                "reason": cause.reason.value,
+                "topic": cause.topic,
+                "partition": str(cause.partition),
+                "group": cause.group,
+                "message": cause.message,
+            }
+        for name, value in headers or ():
+            found[HEADER_PREFIX + name] = None if value is None else value.decode(errors="replace")
+        return all(found.get(name) == value for name, value in self.where.items())
+
+
+Rule = ExpiryRule | FilingRule | RedriveRule

@@ -1,0 +1,193 @@
+"""What happens to records that were handed out: verdicts of their members, locks that run out. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.core.errors import InvalidRecordState, InvalidRequest
+from raylog.core.queues import events as ev
+from raylog.core.queues.book import RecordBook
+from raylog.core.queues.deadlines import Deadlines
+from raylog.core.queues.decision import QueueDecision
+from raylog.core.queues.lanes import Lanes
+from raylog.core.queues.letters import DeadLetters
+from raylog.core.queues.policy import NO_LIMIT, QueuePolicy
+from raylog.core.queues.states import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVING,
+    AVAILABLE,
+    DEAD,
+    DONE,
+    NAMES,
+    WAITING,
+    Cause,
+    Cell,
+)
+
+REJECTED = "rejected"
+DELIVERY_LIMIT = "delivery_limit"
+MESSAGE_MAX = 1_000
+"""Most characters of a reason that are kept."""
+
+Failure = list[Any]
+"""[first, end, error code, sentence] of records that a verdict could not be applied to."""
+
+
+class Acknowledging:
+    """Applies verdicts to the book; owned by the machine, which replaces its parts after a reset."""
+
+    def __init__(
+        self, book: RecordBook, policy: QueuePolicy, deadlines: Deadlines, lanes: Lanes | None, letters: DeadLetters
+    ) -> None:
+        self.book = book
+        self.policy = policy
+        self.lanes = lanes
+        self._deadlines = deadlines
+        self._letters = letters
+
+    def apply(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
+        """Apply one verdict to each record that the member holds; returns the others."""
+        if verdict.kind not in ev.VERDICTS or verdict.first >= verdict.end or verdict.first < 0:
+            return [[verdict.first, verdict.end, InvalidRequest.code, "This is no verdict on a range of records."]]
+        if verdict.kind == ev.RETRY and verdict.delay_ms > self.policy.retry_max_ms:
+            sentence = (
+                f"A retry is delayed by {self.policy.retry_max_ms} ms at most (queue.retry.max.ms), "
+                f"not by {verdict.delay_ms}."
+            )
+            return [[verdict.first, verdict.end, InvalidRequest.code, sentence]]
+        failures: list[Failure] = []
+        finished_end = min(verdict.end, self.book.start)
+        if verdict.first < finished_end and verdict.kind not in (ev.ACCEPT, ev.GAP):
+            failures.append(self._failure(verdict.first, finished_end, Cell(ACKNOWLEDGED), decision))
+        for first, end, cell in self.book.pieces(verdict.first, verdict.end):
+            if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
+                continue  # reported before, perhaps to a leader whose answer was lost
+            if (
+                cell.state != ACQUIRED
+                or cell.member != member
+                or verdict.tries not in (0, cell.tries)
+                or not self._carried_out(first, end, cell, verdict, decision)
+            ):
+                failures.append(self._failure(first, end, cell, decision))
+        if verdict.end > self.book.end:
+            fresh = Cell(AVAILABLE)
+            failures.append(self._failure(max(verdict.first, self.book.end), verdict.end, fresh, decision))
+        return failures
+
+    def _carried_out(self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision) -> bool:
+        match verdict.kind:
+            case ev.ACCEPT | ev.GAP:
+                self.book.put(first, end, DONE)
+                self._finished(first, end, was_held=True)
+                if verdict.kind == ev.ACCEPT:
+                    decision.count("acknowledged", end - first)
+                decision.wakes = True
+            case ev.RELEASE | ev.RETURN:
+                decision.count("released", end - first)
+                self.free(first, end, cell, decision, counted=verdict.kind == ev.RELEASE)
+            case ev.REJECT:
+                decision.count("rejected", end - first)
+                self._archive(first, end, cell, Cause(REJECTED, verdict.message[:MESSAGE_MAX]), decision)
+            case ev.RETRY:
+                self._retry(first, end, cell, verdict, decision)
+            case _:
+                return self._renew(first, end, cell, verdict.delay_ms, decision)
+        return True
+
+    def _renew(self, first: int, end: int, cell: Cell, lock_ms: int, decision: QueueDecision) -> bool:
+        latest_ms = cell.since_ms + self.policy.lock_max_ms
+        duration_ms = self.policy.lock_ms if lock_ms < 0 else lock_ms
+        duration_ms = min(duration_ms, latest_ms - decision.now_ms)
+        if duration_ms <= 0:
+            return False
+        until_ms = self._deadlines.add(decision.now_ms, duration_ms, first, end)
+        self.book.put(first, end, cell._replace(until_ms=until_ms), is_stored=False)
+        decision.count("renewed", end - first)
+        return True
+
+    def _retry(self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision) -> None:
+        decision.count("retried", end - first)
+        if self._is_over_limit(cell):
+            self._archive(first, end, cell, Cause(DELIVERY_LIMIT, verdict.message[:MESSAGE_MAX]), decision)
+            return
+        room = self.policy.waiting_max - self.book.counts[WAITING]
+        if verdict.delay_ms >= 0:
+            pieces = [(first, end, verdict.delay_ms)]
+        elif self.policy.backoff.jitter:
+            pieces = [
+                (offset, offset + 1, self.policy.backoff.after_ms(cell.tries, offset)) for offset in range(first, end)
+            ]
+        else:
+            pieces = [(first, end, self.policy.backoff.after_ms(cell.tries, first))]
+        for low, high, delay_ms in pieces:
+            delay_ms = min(delay_ms, self.policy.retry_max_ms)
+            if delay_ms > 0 and room >= high - low:
+                waiting = Cell(WAITING, cell.tries, until_ms=decision.now_ms + delay_ms)
+                self.book.put(low, high, waiting)
+                room -= high - low
+            else:
+                self.book.put(low, high, Cell(AVAILABLE, cell.tries))
+                decision.wakes = True
+            self._freed(low, high, decision)
+
+    def free(self, first: int, end: int, cell: Cell, decision: QueueDecision, *, counted: bool) -> None:
+        """Make locked records available, or dead letters where they were handed out too often."""
+        if counted and self._is_over_limit(cell):
+            self._archive(first, end, cell, Cause(DELIVERY_LIMIT), decision)
+            return
+        count = cell.tries if counted else cell.tries - 1
+        self.book.put(first, end, Cell(AVAILABLE, count), is_stored=not counted and cell.tries > 1)
+        self._freed(first, end, decision)
+        decision.wakes = True
+
+    def bury(self, first: int, end: int, decision: QueueDecision) -> None:
+        """Finish records that the log has no more, and that no member holds."""
+        self.book.put(first, end, DEAD)
+        self._finished(first, end, was_held=False)
+
+    def expire(self, decision: QueueDecision) -> None:
+        """End the locks that have run out, and the waits that are over."""
+        now_ms = decision.now_ms
+        for due in self._deadlines.take(now_ms):
+            for first, end, cell in self.book.pieces(due.first, due.end):
+                if cell.state == ACQUIRED and cell.until_ms <= now_ms:
+                    decision.count("locks_expired", end - first)
+                    self.free(first, end, cell, decision, counted=True)
+        for first, end, cell in self.book.take_waits(now_ms):
+            self.book.put(first, end, Cell(AVAILABLE, cell.tries), is_stored=False)
+            if self.lanes is not None:
+                for offset in range(first, end):
+                    self.lanes.available_again(offset)
+            decision.wakes = True
+
+    def _archive(self, first: int, end: int, cell: Cell, cause: Cause, decision: QueueDecision) -> None:
+        self.book.put(first, end, Cell(ARCHIVING, cell.tries, cause=cause))
+        self._letters.add(first, end)
+        self._finished(first, end, was_held=True)
+        decision.wakes = True
+
+    def _finished(self, first: int, end: int, *, was_held: bool) -> None:
+        if self.lanes is not None:
+            for offset in range(first, end):
+                self.lanes.finished(offset, was_held=was_held)
+
+    def _freed(self, first: int, end: int, decision: QueueDecision) -> None:
+        if self.lanes is not None:
+            for offset in range(first, end):
+                self.lanes.freed(offset)
+
+    def _is_over_limit(self, cell: Cell) -> bool:
+        return self.policy.delivery_limit != NO_LIMIT and cell.tries >= self.policy.delivery_limit
+
+    def _failure(self, first: int, end: int, cell: Cell, decision: QueueDecision) -> Failure:
+        decision.count("verdicts_refused", end - first)
+        if cell.state == ACQUIRED:
+            what = f"another hand-out of it, the {cell.tries}. one, holds it now"
+        else:
+            what = f"it is {NAMES[cell.state]} now"
+        sentence = (
+            f"The lock on offset {first} has run out, or its leader was replaced: {what}. What was done for it may be "
+            "done again by the next member that gets it."
+        )
+        return [first, end, InvalidRecordState.code, sentence]

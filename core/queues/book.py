@@ -1,0 +1,209 @@
+"""The records of one queue: their states, how many are in each, and which may be handed out next. Pure.
+
+The book covers the offsets from ``start``, the first one that is not finished (Kafka's share-partition start offset),
+up to ``end``, behind the last one that was handed out. What lies behind ``end`` is fresh.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from raylog.core.queues.ranges import RangeMap
+from raylog.core.queues.states import (
+    ACQUIRED,
+    AVAILABLE,
+    DEAD,
+    FRESH,
+    TERMINAL,
+    TRANSITIONS,
+    WAITING,
+    Cell,
+    WireRange,
+    from_wire,
+    to_wire,
+)
+
+Piece = tuple[int, int, Cell]
+
+
+class RecordBook:
+    """States by offset.
+
+    Invariants: ``start`` never falls, except by a reset; the first record of the book is not finished, unless the book
+    is empty; ``counts`` has the number of records in each state; every available record of the book that was handed
+    out before lies in a range of the heap ``_again``.
+    """
+
+    def __init__(self, start: int, *, by_key: bool = False) -> None:
+        """Begin at an offset with nothing handed out. With ``by_key``, lanes know what is next (``lanes.py``)."""
+        self._by_key = by_key
+        self._map: RangeMap[Cell] = RangeMap(start)
+        self.counts: Counter[int] = Counter()
+        self._again: list[tuple[int, int]] = []
+        self._waits: list[tuple[int, int, int]] = []
+        self._changed: list[tuple[int, int]] = []
+        self._start_changed = False
+        self.was_reset = False
+        """Whether the log has yet to learn of a reset."""
+
+    @property
+    def start(self) -> int:
+        """The first offset that is not finished."""
+        return self._map.start
+
+    @property
+    def end(self) -> int:
+        """The first offset that was never handed out."""
+        return self._map.end
+
+    def __len__(self) -> int:
+        """Return the number of ranges."""
+        return len(self._map)
+
+    def pieces(self, first: int, end: int) -> list[Piece]:
+        """Return the states in [first, end), as far as the book goes."""
+        return self._map.pieces(first, end)
+
+    def at(self, offset: int) -> Cell:
+        """Return the state of an offset; what lies before the book is finished, what lies behind is fresh."""
+        if offset < self._map.start:
+            return DEAD
+        return self._map.at(offset) or FRESH
+
+    def is_available(self, offset: int) -> bool:
+        """Whether a record may be handed out."""
+        return self.at(offset).state == AVAILABLE
+
+    # ------------------------------------------------------------ changes
+
+    def put(self, first: int, end: int, cell: Cell, *, is_stored: bool = True) -> None:
+        """Change the states of [first, end); with ``is_stored``, the log has to learn of it."""
+        for low, high, before in self._map.pieces(first, end):
+            if cell.state not in TRANSITIONS[before.state]:
+                raise ValueError(f"{before} cannot become {cell} in [{low}, {high})")
+            self.counts[before.state] -= high - low
+        if first > self._map.end:  # offsets without records were passed over
+            self.fill(self._map.end, first, FRESH)
+        self._map.put(first, end, cell)
+        self.counts[cell.state] += end - first
+        if cell.state == AVAILABLE and not self._by_key:
+            heappush(self._again, (first, end))
+        elif cell.state == WAITING:
+            heappush(self._waits, (cell.until_ms, first, end))
+        if is_stored:
+            self._changed.append((first, end))
+
+    def trim(self) -> int:
+        """Move the start past what is finished; returns where it is now."""
+        before = self._map.start
+        while len(self._map) and self._map.first_cell.state in TERMINAL:
+            end = self._map.first_end
+            self.counts[self._map.first_cell.state] -= end - self._map.start
+            self._map.cut(end)
+        self._start_changed |= self._map.start != before
+        return self._map.start
+
+    def reset(self, start: int) -> None:
+        """Begin again at an offset, in either direction."""
+        self._map = RangeMap(start)
+        self.counts = Counter()
+        self._again, self._waits, self._changed = [], [], []
+        self._start_changed = self.was_reset = True
+
+    # ------------------------------------------------------------ what is next
+
+    def next_again(self) -> int | None:
+        """Return the lowest record that is available once more; None = there is none."""
+        while self._again:
+            first, end = self._again[0]
+            for low, _, cell in self._map.pieces(first, end):
+                if cell.state == AVAILABLE:
+                    if low > first:
+                        heappop(self._again)
+                        heappush(self._again, (low, end))
+                    return low
+            heappop(self._again)
+        return None
+
+    def available(self, first: int, end: int) -> list[Piece]:
+        """Return the available ranges of the book within [first, end)."""
+        return [piece for piece in self._map.pieces(first, end) if piece[2].state == AVAILABLE]
+
+    def take_waits(self, now_ms: int) -> list[Piece]:
+        """Return the waiting records whose time has come; each has to be changed."""
+        found: list[Piece] = []
+        while self._waits and self._waits[0][0] <= now_ms:
+            until_ms, first, end = heappop(self._waits)
+            found += [
+                piece
+                for piece in self._map.pieces(first, end)
+                if piece[2].state == WAITING and piece[2].until_ms == until_ms
+            ]
+        return found
+
+    def next_wait_ms(self) -> int | None:
+        """Return when the next waiting record may be available; None = none waits."""
+        return self._waits[0][0] if self._waits else None
+
+    def held_by(self, member: str) -> list[Piece]:
+        """Return what a member has locked."""
+        return [piece for piece in self._map if piece[2].state == ACQUIRED and piece[2].member == member]
+
+    # ------------------------------------------------------------ the log
+
+    def take_changes(self, wall_ahead_ms: int) -> list[WireRange] | None:
+        """Return the states that changed and are to be stored, as they are now; None = nothing did."""
+        if not self._changed and not self._start_changed:
+            return None
+        changed, self._changed, self._start_changed = self._changed, [], False
+        rows: list[WireRange] = []
+        for first, end in _joined(changed):
+            rows += [to_wire(*piece, wall_ahead_ms) for piece in self._map.pieces(first, end)]
+        return rows
+
+    def load(self, rows: Iterable[WireRange], wall_ahead_ms: int) -> None:
+        """Take the stored states, which rise; what lies between them is available."""
+        for row in rows:
+            first, end, cell = from_wire(row, wall_ahead_ms)
+            if end <= self._map.start:
+                continue
+            first = max(first, self._map.start)
+            if first > self._map.end:
+                self.fill(self._map.end, first, FRESH)
+            self.fill(first, end, cell)
+
+    def fill(self, first: int, end: int, cell: Cell) -> None:
+        """Give offsets at the end of the book a state that is stored."""
+        self._map.put(first, end, cell)
+        self.counts[cell.state] += end - first
+        if cell.state == AVAILABLE and not self._by_key:
+            heappush(self._again, (first, end))
+        elif cell.state == WAITING:
+            heappush(self._waits, (cell.until_ms, first, end))
+
+    def validate(self) -> None:
+        """Raise ValueError unless the invariants hold."""
+        self._map.validate()
+        counted: Counter[int] = Counter()
+        again: set[int] = set()
+        for first, end in self._again:
+            again.update(range(first, end))
+        for first, end, cell in self._map:
+            counted[cell.state] += end - first
+            if cell.state == AVAILABLE and not self._by_key and not again.issuperset(range(first, end)):
+                raise ValueError(f"[{first}, {end}) is available and would not be found")
+        if +counted != +self.counts:
+            raise ValueError(f"counted {counted}, noted {self.counts}")
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order, those that touch made one."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    return found

@@ -1,0 +1,56 @@
+"""One step's decision of a queue. Made and filled by ``machine.py``. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from raylog.core.decision import Decision, Refuse, Reply, RequestId, Result, Story
+from raylog.core.errors import RaylogError
+from raylog.core.outbox import Outbox
+from raylog.core.queues.book import RecordBook
+from raylog.core.queues.events import Effect, NoteStored, StoreChange, Wake
+from raylog.core.queues.records import LetterBox, QueueChange
+
+
+class QueueDecision(Decision[Effect]):
+    """What changed beside the book, and answers that wait until all is stored."""
+
+    __slots__ = ("_counters", "letter_box", "marks", "settings", "wakes")
+
+    def __init__(self, cause: str, now_ms: int, counters: Counter[str], story: Story) -> None:
+        """``counters`` are the machine's."""
+        super().__init__(cause, now_ms, story)
+        self._counters = counters
+        self.settings: Mapping[str, str] | None = None
+        self.letter_box: LetterBox | None = None
+        self.wakes = False
+        """Whether records may be handed out that could not before."""
+        self.marks = False
+        """Whether the machine has to learn when this step is stored."""
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Count what happened."""
+        self._counters[name] += number
+
+    def reply(self, request: RequestId, result: Result) -> None:
+        """Answer once everything decided so far is stored."""
+        self.after_sync.append(Reply(cause=self.cause, request=request, result=result))
+
+    def refuse(self, request: RequestId, error: RaylogError) -> None:
+        """Refuse at once."""
+        self.now.append(Refuse(cause=self.cause, request=request, error=error))
+
+    def finish(self, book: RecordBook, wall_ahead_ms: int, number: int) -> Outbox[Effect]:
+        """End the step: what is to be stored comes before every other effect. ``number``: of this step's change."""
+        start = book.trim()
+        ranges = book.take_changes(wall_ahead_ms)
+        if ranges is not None or self.settings is not None or self.letter_box is not None:
+            change = QueueChange(start, ranges or (), self.settings, self.letter_box, book.was_reset)
+            book.was_reset = False
+            self.now.insert(0, StoreChange(cause=self.cause, change=change))
+        if self.marks:
+            self.after_sync.append(NoteStored(cause=self.cause, number=number))
+        if self.wakes:
+            self.now.append(Wake(cause=self.cause))
+        return self

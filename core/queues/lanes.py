@@ -1,0 +1,139 @@
+"""Order per key: the unfinished records of each key, in order; a key is at one member at a time. Pure.
+
+A lane holds the offsets of one key that were scanned and are not finished. It is ready when none of them is locked and
+its first one is available: then its first ones may go, together, to one member. Which lanes are ready is kept in a
+heap by their first offsets; an entry that no longer fits is dropped when it comes up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+Key = int
+"""A hash of a record's key: keys with equal hashes share a lane, which costs them no more than speed."""
+
+
+class Lane:
+    """The unfinished offsets of a key, rising, and how many of them are locked."""
+
+    __slots__ = ("held", "offsets")
+
+    def __init__(self) -> None:
+        self.offsets: deque[int] = deque()
+        self.held = 0
+
+
+class Lanes:
+    """All lanes of one queue.
+
+    Invariants: each scanned and unfinished offset is in exactly one lane; a ready lane is in the heap under its first
+    offset.
+    """
+
+    def __init__(self, start: int, is_available: Callable[[int], bool]) -> None:
+        """Begin with nothing scanned. ``is_available`` looks an offset up in the queue."""
+        self.scanned_end = start
+        self._is_available = is_available
+        self._lanes: dict[Key, Lane] = {}
+        self._key_of: dict[int, Key] = {}
+        self._ready: list[tuple[int, Key]] = []
+
+    def __len__(self) -> int:
+        """Return the number of keys with unfinished records."""
+        return len(self._lanes)
+
+    def add(self, offset: int, key: Key | None) -> None:
+        """Take a record that was scanned, in order; one without a key has no order."""
+        self.scanned_end = offset + 1
+        lane_key = -1 - offset if key is None else key
+        lane = self._lanes.get(lane_key)
+        if lane is None:
+            lane = self._lanes[lane_key] = Lane()
+        lane.offsets.append(offset)
+        self._key_of[offset] = lane_key
+        if len(lane.offsets) == 1:
+            self._offer(lane_key, lane)
+
+    def first_ready(self) -> int | None:
+        """Return the lowest offset that may be handed out; None = there is none among those scanned."""
+        while self._ready:
+            offset, key = self._ready[0]
+            if self._is_ready(offset, key):
+                return offset
+            heappop(self._ready)
+        return None
+
+    def take(self, end: int, limit: int, per_key: int) -> list[tuple[int, int]]:
+        """Lock the next records below ``end``, lane by lane, at most ``limit``; returns their (offset, offset + 1)."""
+        found: list[tuple[int, int]] = []
+        while len(found) < limit and (first := self.first_ready()) is not None and first < end:
+            _, key = heappop(self._ready)
+            lane = self._lanes[key]
+            for offset in lane.offsets:
+                if offset >= end or len(found) >= limit or lane.held >= per_key or not self._is_available(offset):
+                    break
+                found.append((offset, offset + 1))
+                lane.held += 1
+        found.sort()
+        return found
+
+    def freed(self, offset: int) -> None:
+        """Note that a locked record is locked no more and not finished: available again, or waiting."""
+        key = self._key_of.get(offset)
+        if key is not None:
+            lane = self._lanes[key]
+            lane.held -= 1
+            self._offer(key, lane)
+
+    def available_again(self, offset: int) -> None:
+        """Note that a record has waited long enough."""
+        key = self._key_of.get(offset)
+        if key is not None:
+            self._offer(key, self._lanes[key])
+
+    def finished(self, offset: int, *, was_held: bool) -> None:
+        """Drop a record that is handed out no more."""
+        key = self._key_of.pop(offset, None)
+        if key is None:
+            return
+        lane = self._lanes[key]
+        if was_held:
+            lane.held -= 1
+        if lane.offsets[0] == offset:
+            lane.offsets.popleft()
+        else:
+            lane.offsets.remove(offset)
+        if lane.offsets:
+            self._offer(key, lane)
+        else:
+            del self._lanes[key]
+
+    def hottest(self) -> int:
+        """Return how many unfinished records the key with the most of them has."""
+        return max((len(lane.offsets) for lane in self._lanes.values()), default=0)
+
+    def validate(self, is_locked: Callable[[int], bool]) -> None:
+        """Raise ValueError unless the invariants hold; ``is_locked`` looks an offset up in the queue."""
+        ready = set(self._ready)
+        for key, lane in self._lanes.items():
+            offsets = list(lane.offsets)
+            if offsets != sorted(set(offsets)) or any(self._key_of[offset] != key for offset in offsets):
+                raise ValueError(f"the lane of {key} is broken: {offsets}")
+            if lane.held != sum(is_locked(offset) for offset in offsets):
+                raise ValueError(f"the lane of {key} counts {lane.held} locks: {offsets}")
+            if not lane.held and self._is_available(offsets[0]) and (offsets[0], key) not in ready:
+                raise ValueError(f"the lane of {key} is ready and would not be found")
+        if sum(len(lane.offsets) for lane in self._lanes.values()) != len(self._key_of):
+            raise ValueError("an offset is in no lane, or in two")
+
+    def _is_ready(self, offset: int, key: Key) -> bool:
+        lane = self._lanes.get(key)
+        if lane is None or lane.held or lane.offsets[0] != offset:
+            return False
+        return self._is_available(offset)
+
+    def _offer(self, key: Key, lane: Lane) -> None:
+        if not lane.held and self._is_available(lane.offsets[0]):
+            heappush(self._ready, (lane.offsets[0], key))

@@ -1,0 +1,348 @@
+"""A queue as a state machine: one group on one partition, at the partition's leader (KIP-932 share partition).
+
+Fed by the queues role of the leader (``actors/queues``) and by the simulator: ``loaded`` once, then ``step`` for each
+event. What it decides about records is stored before it is answered; locks are in memory only, so a new leader has
+none, and everything that is not finished is available there again. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from raylog.core.decision import Story
+from raylog.core.errors import (
+    InconsistentGroupProtocol,
+    InvalidRequest,
+    NonEmptyGroup,
+    RaylogError,
+    UnknownMemberId,
+)
+from raylog.core.outbox import Outbox
+from raylog.core.queues import events as ev
+from raylog.core.queues.acknowledging import Acknowledging
+from raylog.core.queues.book import RecordBook
+from raylog.core.queues.deadlines import Deadlines
+from raylog.core.queues.decision import QueueDecision
+from raylog.core.queues.lanes import Lanes
+from raylog.core.queues.letters import DeadLetters
+from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
+from raylog.core.queues.records import QueueChange
+from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, TERMINAL, WAITING, Cell
+
+PEEK_MAX: Final = 1_000
+"""Most ranges that one answer lists."""
+
+
+class QueueMachine:
+    """One queue in one leadership.
+
+    Invariants: at most one member holds a record; a record that is finished is never handed out again; hand-outs of a
+    record that was handed out before wait until the earlier count is stored.
+    """
+
+    def __init__(self, stored: QueueChange, topic: Mapping[str, str]) -> None:
+        """Begin with the stored state; ``topic`` is the topic's configuration. Nothing is decided before ``loaded``."""
+        self._stored = stored
+        self._topic = topic
+        self.settings: Mapping[str, str] = dict(stored.settings or {})
+        self.policy = policy_of(self.settings, topic)
+        self.members: dict[str, int] = {}
+        """When each member sent its last request."""
+        self._wall_ahead_ms = 0
+        self._number = 0
+        self._unstored: list[tuple[int, int, int]] = []
+        """(number, first, end) of hand-outs whose counts are not stored yet."""
+        self.counters: Counter[str] = Counter()
+        self.story = Story()
+        self.is_new = stored.start < 0
+        """Whether no member has ever come: the first one decides where the queue begins."""
+        self._rebuild(RecordBook(max(0, stored.start), by_key=self.policy.by_key))
+
+    def _rebuild(self, book: RecordBook) -> None:
+        """Begin with a book: the other parts are made to fit."""
+        self.book = book
+        self._deadlines = Deadlines()
+        self.lanes = Lanes(book.start, book.is_available) if self.policy.by_key else None
+        self.letters = DeadLetters(book, self.policy, self._stored.letter_box)
+        self._acknowledging = Acknowledging(book, self.policy, self._deadlines, self.lanes, self.letters)
+
+    # ------------------------------------------------------------ life
+
+    def loaded(self, now_ms: int, wall_ms: int) -> Outbox[ev.Effect]:
+        """Begin to serve. ``wall_ms`` is the time of day at the same moment: what waits was stored with it."""
+        self._wall_ahead_ms = wall_ms - now_ms
+        self.book.load(self._stored.ranges, self._wall_ahead_ms)
+        decision = self._decision("loaded", now_ms)
+        self.letters.resume(decision)
+        return self._finish(decision)
+
+    def step(self, event: ev.Event) -> Outbox[ev.Effect]:
+        """Handle one event and return its effects."""
+        self.story.append((event.now_ms, event.cause, type(event).__name__))
+        decision = self._decision(event.cause, event.now_ms)
+        self._acknowledging.expire(decision)
+        handler = _HANDLERS[type(event)]
+        try:
+            handler(self, event, decision)
+        except RaylogError as refusal:
+            decision.refuse(event.request, refusal)  # type: ignore[union-attr]  # only requests are refused
+        return self._finish(decision)
+
+    def _decision(self, cause: str, now_ms: int) -> QueueDecision:
+        return QueueDecision(cause, now_ms, self.counters, self.story)
+
+    def _finish(self, decision: QueueDecision) -> Outbox[ev.Effect]:
+        self.letters.go_on(decision)
+        self._number += 1
+        return decision.finish(self.book, self._wall_ahead_ms, self._number)
+
+    # ------------------------------------------------------------ members
+
+    def _opened(self, event: ev.Opened, decision: QueueDecision) -> None:
+        settings = checked(event.settings)
+        others = self.members.keys() - {event.member}
+        if settings != self.settings:
+            policy = policy_of(settings, self._topic)
+            if others:
+                raise InconsistentGroupProtocol(_disagreement(settings, self.settings))
+            self._change_policy(settings, policy, decision)
+        if self.is_new:
+            self._begin_at(event.readable_end if self.policy.starts_latest else event.log_start)
+        self.members[event.member] = decision.now_ms
+        decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
+
+    def _begin_at(self, start: int) -> None:
+        """Begin at an offset, with nothing known of its records."""
+        self.is_new = False
+        self._stored = QueueChange(start, (), None, self.letters.box)
+        book = RecordBook(start, by_key=self.policy.by_key)
+        book.reset(start)
+        self._rebuild(book)
+
+    def _change_policy(self, settings: Mapping[str, str], policy: QueuePolicy, decision: QueueDecision) -> None:
+        """Take other settings: no member is there, so nothing is locked."""
+        was_by_key = self.policy.by_key
+        self.settings = decision.settings = settings
+        self.policy = self._acknowledging.policy = self.letters.policy = policy
+        if policy.by_key == was_by_key:
+            return
+        book = RecordBook(self.book.start, by_key=policy.by_key)
+        for first, end, cell in self.book.pieces(self.book.start, self.book.end):
+            book.fill(first, end, cell)
+        self._acknowledging.book = self.letters.book = self.book = book
+        self.lanes = Lanes(book.start, book.is_available) if policy.by_key else None
+        self._acknowledging.lanes = self.lanes
+
+    def _member_left(self, event: ev.MemberLeft, decision: QueueDecision) -> None:
+        if self.members.pop(event.member, None) is None:
+            return
+        for first, end, cell in self.book.held_by(event.member):
+            self._acknowledging.free(first, end, cell, decision, counted=True)
+            decision.count("released_by_members_that_left", end - first)
+
+    # ------------------------------------------------------------ handing out
+
+    def next_offset(self, readable_end: int) -> int | None:
+        """Return the lowest record that may be handed out, among those below ``readable_end``; None = there is none."""
+        if self.book.counts[ACQUIRED] >= self.policy.acquired_max:
+            return None
+        if self.lanes is not None:
+            return self.lanes.first_ready()
+        again = self.book.next_again()
+        if again is not None and not self._is_unstored(again, again + 1):
+            return again
+        fresh = self.book.end
+        return fresh if fresh < readable_end and fresh - self.book.start < self.policy.window_max else None
+
+    def next_scan(self, readable_end: int) -> int | None:
+        """Return where keys have to be read before more can be handed out; None = nowhere."""
+        if self.lanes is None:
+            return None
+        scan = max(self.lanes.scanned_end, self.book.start)
+        return scan if scan < readable_end and scan - self.book.start < self.policy.window_max else None
+
+    def _take(self, event: ev.Take, decision: QueueDecision) -> None:
+        if event.member not in self.members:
+            raise UnknownMemberId(f"The queue does not know the member {event.member!r}; open it again.")
+        self.members[event.member] = decision.now_ms
+        left = min(event.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
+        ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
+        handed: list[tuple[int, int, int]] = []
+        for first, end, cell in ranges:
+            count = cell.tries + 1
+            until_ms = self._deadlines.add(decision.now_ms, self.policy.lock_ms, first, end)
+            lock = Cell(ACQUIRED, count, event.member, until_ms, decision.now_ms)
+            self.book.put(first, end, lock, is_stored=count > 1)
+            if count > 1:
+                self._unstored.append((self._number + 1, first, end))
+                decision.marks = True
+                decision.count("handed_out_again", end - first)
+            decision.count("handed_out", end - first)
+            handed.append((first, end, count))
+        hand = ev.Hand(cause=decision.cause, request=event.request, ranges=handed, lock_ms=self.policy.lock_ms)
+        decision.now.append(hand)
+
+    def _taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
+        """Return what a member gets, in order: first what is available again, then fresh records."""
+        found: list[tuple[int, int, Cell]] = []
+        for first, end, cell in self.book.available(event.first, event.end):
+            if left <= 0:
+                return found
+            if self._is_unstored(first, end):
+                continue
+            if self._is_last_try(cell):  # alone: if it kills its member, no other record suffers
+                return found or [(first, first + 1, cell)]
+            end = min(end, first + left)
+            found.append((first, end, cell))
+            left -= end - first
+        fresh = self.book.end
+        if left > 0 and event.first <= fresh < event.end:
+            end = min(event.end, fresh + left, self.book.start + self.policy.window_max)
+            if fresh < end:
+                found.append((fresh, end, Cell(AVAILABLE)))
+        return found
+
+    def _lanes_taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
+        lanes = self.lanes
+        if lanes is None or left <= 0:
+            return []
+        found: list[tuple[int, int, Cell]] = []
+        taken = lanes.take(event.end, left, left)
+        for number, (first, end) in enumerate(taken):
+            cell = self.book.at(first)
+            if self._is_unstored(first, end) or (self._is_last_try(cell) and found):
+                for offset, _ in taken[number:]:
+                    lanes.freed(offset)
+                break
+            if found and found[-1][1] == first and found[-1][2] == cell:
+                found[-1] = (found[-1][0], end, cell)
+            else:
+                found.append((first, end, cell))
+            if self._is_last_try(cell):
+                for offset, _ in taken[number + 1 :]:
+                    lanes.freed(offset)
+                break
+        return found
+
+    def _is_last_try(self, cell: Cell) -> bool:
+        limit = self.policy.delivery_limit
+        return limit != NO_LIMIT and cell.tries > 0 and cell.tries + 1 >= limit
+
+    def _is_unstored(self, first: int, end: int) -> bool:
+        return any(first < stop and begin < end for _, begin, stop in self._unstored)
+
+    def _change_stored(self, event: ev.ChangeStored, decision: QueueDecision) -> None:
+        self._unstored = [row for row in self._unstored if row[0] > event.number]
+        decision.wakes = True
+
+    def _scanned(self, event: ev.Scanned, decision: QueueDecision) -> None:
+        lanes = self.lanes
+        if lanes is None:
+            return
+        offset = max(event.first, lanes.scanned_end)
+        for place, key in event.keys:
+            if place < offset:
+                continue
+            self._pass_over(offset, place)
+            cell = self.book.at(place)
+            if cell.state not in TERMINAL and cell.state != ARCHIVING:
+                lanes.add(place, key)
+            offset = place + 1
+        self._pass_over(offset, event.end)
+        lanes.scanned_end = max(lanes.scanned_end, event.end)
+        decision.wakes = True
+
+    def _pass_over(self, first: int, end: int) -> None:
+        """Finish offsets without records."""
+        for low, high, cell in self.book.pieces(first, end):
+            if cell.state == AVAILABLE:
+                self.book.put(low, high, DONE)
+        if end > self.book.end and first < end:
+            self.book.put(max(first, self.book.end), end, DONE)
+
+    # ------------------------------------------------------------ the rest
+
+    def _acknowledged(self, event: ev.Acknowledged, decision: QueueDecision) -> None:
+        if event.member in self.members:
+            self.members[event.member] = decision.now_ms
+        failures: list[list[Any]] = []
+        for verdict in event.verdicts:
+            failures += self._acknowledging.apply(event.member, verdict, decision)
+        decision.reply(event.request, [failures])
+
+    def _log_starts(self, event: ev.LogStarts, decision: QueueDecision) -> None:
+        for first, end, cell in self.book.pieces(self.book.start, event.offset):
+            if cell.state in (AVAILABLE, WAITING):
+                self._acknowledging.bury(first, end, decision)
+                decision.count("lost_by_retention", end - first)
+        if event.offset > self.book.end:
+            self.book.put(self.book.end, event.offset, DEAD)
+        if self.lanes is not None:
+            self.lanes.scanned_end = max(self.lanes.scanned_end, event.offset)
+        decision.wakes = True
+
+    def _reset(self, event: ev.Reset, decision: QueueDecision) -> None:
+        if self.members:
+            raise NonEmptyGroup(f"The queue has {len(self.members)} members; stop them, and reset it then.")
+        if self.letters.is_under_way:
+            raise InvalidRequest("Dead letters of this queue are being stored; reset it when they are.")
+        self._begin_at(event.offset)
+        decision.count("resets")
+        decision.reply(event.request, [event.offset])
+
+    def _tick(self, event: ev.Tick, decision: QueueDecision) -> None:
+        """Nothing of its own: what is due is due in every step."""
+
+    def next_due_ms(self) -> int | None:
+        """Return when a step is due though nothing happens; None = never."""
+        due = (self._deadlines.next_ms(), self.book.next_wait_ms(), self.letters.next_ms())
+        return min((moment for moment in due if moment is not None), default=None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether locks run, or dead letters are under way."""
+        return self.book.counts[ACQUIRED] > 0 or self.letters.count > 0
+
+    def census(self) -> dict[str, int]:
+        """Return how many records are in each state, and the sizes of the window."""
+        counts = {NAMES[state]: self.book.counts[state] for state in (ACQUIRED, WAITING, ARCHIVING)}
+        return {**counts, "window": self.book.end - self.book.start, "ranges": len(self.book)}
+
+    def peek(self, first: int, limit: int, now_ms: int) -> list[list[Any]]:
+        """Return ranges from an offset on: first, end, state, count, member, milliseconds left, reason, message."""
+        rows: list[list[Any]] = []
+        for low, high, cell in self.book.pieces(first, self.book.end)[: min(limit, PEEK_MAX)]:
+            left_ms = max(0, cell.until_ms - now_ms) if cell.state in (ACQUIRED, WAITING) else -1
+            reason, message, _ = cell.cause or ("", "", -1)
+            rows.append([low, high, NAMES[cell.state], cell.tries, cell.member, left_ms, reason, message])
+        return rows
+
+    def validate(self) -> None:
+        """Raise ValueError unless the invariants of the parts hold."""
+        self.book.validate()
+        if self.lanes is not None:
+            self.lanes.validate(lambda offset: self.book.at(offset).state == ACQUIRED)
+
+
+def _disagreement(wanted: Mapping[str, str], have: Mapping[str, str]) -> str:
+    names = sorted(name for name in wanted.keys() | have.keys() if wanted.get(name) != have.get(name))
+    rows = [f"{name}: {have.get(name, 'as the topic has it')!r}, not {wanted.get(name, 'unset')!r}" for name in names]
+    return f"The members of the group have other settings ({'; '.join(rows)}); give all of them the same."
+
+
+_HANDLERS: Final[Mapping[type[Any], Callable[[QueueMachine, Any, QueueDecision], None]]] = {
+    ev.Opened: QueueMachine._opened,
+    ev.Take: QueueMachine._take,
+    ev.Acknowledged: QueueMachine._acknowledged,
+    ev.MemberLeft: QueueMachine._member_left,
+    ev.Scanned: QueueMachine._scanned,
+    ev.LogStarts: QueueMachine._log_starts,
+    ev.Reset: QueueMachine._reset,
+    ev.ChangeStored: QueueMachine._change_stored,
+    ev.LetterBoxFound: lambda machine, event, decision: machine.letters.box_found(event, decision),
+    ev.LettersStored: lambda machine, event, decision: machine.letters.stored(event, decision),
+    ev.LettersRefused: lambda machine, event, decision: machine.letters.refused(event, decision),
+    ev.Tick: QueueMachine._tick,
+}

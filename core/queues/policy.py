@@ -1,0 +1,162 @@
+"""What a queue group has set: lock, limit, back-off, order, dead letters. Pure.
+
+A topic's configuration has the defaults of its groups; the members of a group may set each key otherwise. All members
+of a group have the same policy at a time, and it is kept in the group's state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
+from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.core.queues.durations import Backoff, duration_ms
+
+LOCK: Final = "queue.lock.ms"
+LOCK_MAX: Final = "queue.lock.max.ms"
+LIMIT: Final = "queue.delivery.limit"
+BACKOFF: Final = "queue.retry.backoff"
+RETRY_MAX: Final = "queue.retry.max.ms"
+ORDER: Final = "queue.order"
+START: Final = "queue.auto.offset.reset"
+WINDOW: Final = "queue.window.max"
+ACQUIRED: Final = "queue.acquired.max"
+WAITING: Final = "queue.waiting.max"
+DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
+ON_FAILURE: Final = "errors.deadletterqueue.on.failure"
+
+LIMIT_DEFAULT: Final = 5
+"""Kafka's `share.delivery.count.limit`."""
+NO_LIMIT: Final = -1
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    LOCK: "30000",
+    LOCK_MAX: "43200000",
+    LIMIT: "",
+    BACKOFF: "",
+    RETRY_MAX: "7200000",
+    ORDER: "none",
+    START: "earliest",
+    WINDOW: "100000",
+    ACQUIRED: "2000",
+    WAITING: "100000",
+    DEAD_LETTERS: "",
+    ON_FAILURE: "hold",
+}
+"""Every key with its default; an empty limit is that of the back-off's list, otherwise 5."""
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
+    LOCK: (1_000, 43_200_000),
+    LOCK_MAX: (1_000, 604_800_000),
+    RETRY_MAX: (0, 604_800_000),
+    WINDOW: (1, 1_000_000),
+    ACQUIRED: (1, 100_000),
+    WAITING: (0, 1_000_000),
+}
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    ORDER: ("none", "key"),
+    START: ("earliest", "latest"),
+    ON_FAILURE: ("hold", "drop"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """The settings of one group, as numbers. Times are in milliseconds."""
+
+    lock_ms: int = 30_000
+    lock_max_ms: int = 43_200_000
+    """A lock is extended at most to this age."""
+    delivery_limit: int = LIMIT_DEFAULT
+    """Hand-outs after which a record becomes a dead letter; -1 = none."""
+    backoff: Backoff = field(default_factory=Backoff)
+    retry_max_ms: int = 7_200_000
+    by_key: bool = False
+    starts_latest: bool = False
+    window_max: int = 100_000
+    """Most offsets between the first record that is not finished and the last one handed out."""
+    acquired_max: int = 2_000
+    """Most records that are locked at a time."""
+    waiting_max: int = 100_000
+    """Most records that wait to be retried; more are handed out again at once."""
+    dead_letter_topic: str = ""
+    """Empty: `__undeliverable`."""
+    drops_undeliverable: bool = False
+
+
+def checked(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings in their one written form; raises InvalidConfig with what would be legal."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        if name not in DEFAULTS:
+            raise InvalidConfig(did_you_mean("setting of a queue", name, DEFAULTS))
+        if not isinstance(value, str):
+            raise InvalidConfig(f"{name} is text, not {value!r:.100}.")
+        found[name] = _checked(name, value.strip())
+    return found
+
+
+def _checked(name: str, value: str) -> str:
+    if name in _BOUNDS:
+        low, high = _BOUNDS[name]
+        number = duration_ms(value, name) if name.endswith(".ms") else _whole(name, value)
+        if not low <= number <= high:
+            raise InvalidConfig(f"{name} is from {low} to {high}, not {number}.")
+        return str(number)
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise InvalidConfig(did_you_mean(f"value of {name}", value, _CHOICES[name]))
+    if name == BACKOFF:
+        Backoff.parse(value)
+    if name == LIMIT and value:
+        check_limit(value)
+    if name == DEAD_LETTERS and value:
+        check_topic(value)
+    return value
+
+
+def check_limit(value: str) -> None:
+    """Raise InvalidConfig unless this is a delivery limit."""
+    if not (_whole(LIMIT, value) == NO_LIMIT or 1 <= int(value) <= 10_000):
+        raise InvalidConfig(f"{LIMIT} is from 1 to 10000, or -1 for no limit, not {value}.")
+
+
+def check_topic(value: str) -> None:
+    """Raise InvalidConfig unless dead letters may go to a topic of this name."""
+    if value != UNDELIVERABLE_TOPIC and (value.startswith("__") or not _TOPIC.fullmatch(value)):
+        raise InvalidConfig(
+            f"{DEAD_LETTERS} is the name of a topic of your own: letters, digits, '.', '_' and '-', not {value!r:.100}."
+        )
+
+
+def _whole(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidConfig(f"{name} is a whole number, not {value!r:.100}.") from None
+
+
+def policy_of(settings: Mapping[str, str], topic: Mapping[str, str]) -> QueuePolicy:
+    """Return the policy of a group: its own settings, then the topic's, then the defaults. Raises InvalidConfig."""
+    given = {name: topic[name] for name in DEFAULTS if name in topic}
+    found = {**DEFAULTS, **checked({**given, **settings})}
+    backoff = Backoff.parse(found[BACKOFF])
+    limit = int(found[LIMIT]) if found[LIMIT] else backoff.limit or LIMIT_DEFAULT
+    return QueuePolicy(
+        lock_ms=int(found[LOCK]),
+        lock_max_ms=max(int(found[LOCK]), int(found[LOCK_MAX])),
+        delivery_limit=limit,
+        backoff=backoff,
+        retry_max_ms=int(found[RETRY_MAX]),
+        by_key=found[ORDER] == "key",
+        starts_latest=found[START] == "latest",
+        window_max=int(found[WINDOW]),
+        acquired_max=int(found[ACQUIRED]),
+        waiting_max=int(found[WAITING]),
+        dead_letter_topic=found[DEAD_LETTERS],
+        drops_undeliverable=found[ON_FAILURE] == "drop",
+    )

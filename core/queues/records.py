@@ -1,0 +1,103 @@
+"""What the log of queues has: the whole state of a queue, and changes of it. Pure.
+
+The leader of a partition sends changes to the keeper of ``__share_state`` (``keeper.py``), which stores them and has
+the state of every queue in memory. Offsets, counts and times are whole numbers; times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from raylog.core.queues.ranges import RangeMap
+from raylog.core.queues.states import AVAILABLE, TERMINAL, WireRange
+
+
+class LetterBox(NamedTuple):
+    """Where the dead letters of a queue go, and the producer id under which they go there."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    producer_id: int
+    next_sequence: int = 0
+
+
+class QueueChange(NamedTuple):
+    """A change of a queue; None = this part is as before."""
+
+    start: int
+    ranges: Sequence[WireRange]
+    settings: Mapping[str, str] | None = None
+    letter_box: LetterBox | None = None
+    is_reset: bool = False
+    """Whether everything known of the records before is void."""
+
+    def to_wire(self) -> list[Any]:
+        """Return the values that are stored and sent."""
+        box = None if self.letter_box is None else list(self.letter_box)
+        settings = None if self.settings is None else dict(self.settings)
+        return [self.start, [list(row) for row in self.ranges], settings, box, self.is_reset]
+
+    @classmethod
+    def from_wire(cls, row: Sequence[Any]) -> QueueChange:
+        """Return stored values; raises TypeError or ValueError."""
+        start, ranges, settings, box, is_reset, *_ = row
+        letter_box = None if box is None else LetterBox(*box[:5])
+        return cls(int(start), [tuple(part) for part in ranges], settings, letter_box, bool(is_reset))
+
+
+def joined(changes: Sequence[QueueChange]) -> QueueChange:
+    """Return the change that several changes, in order, are together."""
+    settings = next((change.settings for change in reversed(changes) if change.settings is not None), None)
+    box = next((change.letter_box for change in reversed(changes) if change.letter_box is not None), None)
+    resets = [number for number, change in enumerate(changes) if change.is_reset]
+    known = changes[resets[-1] :] if resets else changes
+    ranges = [row for change in known for row in change.ranges]
+    return QueueChange(changes[-1].start, ranges, settings, box, bool(resets))
+
+
+_FRESH: Final = (AVAILABLE, 0)
+
+
+@dataclass(slots=True)
+class QueueState:
+    """Everything that is stored of one queue, as the keeper has it."""
+
+    topic: str
+    leader_epoch: int = -1
+    state_epoch: int = 0
+    """Rises with every load by a leader: what an earlier load still sends is refused."""
+    version: int = 0
+    """Number of the last change in this state epoch: each comes once, in order."""
+    start: int = -1
+    """-1 = no leader has chosen where the queue begins."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    letter_box: LetterBox | None = None
+    _cells: RangeMap[tuple[Any, ...]] = field(default_factory=lambda: RangeMap(0))
+
+    def apply(self, change: QueueChange) -> None:
+        """Take a change: the only mutator of what a queue's records are."""
+        if change.is_reset or self.start < 0:
+            self._cells = RangeMap(change.start)
+        self.start = change.start
+        for first, end, *cell in change.ranges:
+            if first > self._cells.end:
+                self._cells.put(self._cells.end, first, _FRESH)
+            if end > self._cells.start:
+                self._cells.put(max(first, self._cells.start), end, tuple(cell))
+        self._cells.cut(change.start)
+        if change.settings is not None:
+            self.settings = change.settings
+        if change.letter_box is not None:
+            self.letter_box = change.letter_box
+
+    def snapshot(self) -> QueueChange:
+        """Return the whole state as one change."""
+        ranges = [(first, end, *cell) for first, end, cell in self._cells if cell != _FRESH]
+        return QueueChange(self.start, ranges, self.settings, self.letter_box, is_reset=True)
+
+    def unfinished(self) -> int:
+        """Return how many records below the last stored one are not finished."""
+        return sum(end - first for first, end, cell in self._cells if cell[0] not in TERMINAL)

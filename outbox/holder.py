@@ -1,0 +1,326 @@
+"""One relay's hold on one shard: from the lease to its end. The loop around a `Session`.
+
+All decisions are the session's. Its transactions run in a thread of their own; answers of leaders come in between two
+of them, never during one, so the session is used by one at a time. May touch: the network, the user's database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+
+from raylog.client.cluster.failures import as_raylog_error
+from raylog.client.producer.resumed import KnownSequence, ResumedProducer
+from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
+from raylog.client.scheduling import DELAY_MAX_MS, SCHEDULED_TOPIC
+from raylog.core.errors import OutboxLeaseLost, RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.outbox.model import Limits, OutboxBatch, TopicView
+from raylog.outbox.session import Session
+from raylog.outbox.store import Lease, OutboxStore
+from raylog.outbox.threads import DatabaseThread
+
+logger = logging.getLogger(__name__)
+
+GATHER_S = 0.003
+"""Answers that come within this time are marked in one transaction."""
+LAST_ANSWERS_S = 2.0
+ABSENT_TOPIC_S = 1.0
+CLEAN_EVERY_S = 10.0
+Answer = tuple[OutboxBatch, "int | RaylogError"]
+Verification = tuple[TopicPartition, "KnownSequence | RaylogError | None"]
+
+
+class Relay(Protocol):
+    """What a holder needs of its relay."""
+
+    counters: Counter[str]
+    limits: Limits
+    lease_ms: int
+    polls_ms: tuple[int, int]
+    keep_finished_ms: int
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the relay is to end."""
+
+    def failed(self, sentence: str) -> None:
+        """Raise the alarm for an event that its topic refuses for good."""
+
+    def new_thread(self) -> DatabaseThread:
+        """A thread for the calls of the database."""
+
+    async def wait_for(self, event: asyncio.Event, limit_s: float) -> None:
+        """Wait for an event, until the relay is to end, or until the limit."""
+
+
+class Holder:
+    """Takes a shard, works on it, and gives it back."""
+
+    def __init__(self, relay: Relay, shard: int, store: OutboxStore, producer: ResumedProducer) -> None:
+        self.session: Session | None = None
+        self._relay = relay
+        self._shard = shard
+        self._store = store
+        self._producer = producer
+        self._thread = relay.new_thread()
+        self._held: Lease | None = None
+        self._payloads: dict[OutboxBatch, bytes] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._answers: list[Answer] = []
+        self._verifications: list[Verification] = []
+        self._queried: set[TopicPartition] = set()
+        self._absent_until_s: dict[str, float] = {}
+        self._views: dict[str, int] = {}
+        """The version of the metadata that each topic's view is from."""
+        self._woken = asyncio.Event()
+        self._renew_at_s = 0.0
+        self._clean_at_s = 0.0
+        self._poll_s = 0.0
+
+    async def take(self) -> bool:
+        """Take the shard's lease, if it is free."""
+        self._held = await self._thread.run(self._store.take, self._shard)
+        return self._held is not None
+
+    async def work(self) -> None:
+        """Relay until the relay is to end, or an error. Raises OutboxLeaseLost, SQLAlchemyError, RaylogError."""
+        relay, held = self._relay, self._lease
+        producer_id = held.producer_id
+        if producer_id is None:
+            producer_id = await self._new_producer_id()
+        session = self.session = Session(producer_id, relay.limits)
+        self._payloads = await self._thread.run(self._store.load, held, session)
+        self._noted_renewal()
+        while not relay.is_stopping:
+            await self._step(session)
+        await self._finish(session)
+
+    async def close(self) -> None:
+        """End what is on its way, and give the lease back as far as that is possible."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=LAST_ANSWERS_S)
+        if self._held is not None:
+            try:
+                await self._thread.run(self._store.release, self._held)
+            except Exception as error:  # it runs out by itself
+                logger.info("The lease of outbox shard %s was not given back: %s", self._shard, error)
+        self._thread.close()
+
+    # ------------------------------------------------------------ one round
+
+    async def _step(self, session: Session) -> None:
+        self._take_answers(session)
+        await self._learn_topics(session)
+        self._query_leaders(session)
+        if session.wants_producer_id:
+            session.producer_id = await self._new_producer_id()
+        is_full = await self._turn(session)
+        now_ms = _now_ms()
+        for batch in session.sendable(now_ms):
+            self._relay.counters["batches"] += 1
+            self._spawn(self._send(batch, self._payloads[batch]))
+        if not is_full:
+            await self._wait(session)
+
+    async def _turn(self, session: Session) -> bool:
+        """The transaction of this round, if there is something to write; whether there may be more rows at once."""
+        store, held = self._store, self._lease
+        changes = session.take_changes()
+        if not changes and not await self._thread.run(store.has_work, held, sorted(session.full_topics)):
+            if _now_s() >= self._renew_at_s:
+                await self._thread.run(store.renew, held)
+                self._noted_renewal()
+            await self._clean(held)
+            self._poll_s = min(max(2 * self._poll_s, self._relay.polls_ms[0] / 1000), self._relay.polls_ms[1] / 1000)
+            return False
+        done = await self._thread.run(store.turn, held, session, changes)
+        self._noted_renewal()
+        for batch, _ in changes.finished:
+            self._relay.counters["finished"] += len(batch.rows)
+            self._payloads.pop(batch, None)
+        for batch, _ in changes.dissolved:
+            self._payloads.pop(batch, None)
+        for row_id, reason in (*changes.failed, *done.plan.refused):
+            self._relay.failed(
+                f"Event {row_id} of the outbox was refused for good, and the later events of its key wait: {reason}. "
+                "Then: `raylog outbox retry` or `raylog outbox discard`."
+            )
+        self._payloads.update(done.batches)
+        for name in sorted(done.plan.unknown_topics - self._absent_until_s.keys()):
+            self._absent_until_s[name] = 0.0
+        self._poll_s = self._relay.polls_ms[0] / 1000
+        is_sure = await self._confirm(session, sorted(done.plan.doubted_topics))
+        learns = is_sure or bool(done.plan.unknown_topics) or bool(session.unverified(_now_ms()))
+        return learns or done.plan.rows >= session.limits.rows
+
+    async def _wait(self, session: Session) -> None:
+        """Wait for an answer, for the end of a pause, or until it is time to look into the table again."""
+        limit_s = self._poll_s
+        due_ms = session.due_ms()
+        if due_ms is not None:
+            limit_s = min(limit_s, max(0.0, (due_ms - _now_ms()) / 1000))
+        await self._relay.wait_for(self._woken, limit_s)
+        if self._woken.is_set() and self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=GATHER_S)
+        self._woken.clear()
+
+    async def _finish(self, session: Session) -> None:
+        """Mark what is answered soon; the rest is sent again by the next holder."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=LAST_ANSWERS_S)
+        self._take_answers(session)
+        changes = session.take_changes()
+        if changes:
+            await self._thread.run(self._store.mark, self._lease, changes)
+            self._relay.counters["finished"] += sum(len(batch.rows) for batch, _ in changes.finished)
+
+    async def _clean(self, held: Lease) -> None:
+        if _now_s() >= self._clean_at_s:
+            deleted = await self._thread.run(self._store.clean, held, self._relay.keep_finished_ms)
+            self._relay.counters["cleaned"] += deleted
+            self._clean_at_s = _now_s() + (0 if deleted else CLEAN_EVERY_S)
+
+    # ------------------------------------------------------------ topics
+
+    async def _learn_topics(self, session: Session) -> None:
+        """Keep the session's view of its topics as new as the metadata; look for absent ones again now and then."""
+        cluster, now_s = self._producer.cluster, _now_s()
+        for name in sorted(session.used_topics - session.topics.keys() - self._absent_until_s.keys()):
+            self._absent_until_s[name] = 0.0
+        for name, until_s in list(self._absent_until_s.items()):
+            if until_s > now_s:
+                continue
+            cluster.watch((name,))
+            try:
+                if name == SCHEDULED_TOPIC:
+                    await self._producer.make_scheduled_topic()
+                await cluster.refresh((name,))
+            except RaylogError as error:
+                logger.warning("Topic %r could not be looked up for the outbox: %s", name, error.message)
+            if cluster.metadata.topic(name) is None:
+                if name not in session.absent:
+                    logger.error("Topic %r does not exist; its events wait in the outbox until it does.", name)
+                self._absent_until_s[name] = now_s + ABSENT_TOPIC_S
+                session.learn_topic(name, None)
+            else:
+                del self._absent_until_s[name]
+                self._views.pop(name, None)
+                self._view(session, name)
+        for name in list(session.topics):
+            self._view(session, name)
+
+    async def _confirm(self, session: Session, names: Sequence[str]) -> bool:
+        """Fetch the limits of topics again, before a row fails by them; whether there is something new to plan by."""
+        try:
+            for name in names:
+                await self._producer.cluster.refresh((name,))
+                self._view(session, name)
+                session.confirm_topic(name)
+        except RaylogError as error:
+            logger.warning("Limits of a topic could not be fetched for the outbox: %s", error.message)
+            return False
+        return bool(names)
+
+    def _view(self, session: Session, name: str) -> None:
+        info = self._producer.cluster.metadata.topic(name)
+        if info is None:
+            session.learn_topic(name, None)
+            self._absent_until_s[name] = 0.0
+        elif self._views.get(name) != info.version or name not in session.topics:
+            self._views[name] = info.version
+            most = int(info.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
+            is_delayed = str(info.config.get("delay.enable", "true")).lower() == "true"
+            longest_ms = int(info.config.get("delay.max.ms", DELAY_MAX_MS)) if is_delayed else -1
+            session.learn_topic(name, TopicView(info.topic_id, len(info.partitions), most, longest_ms))
+
+    # ------------------------------------------------------------ leaders
+
+    def _query_leaders(self, session: Session) -> None:
+        for where, producer_id in session.unverified(_now_ms()):
+            if where not in self._queried and where.topic in session.topics:
+                self._queried.add(where)
+                self._spawn(self._query(where, producer_id))
+
+    async def _query(self, where: TopicPartition, producer_id: int) -> None:
+        answer: KnownSequence | RaylogError | None
+        try:
+            answer = await self._producer.known_sequence(where, producer_id)
+        except Exception as error:  # any error: without an answer the lane would stand still for good
+            answer = as_raylog_error(error)
+        self._verifications.append((where, answer))
+        self._woken.set()
+
+    async def _send(self, batch: OutboxBatch, payload: bytes) -> None:
+        outcome: int | RaylogError
+        try:
+            outcome = await self._producer.send(batch.where, batch.topic_id, payload)
+        except Exception as error:  # any error: a batch without an outcome would hold its lane up for good
+            outcome = as_raylog_error(error)
+            await self._find_leader(batch, outcome)
+        self._answers.append((batch, outcome))
+        self._woken.set()
+
+    async def _find_leader(self, batch: OutboxBatch, error: RaylogError) -> None:
+        self._relay.counters["retries"] += 1
+        try:
+            await self._producer.find_leader_again(batch.where, error)
+        except Exception as failure:  # the next attempt meets it again, and reports it
+            logger.info("The leader of %s was not found: %s", batch.where, failure)
+
+    def _take_answers(self, session: Session) -> None:
+        answers, self._answers = self._answers, []
+        for batch, outcome in answers:
+            if isinstance(outcome, RaylogError):
+                self._report(session, batch.where, outcome)
+                session.failed(batch, outcome, _now_ms())
+            else:
+                session.stored(batch, outcome)
+        found, self._verifications = self._verifications, []
+        for where, known in found:
+            self._queried.discard(where)
+            if isinstance(known, RaylogError):
+                self._report(session, where, known)
+                session.unreachable(where, known, _now_ms())
+            else:
+                session.verified(where, known, _now_ms())
+
+    def _report(self, session: Session, where: TopicPartition, error: RaylogError) -> None:
+        """Log the first of a row of equal errors."""
+        before = session.lanes[where].last_error
+        if type(before) is not type(error):
+            logger.warning("Outbox events for %s wait: %s: %s", where, type(error).__name__, error.message)
+
+    # ------------------------------------------------------------ inside
+
+    @property
+    def _lease(self) -> Lease:
+        if self._held is None:
+            raise OutboxLeaseLost()
+        return self._held
+
+    async def _new_producer_id(self) -> int:
+        producer_id = await self._producer.new_producer_id()
+        await self._thread.run(self._store.keep_producer_id, self._lease, producer_id)
+        return producer_id
+
+    def _noted_renewal(self) -> None:
+        self._renew_at_s = _now_s() + self._relay.lease_ms / 3_000
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _now_ms() -> int:
+    return int(_now_s() * 1000)

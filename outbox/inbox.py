@@ -1,0 +1,159 @@
+"""`Inbox`: run a handler once per event, in the handler's own database transaction.
+
+By table, the event's txid is inserted in the handler's transaction: a second one conflicts, and is skipped; one that
+runs at the same time waits for the first, then conflicts. By position, the offset of the next record is kept in that
+transaction: no table of txids, for consumers that own their partitions. Raylog's own commit of offsets comes after, and
+does not matter for what is handled. May touch: the user's database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from raylog.client.types import Record
+from raylog.core.errors import InvalidRecord, InvalidRequest, did_you_mean
+from raylog.core.ids import TopicPartition
+from raylog.outbox.adding import checked_txid
+from raylog.outbox.encoding import TXID_HEADER
+from raylog.outbox.tables import checked_settings, now_ms, positions, processed
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session as OrmSession
+
+TABLE: Final = "table"
+POSITION: Final = "position"
+CONSUMER_LENGTH: Final = 100
+
+
+class Seeking(Protocol):
+    """What `seek` needs of a consumer."""
+
+    def assignment(self) -> Iterable[TopicPartition]:
+        """The partitions it reads."""
+
+    def seek(self, partition: Any, offset: int) -> object:
+        """Go on at an offset."""
+
+
+class Inbox:
+    """Remembers in the user's database which events one consumer has handled.
+
+    `consumer` names it for good. `mode`: `table` (by txid, whatever partition or topic an event comes from, and however
+    often) or `position` (by offset; the consumer has to own its partitions, and to begin with `seek`). `engine` is the
+    database that the handler writes to: its work and the note commit together, or not at all.
+    """
+
+    def __init__(self, engine: Engine, consumer: str, mode: str = TABLE) -> None:
+        """Raises InvalidRequest."""
+        if mode not in (TABLE, POSITION):
+            raise InvalidRequest(did_you_mean("mode of an inbox", mode, [TABLE, POSITION]))
+        if not 0 < len(consumer) <= CONSUMER_LENGTH:
+            raise InvalidRequest(f"The name of an inbox's consumer has 1 to {CONSUMER_LENGTH} characters.")
+        self.consumer = consumer
+        self.mode = mode
+        self._engine = engine
+        self._checked: WeakSet[Engine] = WeakSet()
+
+    @contextmanager
+    def transaction(self, record: Record, txid: str | None = None) -> Iterator[Connection | None]:
+        """The transaction for the handler of a record; None when it was handled before.
+
+        Commits at the end of the block, rolls back when it raises. `txid`: by default that of the record's header
+        `raylog-txid`, which the outbox writes. Raises InvalidRecord for a record without one, OutboxNotInitialized,
+        OutboxVersionMismatch.
+        """
+        with self._engine.begin() as db:
+            yield db if self.begin(db, record, txid) else None
+
+    def begin(self, db: Connection | OrmSession, record: Record, txid: str | None = None) -> bool:
+        """Note a record as handled in a transaction of the caller; False when it was handled before.
+
+        For a transaction that does more, or one of SQLAlchemy's ORM. The note has to be its first write.
+        """
+        connection = db if isinstance(db, Connection) else db.connection()
+        self._check(connection)
+        if self.mode == POSITION:
+            return self._advance(connection, record)
+        values = {
+            "consumer": self.consumer,
+            "txid": _txid_of(record) if txid is None else checked_txid(txid),
+            "at": now_ms(),
+        }
+        return _insert_new(connection, processed, values)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """By position: the next offset of each partition that this consumer has handled something of."""
+        with self._engine.connect() as db:
+            self._check(db)
+            rows = db.execute(select(positions).where(positions.c.consumer == self.consumer))
+            return {TopicPartition(row.topic, row.partition_no): row.next_offset for row in rows}
+
+    def seek(self, consumer: Seeking) -> None:
+        """By position: let a consumer go on where this inbox is, in its assigned partitions; call it at each change."""
+        known = self.positions()
+        for where in consumer.assignment():
+            if where in known:
+                consumer.seek(where, known[where])
+
+    def forget(self, older_than_ms: int) -> int:
+        """By table: delete the txids noted before so many milliseconds; how many.
+
+        Only events that cannot come again may be forgotten: those older than the topic's retention.
+        """
+        with self._engine.begin() as db:
+            self._check(db)
+            old = processed.c.at < now_ms() - older_than_ms
+            return db.execute(delete(processed).where(processed.c.consumer == self.consumer, old)).rowcount
+
+    def _check(self, db: Connection) -> None:
+        if db.engine not in self._checked:
+            checked_settings(db)
+            self._checked.add(db.engine)
+
+    def _advance(self, db: Connection, record: Record) -> bool:
+        place = {"consumer": self.consumer, "topic": record.topic, "partition_no": record.partition}
+        after = record.offset + 1
+        if _insert_new(db, positions, {**place, "next_offset": after}):
+            return True
+        moved = (
+            update(positions)
+            .where(
+                positions.c.consumer == self.consumer,
+                positions.c.topic == record.topic,
+                positions.c.partition_no == record.partition,
+                positions.c.next_offset <= record.offset,
+            )
+            .values(next_offset=after)
+        )
+        return db.execute(moved).rowcount == 1
+
+
+def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:
+    """Insert a row unless its key is there; waits for a transaction that inserts the same one at this moment."""
+    match db.dialect.name:
+        case "postgresql":
+            statement: Any = postgresql.insert(table).values(**values).on_conflict_do_nothing()
+        case "sqlite":
+            statement = sqlite.insert(table).values(**values).on_conflict_do_nothing()
+        case "mysql" | "mariadb":
+            statement = mysql.insert(table).values(**values).prefix_with("IGNORE")
+        case _:
+            statement = insert(table).values(**values)
+    # Without the option the number of inserted rows is not kept for every driver.
+    return db.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def _txid_of(record: Record) -> str:
+    for name, content in record.headers:
+        if name == TXID_HEADER and content:
+            return content.decode()
+    raise InvalidRecord(
+        f"The record at offset {record.offset} of {record.topic}-{record.partition} has no header {TXID_HEADER!r}: it "
+        "did not come from an outbox. Give transaction() a txid, or use mode='position'."
+    )

@@ -1,0 +1,242 @@
+"""`OutboxRelay`: brings committed events from the table into their topics, each once, over any crash.
+
+Per shard: take the lease (a); in a transaction put rows into batches, with partition and sequence written down (b);
+send exactly these (c); mark them in the next turn's transaction (d). Whatever ends it in between, the next holder of
+the lease finds the same batches in the table and sends them again, and the leaders answer with the old offsets.
+
+Decisions are in `session.py`, SQL in `store.py`; here are threads, tasks and waits. May touch: the network, the user's
+database, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import uuid
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from raylog.client.cluster.failures import Backoff
+from raylog.client.config import ProducerConfig, load
+from raylog.client.producer.resumed import ResumedProducer
+from raylog.core.errors import OutboxLeaseLost, RaylogError
+from raylog.outbox.holder import Holder
+from raylog.outbox.model import Limits
+from raylog.outbox.store import OutboxStore
+from raylog.outbox.threads import DatabaseThread
+
+logger = logging.getLogger(__name__)
+
+LEASE_MS = 10_000
+DAY_MS = 86_400_000
+FIRST_PAUSE_MS = 100
+LONGEST_PAUSE_MS = 5_000
+REQUEST_TIMEOUT_MS = 10_000
+
+
+class OutboxRelay:
+    """Relays the outbox of one database. `run()` blocks until `stop()`; several relays may run, one works per shard.
+
+    `producer_name` names the outbox for good: a relay with another name is refused. `shards`: those to work on, all by
+    default. `lease_ms`: after a crash another relay takes over when so long has passed. `poll_ms` and `poll_max_ms`:
+    pauses between looks at an empty table, growing from one to the other. `keep_finished_ms`: how long finished rows
+    stay (a day by default; the txid of one that is deleted may be used again). `on_failed` is called with a sentence
+    for each event that its topic refuses for good; such a row is FAILED, and the later events of its key wait.
+    `rebind`: the outbox has moved to another name or cluster. Keyword arguments besides are those of a producer:
+    `bootstrap`, `secret`, `compression_type`, `request_timeout_ms` (10 s by default).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        producer_name: str,
+        *,
+        shards: Iterable[int] | None = None,
+        lease_ms: int = LEASE_MS,
+        poll_ms: int = 50,
+        poll_max_ms: int = 1_000,
+        keep_finished_ms: int = DAY_MS,
+        on_failed: Callable[[str], object] | None = None,
+        rebind: bool = False,
+        limits: Limits | None = None,
+        config: Mapping[str, Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        """Raises InvalidConfig; connects when it runs."""
+        keywords.setdefault("request_timeout_ms", REQUEST_TIMEOUT_MS)
+        self.config = load(ProducerConfig, config, keywords)
+        self.producer_name = producer_name
+        self.owner = f"{socket.gethostname()[:100]}/{os.getpid()}/{uuid.uuid4().hex}"
+        self.counters: Counter[str] = Counter()
+        """What happened since this relay was made: `finished`, `failed`, `batches`, `retries`, `sessions`."""
+        self.holders: dict[int, Holder] = {}
+        """The sessions of the shards that it holds now."""
+        self.lease_ms = lease_ms
+        self.polls_ms = (poll_ms, poll_max_ms)
+        self.keep_finished_ms = keep_finished_ms
+        self.limits = limits or Limits()
+        self.chance = random.Random()  # spreads load, no security purpose
+        self._on_failed = on_failed
+        self._engine = engine
+        self._shards = None if shards is None else sorted(set(shards))
+        self._rebind = rebind
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._is_stopped = False
+
+    # ------------------------------------------------------------ the user's calls
+
+    def run(self) -> None:
+        """Relay until `stop()` is called, or Ctrl-C.
+
+        Waits through every outage of the database and of the cluster. Raises OutboxNotInitialized,
+        OutboxVersionMismatch, OutboxBoundElsewhere, AuthenticationFailed, UnsupportedVersion.
+        """
+        asyncio.run(self.run_async())
+
+    async def run_async(self) -> None:
+        """As `run`, on the caller's loop; may be cancelled."""
+        self.prepare()
+        producer = ResumedProducer(self.config)
+        await self._patiently(producer.start, "connect to the cluster")
+        try:
+            if not self.is_stopping:
+                await self.relay_through(producer)
+        finally:
+            await producer.close()
+
+    def stop(self) -> None:
+        """Let `run()` return, when what is on its way is marked; from any thread or signal handler."""
+        self._is_stopped = True
+        if self._loop is not None and self._stopping is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def failed(self, sentence: str) -> None:
+        """Raise the alarm for an event that its topic refuses for good."""
+        self.counters["failed"] += 1
+        logger.error("%s", sentence)
+        if self._on_failed is not None:
+            try:
+                self._on_failed(sentence)
+            except Exception:  # the user's callback must not end the relay
+                logger.exception("The callback on_failed of an outbox relay raised an error.")
+
+    # ------------------------------------------------------------ inside
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the relay is to end."""
+        return self._stopping is not None and self._stopping.is_set()
+
+    def prepare(self) -> None:
+        """Take the running loop."""
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if self._is_stopped:
+            self._stopping.set()
+
+    async def relay_through(self, producer: ResumedProducer) -> None:
+        """Relay through a producer that is started, until the end."""
+        cluster_id = producer.cluster.metadata.cluster_id or ""
+        store = self._new_store()
+        thread = self.new_thread()
+        try:
+            bound = await self._patiently(
+                lambda: thread.run(store.bind, self.producer_name, cluster_id, rebind=self._rebind), "open the outbox"
+            )
+        finally:
+            thread.close()
+        if not bound:
+            return
+        shards = range(store.shards) if self._shards is None else self._shards
+        try:
+            async with asyncio.TaskGroup() as group:
+                for shard in shards:
+                    group.create_task(self._keep_shard(shard, producer))
+        except BaseExceptionGroup as errors:  # the others were cancelled for the first one
+            raise errors.exceptions[0] from None
+
+    def new_thread(self) -> DatabaseThread:
+        """A thread for the calls of the database."""
+        return DatabaseThread()
+
+    def _new_store(self) -> OutboxStore:
+        return OutboxStore(
+            self._engine, self.owner, lease_ms=self.lease_ms, compression_type=self.config.compression_type
+        )
+
+    async def _keep_shard(self, shard: int, producer: ResumedProducer) -> None:
+        """Hold one shard, or wait for it, until the end."""
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, self.chance)
+        while not self.is_stopping:
+            holder = Holder(self, shard, self._new_store(), producer)
+            try:
+                if await holder.take():
+                    self.counters["sessions"] += 1
+                    self.holders[shard] = holder
+                    await holder.work()
+                    backoff.reset()
+                else:
+                    await self.pause(self.lease_ms / 3_000)
+            except OutboxLeaseLost as error:
+                logger.warning("%s", error.message)
+            except (SQLAlchemyError, RaylogError, TimeoutError) as error:
+                if isinstance(error, RaylogError) and not error.retriable:
+                    raise
+                logger.warning("The outbox relay of shard %s begins again: %s", shard, _sentence(error))
+                await self.pause(backoff.next_s())
+            finally:
+                self.holders.pop(shard, None)
+                await holder.close()
+
+    async def _patiently(self, work: Callable[[], Coroutine[Any, Any, object]], what: str) -> bool:
+        """Repeat until it succeeds, through every outage; False when the relay is to end before."""
+        backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS, self.chance)
+        while not self.is_stopping:
+            try:
+                await work()
+                return True
+            except (SQLAlchemyError, RaylogError, TimeoutError) as error:
+                if isinstance(error, RaylogError) and not error.retriable:
+                    raise
+                logger.warning("The outbox relay could not %s, and tries again: %s", what, _sentence(error))
+                await self.pause(backoff.next_s())
+        return False
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, or until the relay is to end."""
+        assert self._stopping is not None  # set before anything pauses
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass  # the pause is over
+
+    async def wait_for(self, event: asyncio.Event, limit_s: float) -> None:
+        """Wait for an event, until the relay is to end, or until the limit."""
+        assert self._stopping is not None  # set before anything waits
+        if limit_s <= 0 or event.is_set() or self._stopping.is_set():
+            await asyncio.sleep(0)
+            return
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._stopping.wait())]
+        try:
+            await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def metrics(self) -> dict[str, float]:
+        """Counters, and what is on its way now."""
+        rows = sum(holder.session.unmarked_rows for holder in self.holders.values() if holder.session is not None)
+        return {**self.counters, "shards": len(self.holders), "unmarked": rows}
+
+
+def _sentence(error: BaseException) -> str:
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0] if first else ''}"

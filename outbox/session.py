@@ -1,0 +1,156 @@
+"""What a relay has to do while it holds the lease of a shard: all its lanes. Pure; time is an argument.
+
+One turn, by the shell: `take_changes`, then a transaction that writes them, reads candidates into a `Planner` and
+writes its plan, then `planned`; then every batch of `sendable` is sent, and its outcome comes back through `stored` or
+`failed`. A session whose transaction has failed is thrown away: the table says what a new one begins with. So nothing
+here is ever taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from raylog.client.producer.resumed import KnownSequence
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+from raylog.outbox.lane import Lane
+from raylog.outbox.model import Changes, Limits, OutboxBatch, Position, TopicView
+from raylog.outbox.planning import NO_ROOM, Plan, Planner, Room
+
+
+class Session:
+    """The lanes of one shard, from the moment its lease was taken."""
+
+    def __init__(self, producer_id: int, limits: Limits | None = None) -> None:
+        """`producer_id`: the shard's lasting one."""
+        self.producer_id = producer_id
+        self.limits = limits or Limits()
+        self.topics: dict[str, TopicView] = {}
+        self.lanes: dict[TopicPartition, Lane] = {}
+        self.absent: set[str] = set()
+        """Topics that do not exist, or are not known now."""
+        self._turns = 0
+
+    def load(self, batches: Iterable[OutboxBatch], positions: Mapping[TopicPartition, Position]) -> None:
+        """Take in what the table holds: the unmarked batches by lane and number, and where the lanes go on."""
+        for where, position in positions.items():
+            self.lanes[where] = Lane(where, position)
+        for batch in batches:
+            self.lanes[batch.where].load(batch)
+
+    # ------------------------------------------------------------ topics and leaders
+
+    @property
+    def used_topics(self) -> set[str]:
+        """Topics of the lanes that have unmarked batches."""
+        return {where.topic for where, lane in self.lanes.items() if lane.unmarked}
+
+    def learn_topic(self, name: str, view: TopicView | None) -> None:
+        """Take in what a topic is now; None = there is none of that name."""
+        if view is None:
+            self.topics.pop(name, None)
+            self.absent.add(name)
+            return
+        self.topics[name] = view
+        self.absent.discard(name)
+        for lane in self.lanes.values():
+            if lane.where.topic == name and lane.position is not None and lane.position.topic_id != view.topic_id:
+                lane.recreated()
+
+    def unverified(self, now_ms: int) -> list[tuple[TopicPartition, int]]:
+        """The lanes whose leaders have to report now, each with the producer id in question."""
+        return [
+            (where, self.producer_id if lane.position is None else lane.position.producer_id)
+            for where, lane in self.lanes.items()
+            if lane.wants_verification and lane.may_try(now_ms)
+        ]
+
+    def verified(self, where: TopicPartition, known: KnownSequence | None, now_ms: int) -> None:
+        """Take in the answer of a lane's leader."""
+        self.lanes[where].verify(known, now_ms)
+
+    def unreachable(self, where: TopicPartition, error: RaylogError, now_ms: int) -> None:
+        """The leader of a lane did not answer."""
+        lane = self.lanes[where]
+        lane.last_error = error
+        lane.pause(now_ms)
+
+    @property
+    def wants_producer_id(self) -> bool:
+        """Whether a lane has used up the epochs of the shard's producer id."""
+        return any(lane.is_used_up(self.producer_id) for lane in self.lanes.values())
+
+    # ------------------------------------------------------------ a turn
+
+    def take_changes(self) -> Changes:
+        """What is decided about batches, for the next transaction."""
+        changes = Changes()
+        for where, lane in self.lanes.items():
+            topic = self.topics.get(where.topic)
+            lane.take_changes(changes, None if topic is None else topic.topic_id, self.producer_id)
+        return changes
+
+    def planner(self) -> Planner:
+        """For the candidates of this turn."""
+        self._turns += 1
+        return Planner(self.topics, self._room, self.limits, self._turns)
+
+    def _room(self, where: TopicPartition) -> Room:
+        lane = self.lanes.get(where)
+        if lane is None:  # its leader has to report before it gets a batch
+            self.lanes[where] = Lane(where, None)
+            return NO_ROOM
+        return lane.room(self.topics[where.topic].topic_id, self.producer_id)
+
+    def confirm_topic(self, name: str) -> None:
+        """A topic's view was fetched just now; that counts for the next plan alone."""
+        if name in self.topics:
+            self.topics[name] = replace(self.topics[name], is_confirmed=True)
+
+    def planned(self, plan: Plan) -> None:
+        """A plan is written."""
+        for name, view in self.topics.items():
+            if view.is_confirmed:
+                self.topics[name] = replace(view, is_confirmed=False)
+        for where, position in plan.positions.items():
+            self.lanes[where].position = position
+        for batch in plan.batches:
+            self.lanes[batch.where].load(batch)
+
+    @property
+    def full_topics(self) -> set[str]:
+        """Topics that can take no row now, so that theirs need not be read."""
+        by_topic: dict[str, int] = {}
+        for where, lane in self.lanes.items():
+            view = self.topics.get(where.topic)
+            if view is not None and lane.room(view.topic_id, self.producer_id).batches < 1:
+                by_topic[where.topic] = by_topic.get(where.topic, 0) + 1
+        return {name for name, count in by_topic.items() if count >= self.topics[name].partitions} | self.absent
+
+    # ------------------------------------------------------------ sending
+
+    def sendable(self, now_ms: int) -> list[OutboxBatch]:
+        """The batches to send now; they are on their way from here on."""
+        return [batch for lane in self.lanes.values() for batch in lane.sendable(now_ms)]
+
+    def stored(self, batch: OutboxBatch, offset: int) -> None:
+        """A batch is acknowledged."""
+        self.lanes[batch.where].stored(batch.number, offset)
+
+    def failed(self, batch: OutboxBatch, error: RaylogError, now_ms: int) -> None:
+        """An attempt to send a batch has failed."""
+        self.lanes[batch.where].failed(batch.number, error, now_ms)
+
+    def due_ms(self) -> int | None:
+        """When the next pause of a lane with something to send ends; None = none has one."""
+        return min((due for lane in self.lanes.values() if (due := lane.due_ms()) is not None), default=None)
+
+    @property
+    def unmarked_rows(self) -> int:
+        """Rows in batches that are not marked yet."""
+        return sum(len(batch.rows) for lane in self.lanes.values() for batch in lane.unmarked)
+
+    def errors(self) -> dict[TopicPartition, RaylogError]:
+        """The last error of each lane that has not stored anything since."""
+        return {where: lane.last_error for where, lane in self.lanes.items() if lane.last_error is not None}

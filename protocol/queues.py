@@ -1,0 +1,318 @@
+"""Methods of queue mode: of the queues of a partition, at its leader; and of ``__share_state``, at the leader of that.
+
+A queue is a group on a partition (KIP-932 calls it a share partition). Every end is exclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from raylog.core.features import QUEUES_LEVEL
+from raylog.protocol.message import Description, Empty, Int64, Message
+from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
+
+
+class QueueOpenRequest(Message, frozen=True):
+    """Begin to work on a queue as a member; its locks end when the connection of this request is closed.
+
+    ``settings``: what the group has set otherwise than the topic; all members of a group set the same.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    member_id: str
+    settings: Mapping[str, str]
+
+
+class QueueOpenReply(Message, frozen=True):
+    """``lock_ms``: how long a record is locked; ``by_key``: whether the queue keeps the order of each key."""
+
+    lock_ms: Int64
+    by_key: bool
+
+
+class QueueFetchRequest(Message, frozen=True):
+    """Lock records that are available, and read them; waits up to ``max_wait_ms`` for the first.
+
+    ``max_bytes``: at most, but always one batch.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    member_id: str
+    max_records: Int64
+    max_bytes: Int64
+    max_wait_ms: Int64
+
+
+class QueueRange(Message, frozen=True):
+    """Records from ``first`` up to ``end``, handed out for the ``count``-th time."""
+
+    first: Int64
+    end: Int64
+    count: Int64
+
+
+class QueueAborted(Message, frozen=True):
+    """The batches of a producer are to be skipped from ``first_offset`` on, up to its next abort marker."""
+
+    producer_id: Int64
+    first_offset: Int64
+
+
+class QueueFetchReply(Message, frozen=True):
+    """The payload holds the whole batches of the ranges; only records in the ranges are locked for the member."""
+
+    ranges: Sequence[QueueRange]
+    lock_ms: Int64
+    aborted: Sequence[QueueAborted] = ()
+
+
+class QueueVerdict(Message, frozen=True):
+    """What a member says of records: ``kind`` 0 = there is no record, 1 = done, 2 = release, 3 = reject, 4 = renew the
+    lock, 5 = retry, 6 = release, not begun.
+
+    ``count``: the hand-out that it is about; 0 = whichever. ``delay_ms``: before a retry, -1 = as the group has it; or
+    of the renewed lock. ``message``: why.
+    """
+
+    first: Int64
+    end: Int64
+    kind: Int64
+    count: Int64 = 0
+    delay_ms: Int64 = -1
+    message: str = ""
+
+
+class QueueAcknowledgeRequest(Message, frozen=True):
+    """Report what has become of locked records; answered when that is stored."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    member_id: str
+    verdicts: Sequence[QueueVerdict]
+
+
+class QueueFailure(Message, frozen=True):
+    """Records that were not locked by the member: nothing was changed about them."""
+
+    first: Int64
+    end: Int64
+    error_code: Int64
+    message: str
+
+
+class QueueAcknowledgeReply(Message, frozen=True):
+    """``failures``: what could not be done."""
+
+    failures: Sequence[QueueFailure]
+
+
+class QueueLeaveRequest(Message, frozen=True):
+    """Stop working on a queue; what the member has locked is available again."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    member_id: str
+
+
+class QueueDescribeRequest(Message, frozen=True):
+    """Describe a queue: where it is, how many records are in which state, its members and counters."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+
+
+class QueueDescribeReply(Description, frozen=True):
+    """``start``: the first record that is not finished; ``end``: behind the last one handed out.
+
+    ``backlog``: records behind ``start`` that consumers can see, finished ones among them included.
+    """
+
+    start: Int64
+    end: Int64
+    high_watermark: Int64
+    state_epoch: Int64
+    members: Sequence[str]
+    states: Mapping[str, Int64]
+    settings: Mapping[str, str]
+    counters: Mapping[str, Int64]
+    hottest_key_records: Int64
+    dead_letter_topic: str
+
+
+class QueuePeekRequest(Message, frozen=True):
+    """List the states of records, from an offset on; changes nothing."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    first: Int64
+    limit: Int64
+
+
+class QueuePeeked(Message, frozen=True):
+    """A range of records. ``left_ms``: of a lock, or of the wait before a retry; -1 = neither."""
+
+    first: Int64
+    end: Int64
+    state: str
+    count: Int64
+    member_id: str
+    left_ms: Int64
+    reason: str
+    message: str
+
+
+class QueuePeekReply(Message, frozen=True):
+    """The ranges, in order."""
+
+    ranges: Sequence[QueuePeeked]
+
+
+class QueueResetRequest(Message, frozen=True):
+    """Go on at another offset: what lies before is passed over, what lies behind is handed out again.
+
+    ``offset``: -1 = the end, -2 = the start of the log. Refused while the group has members.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    offset: Int64
+
+
+class QueueResetReply(Message, frozen=True):
+    """Where the queue goes on."""
+
+    offset: Int64
+
+
+class ReadShareStateRequest(Message, frozen=True):
+    """Load the state of a queue as the partition's leader, and fence the leader before."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    queue_topic: str
+    queue_topic_id: str
+    queue_partition: Int64
+    leader_epoch: Int64
+
+
+class ReadShareStateReply(Message, frozen=True):
+    """``state``: as ``core/queues/records.py`` has it; its start is -1 where the queue is new."""
+
+    state_epoch: Int64
+    state: Sequence[Any]
+
+
+class WriteShareStateRequest(Message, frozen=True):
+    """Store change number ``version`` of a state epoch; answered when every in-sync replica has it."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    queue_topic_id: str
+    queue_partition: Int64
+    leader_epoch: Int64
+    state_epoch: Int64
+    version: Int64
+    change: Sequence[Any]
+
+
+class ListShareStatesRequest(Message, frozen=True):
+    """List the queues of a group, or of all groups where it is empty."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+
+
+class ShareState(Message, frozen=True):
+    """One queue, as it is stored."""
+
+    group_id: str
+    topic_id: str
+    partition: Int64
+    topic: str
+    start: Int64
+    leader_epoch: Int64
+    state_epoch: Int64
+    settings: Mapping[str, str]
+
+
+class ListShareStatesReply(Message, frozen=True):
+    """The queues, in order."""
+
+    queues: Sequence[ShareState]
+
+
+class DeleteShareStateRequest(Message, frozen=True):
+    """Forget a queue: members that come later begin from scratch."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group_id: str
+    queue_topic_id: str
+    queue_partition: Int64
+
+
+QUEUE_OPEN: Final = Method("queue_open", QueueOpenRequest, QueueOpenReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+QUEUE_FETCH: Final = Method("queue_fetch", QueueFetchRequest, QueueFetchReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+QUEUE_ACKNOWLEDGE: Final = Method(
+    "queue_acknowledge", QueueAcknowledgeRequest, QueueAcknowledgeReply, CLIENT, waits=True, since=QUEUES_LEVEL
+)
+QUEUE_LEAVE: Final = Method("queue_leave", QueueLeaveRequest, Empty, CLIENT, since=QUEUES_LEVEL)
+QUEUE_DESCRIBE: Final = Method(
+    "queue_describe", QueueDescribeRequest, QueueDescribeReply, CLIENT, waits=True, since=QUEUES_LEVEL
+)
+QUEUE_PEEK: Final = Method("queue_peek", QueuePeekRequest, QueuePeekReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+QUEUE_RESET: Final = Method("queue_reset", QueueResetRequest, QueueResetReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+READ_SHARE_STATE: Final = Method(
+    "read_share_state", ReadShareStateRequest, ReadShareStateReply, CLUSTER, waits=True, since=QUEUES_LEVEL
+)
+WRITE_SHARE_STATE: Final = Method(
+    "write_share_state", WriteShareStateRequest, Empty, CLUSTER, waits=True, since=QUEUES_LEVEL
+)
+LIST_SHARE_STATES: Final = Method(
+    "list_share_states", ListShareStatesRequest, ListShareStatesReply, CLIENT, waits=True, since=QUEUES_LEVEL
+)
+DELETE_SHARE_STATE: Final = Method(
+    "delete_share_state", DeleteShareStateRequest, Empty, CLIENT, waits=True, since=QUEUES_LEVEL
+)
+
+QUEUE_METHODS: Final[tuple[AnyMethod, ...]] = (
+    QUEUE_OPEN,
+    QUEUE_FETCH,
+    QUEUE_ACKNOWLEDGE,
+    QUEUE_LEAVE,
+    QUEUE_DESCRIBE,
+    QUEUE_PEEK,
+    QUEUE_RESET,
+)
+"""Of every partition that is a queue."""
+SHARE_STATE_METHODS: Final[tuple[AnyMethod, ...]] = (
+    READ_SHARE_STATE,
+    WRITE_SHARE_STATE,
+    LIST_SHARE_STATES,
+    DELETE_SHARE_STATE,
+)
+"""Of the partition of ``__share_state``."""

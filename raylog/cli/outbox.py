@@ -1,0 +1,162 @@
+"""`raylog outbox`: make an outbox in a database, relay it, and look at it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Commands, Target, cluster_options, pairs
+from raylog.cli.output import show_json, show_table
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from raylog.outbox.administration import OutboxStatus
+
+
+@click.group(cls=Commands)
+def outbox() -> None:
+    """Bring events that commit with a database transaction into their topics, each once.
+
+    URL names the database as SQLAlchemy does: postgresql+psycopg://user@host/bank, mysql+pymysql://user@host/bank,
+    sqlite:///bank.db; the variable RAYLOG_OUTBOX_URL stands for it, and keeps a password out of the list of processes.
+    """
+
+
+def _url(function: Any) -> Any:
+    return click.argument("url", envvar="RAYLOG_OUTBOX_URL")(function)
+
+
+def _engine(url: str) -> Engine:
+    """Raises UsageError where the extra or the driver is missing, or the URL is none."""
+    try:
+        from sqlalchemy.exc import ArgumentError
+
+        from raylog.outbox.engines import make_engine
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"{error.name} is not installed: pip install 'raylog[outbox]'") from None
+    try:
+        return make_engine(url)
+    except ArgumentError:
+        raise click.UsageError("the URL is none that SQLAlchemy can read; for example sqlite:///bank.db") from None
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"the driver {error.name} is not installed: pip install it, or name another") from None
+
+
+@outbox.command()
+@_url
+@click.option("--shards", default=1, show_default=True, help="How many relays may work side by side; fixed for good.")
+def init(url: str, shards: int) -> None:
+    """Make the tables of the outbox and the inbox, as far as they are missing."""
+    engine = _engine(url)
+    from raylog.outbox.tables import init as make_tables
+
+    make_tables(engine, shards=shards)
+    click.echo(f"The outbox is there, with {shards} shard{'s' if shards > 1 else ''}.")
+
+
+@outbox.command()
+@_url
+@click.option("--name", "producer_name", required=True, help="Name of this outbox for good, such as the service's.")
+@click.option("--shard", "shards", type=int, multiple=True, help="Only this shard; may be repeated.")
+@click.option("--producer-props", "props", multiple=True, metavar="KEY=VALUE", help="Configuration of the producer.")
+@click.option("--rebind", is_flag=True, help="The outbox has moved to another name or cluster for good.")
+@cluster_options
+def run(
+    target: Target, url: str, producer_name: str, shards: tuple[int, ...], props: tuple[str, ...], rebind: bool
+) -> None:
+    """Relay until interrupted. Run a second one anywhere: it takes over when the first one has ended."""
+    engine = _engine(url)
+    import signal
+
+    from raylog.outbox.relay import OutboxRelay
+
+    arguments = target.client_arguments(pairs("--producer-props", props))
+    relay = OutboxRelay(
+        engine,
+        producer_name,
+        shards=shards or None,
+        rebind=rebind,
+        on_failed=lambda sentence: click.echo(sentence, err=True),
+        **arguments,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: relay.stop())
+    click.echo(f"Relaying the outbox {producer_name!r} as {relay.owner}; Ctrl-C ends it.")
+    relay.run()
+    click.echo(f"Ended; {relay.counters['finished']} events were relayed.")
+
+
+@outbox.command()
+@_url
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--check", "check_s", type=float, help="Exit with 1 if an event has failed, or waits for longer (s).")
+def status(url: str, as_json: bool, check_s: float | None) -> None:
+    """Show how many events wait, which relays work, where the relays are, and which events have failed."""
+    engine = _engine(url)
+    from raylog.outbox.administration import status as describe
+
+    found = describe(engine)
+    if as_json:
+        show_json(_plain(found))
+    else:
+        _show(found)
+    age_s = (found.oldest_ms or 0) / 1000
+    if check_s is not None and (found.failed or age_s > check_s):
+        raise SystemExit(1)
+
+
+@outbox.command()
+@_url
+@click.argument("row_ids", type=int, nargs=-1, metavar="[ID]...")
+def retry(url: str, row_ids: tuple[int, ...]) -> None:
+    """Send failed events again, all of them or those named: after the topic takes them now."""
+    engine = _engine(url)
+    from raylog.outbox.administration import retry as again
+
+    click.echo(f"{again(engine, row_ids or None)} events are sent again.")
+
+
+@outbox.command()
+@_url
+@click.argument("row_ids", type=int, nargs=-1, required=True, metavar="ID...")
+def discard(url: str, row_ids: tuple[int, ...]) -> None:
+    """Delete failed events for good, so that the later events of their keys go on."""
+    engine = _engine(url)
+    from raylog.outbox.administration import discard as delete
+
+    click.echo(f"{delete(engine, row_ids)} events were deleted.")
+
+
+def _show(found: OutboxStatus) -> None:
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(found.counts.items())) or "no events"
+    name = found.settings.get("producer_name")
+    click.echo(f"Outbox {name!r}: {counts}." if name else f"Outbox, never relayed: {counts}.")
+    if found.delayed:
+        click.echo(f"{found.delayed} of the unfinished are not due yet.")
+    if found.oldest_ms is not None:
+        click.echo(f"The oldest event that is due waits for {found.oldest_ms / 1000:.1f} s.")
+    rows = [
+        [each.shard, each.owner or "-", f"{each.lease_left_ms / 1000:.1f} s" if each.owner else "-", each.fence]
+        for each in found.shards
+    ]
+    show_table("", ["shard", "relay", "lease left", "fence"], rows)
+    if found.lanes:
+        places = [
+            [each.shard, each.topic, each.partition, each.producer_id, each.producer_epoch, each.next_sequence]
+            for each in found.lanes
+        ]
+        show_table("", ["shard", "topic", "partition", "producer id", "epoch", "next sequence"], places)
+    for event in found.failed:
+        key = "" if event.key is None else f" of key {event.key!r:.60}, which holds up {event.waiting} others,"
+        click.echo(f"Event {event.row_id} ({event.txid}){key} for {event.topic} has failed: {event.reason}")
+
+
+def _plain(found: OutboxStatus) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    plain = asdict(found)
+    for row in plain["failed"]:
+        row["key"] = None if row["key"] is None else row["key"].decode(errors="backslashreplace")
+    return plain

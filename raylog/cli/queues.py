@@ -1,0 +1,135 @@
+"""`raylog queue`: the groups that work on topics as queues, what is locked or waits, and where they go on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.output import show_json, show_table
+
+if TYPE_CHECKING:
+    from raylog.client.admin.admin import Admin
+
+
+@click.group(cls=Commands)
+def queue() -> None:
+    """List, describe, look into and reset queues."""
+
+
+def _admin(arguments: dict[str, Any]) -> Admin:
+    from raylog.client.admin.admin import Admin
+
+    return Admin(**arguments)
+
+
+@queue.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def list_(target: Target, as_json: bool) -> None:
+    """List the groups that work on topics as queues."""
+    with _admin(target.client_arguments()) as admin:
+        found = admin.list_queues()
+    if as_json:
+        show_json([dataclasses.asdict(row) for row in found])
+    elif found:
+        rows = [[row.group_id, row.topic, len(row.partitions), _settings(row.settings)] for row in found]
+        show_table("", ["group", "topic", "partitions", "settings"], rows)
+    else:
+        click.echo("No queues yet; a QueueConsumer with a group_id makes one.")
+
+
+@queue.command()
+@click.argument("group")
+@click.option("--topic", help="Only this topic.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def describe(target: Target, group: str, topic: str | None, as_json: bool) -> None:
+    """Show the backlog of a queue, what is locked or waits, its members and its dead letters."""
+    with _admin(target.client_arguments()) as admin:
+        found = admin.describe_queue(group, topic)
+    if as_json:
+        show_json([dataclasses.asdict(row) for row in found])
+        return
+    rows = [
+        [
+            f"{row.topic}-{row.partition}",
+            row.start,
+            row.backlog,
+            row.available,
+            row.acquired,
+            row.waiting,
+            row.archiving,
+            len(row.members),
+        ]
+        for row in found
+    ]
+    head = ["partition", "start", "backlog", "not begun", "locked", "waiting", "dead letters under way", "members"]
+    show_table(f"Queue of group {group}: {_settings(found[0].settings)}", head, rows)
+    failures = sum(row.counters.get("dead_letter_failures", 0) for row in found)
+    if failures:
+        click.echo(f"Its dead-letter topic was not there {failures} times; they wait until it is.")
+
+
+@queue.command()
+@click.argument("group")
+@click.option("--topic", help="Only this topic.")
+@click.option("--partition", type=click.IntRange(0), help="Only this partition.")
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="From this offset on.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a partition.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def peek(
+    target: Target, group: str, topic: str | None, partition: int | None, first: int, limit: int, as_json: bool
+) -> None:
+    """Show which records are locked, by which members, and which wait; nothing is changed."""
+    with _admin(target.client_arguments()) as admin:
+        found = admin.peek_queue(group, topic, partition=partition, first=first, limit=limit)
+    if as_json:
+        show_json([dataclasses.asdict(row) for row in found])
+        return
+    if not found:
+        click.echo("Everything that was handed out is finished.")
+        return
+    rows = [
+        [
+            f"{row.topic}-{row.partition}",
+            row.first if row.end == row.first + 1 else f"{row.first} to {row.end - 1}",
+            row.state,
+            row.delivery_count,
+            "" if row.left_ms is None else f"{row.left_ms / 1000:.1f} s",
+            row.member_id or row.message,
+        ]
+        for row in found
+    ]
+    show_table("", ["partition", "offsets", "state", "handed out", "left", "member or reason"], rows)
+
+
+@queue.command()
+@click.argument("group")
+@click.argument("topic")
+@click.option("--to", "to", required=True, help="earliest, latest, an offset, or a time in milliseconds since 1970.")
+@cluster_options
+def reset(target: Target, group: str, topic: str, to: str) -> None:
+    """Have a queue without members go on at another place."""
+    with _admin(target.client_arguments()) as admin:
+        moved = admin.reset_queue(group, topic, to=int(to) if to.isdigit() else to)
+    for partition, offset in sorted(moved.items()):
+        click.echo(f"{partition} goes on at offset {offset}.")
+
+
+@queue.command()
+@click.argument("group")
+@click.option("--topic", help="Only this topic.")
+@cluster_options
+def delete(target: Target, group: str, topic: str | None) -> None:
+    """Forget a queue without members; members that come later begin from scratch."""
+    with _admin(target.client_arguments()) as admin:
+        admin.delete_queue(group, topic)
+    click.echo(f"The queue of group {group} is forgotten.")
+
+
+def _settings(settings: Any) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items())) or "as its topic has it"

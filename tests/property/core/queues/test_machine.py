@@ -1,0 +1,286 @@
+"""A queue under random workers, clocks and leaders keeps its promises (Q1 to Q8), by a slow second account of them."""
+
+from collections import Counter, defaultdict
+from typing import Any, ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from raylog.core.decision import Refuse, Reply
+from raylog.core.queues import events as ev
+from raylog.core.queues.machine import QueueMachine
+from raylog.core.queues.records import LetterBox, QueueChange, QueueState
+from raylog.core.queues.states import AVAILABLE, TERMINAL
+
+MEMBERS = ("a", "b", "c")
+RECORDS = 40
+KEYS = 4
+
+
+class Worked(RuleBasedStateMachine):
+    """One queue, its keeper's state, its workers, and what they saw."""
+
+    topic: ClassVar[dict[str, str]] = {
+        "queue.delivery.limit": "3",
+        "queue.acquired.max": "12",
+        "queue.window.max": "30",
+    }
+    settings_of_group: ClassVar[dict[str, str]] = {"queue.retry.backoff": "5s 20s", "queue.delivery.limit": "3"}
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 1_000
+        self.request = 0
+        self.stored = QueueState("jobs")
+        self.stored.apply(QueueChange(0, (), {}, None))
+        self.handed: Counter[int] = Counter()
+        self.held: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        """By member: offset -> (count, until)."""
+        self.done: set[int] = set()
+        self.not_before: dict[int, int] = {}
+        self.dead: list[int] = []
+        self.by_sequence: dict[int, list[int]] = {}
+        self.accepted: set[int] = set()
+        self.crashes = 0
+        self.acks: dict[int, set[int]] = {}
+        self.started = 0
+        self.load()
+
+    def load(self) -> None:
+        self.open: list[Any] = []
+        """Effects that wait for the log, each with how many changes have to be stored first."""
+        self.pending: list[QueueChange] = []
+        self.held.clear()
+        snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
+        self.machine = QueueMachine(snapshot, self.topic)
+        self.take_in(self.machine.loaded(self.now, 5_000_000 + self.now))
+        for member in MEMBERS:
+            self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
+
+    def number(self) -> int:
+        self.request += 1
+        return self.request
+
+    def feed(self, kind: Any, **fields: Any) -> list[Any]:
+        return self.take_in(self.machine.step(kind(cause="test", now_ms=self.now, **fields)))
+
+    def take_in(self, outbox: Any) -> list[Any]:
+        for effect in outbox.now:
+            if isinstance(effect, ev.StoreChange):
+                self.pending.append(QueueChange.from_wire(effect.change.to_wire()))
+            elif isinstance(effect, ev.FindLetterBox):
+                self.open.append((0, effect))
+        self.open += [(len(self.pending), effect) for effect in outbox.after_sync]
+        self.machine.validate()
+        return list(outbox.now)
+
+    def store(self, changes: int) -> None:
+        for change in self.pending[:changes]:
+            self.stored.apply(change)
+        self.pending = self.pending[changes:]
+        ready = [effect for after, effect in self.open if after <= changes]
+        self.open = [(after - changes, effect) for after, effect in self.open if after > changes]
+        for effect in ready:
+            self.carry_out(effect)
+
+    def carry_out(self, effect: Any) -> None:
+        match effect:
+            case ev.NoteStored():
+                self.feed(ev.ChangeStored, number=effect.number)
+            case ev.FindLetterBox():
+                self.feed(ev.LetterBoxFound, topic=effect.topic, box=LetterBox(effect.topic, "id", 0, 7))
+            case ev.SendLetters():
+                offsets = [letter.offset for letter in effect.letters]
+                known = self.by_sequence.setdefault(effect.sequence, offsets)
+                assert known == offsets, "a repeated batch of dead letters differs"
+                if known is offsets:
+                    self.dead += offsets
+                self.feed(ev.LettersStored, sequence=effect.sequence)
+            case Reply() if effect.request in self.acks:
+                self.done |= self.acks.pop(effect.request)
+            case Reply() | Refuse():
+                pass
+            case _:
+                raise AssertionError(effect)
+
+    # ------------------------------------------------------------ what happens
+
+    @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 10))
+    def fetch(self, member: str, most: int) -> None:
+        scan = self.machine.next_scan(RECORDS)
+        if scan is not None and self.machine.next_offset(RECORDS) is None:
+            end = min(RECORDS, scan + 9)
+            keys = [(offset, offset % KEYS) for offset in range(scan, end) if offset % 7 != 5]
+            self.feed(ev.Scanned, first=scan, end=end, keys=keys)
+        first = self.machine.next_offset(RECORDS)
+        if first is None:
+            return
+        end = min(RECORDS, first + 15)
+        effects = self.feed(ev.Take, request=self.number(), member=member, first=first, end=end, max_records=most)
+        hands = [effect for effect in effects if isinstance(effect, ev.Hand)]
+        assert len(hands) == 1
+        total = 0
+        for low, high, count in hands[0].ranges:
+            total += high - low
+            assert first <= low < high <= end
+            for offset in range(low, high):
+                self.see(member, offset, count)
+        assert total <= most
+
+    def see(self, member: str, offset: int, count: int) -> None:
+        for other, held in self.held.items():  # Q1
+            if offset in held:
+                assert held[offset][1] <= self.now, f"{offset} is at {other}, and now at {member} too"
+                del held[offset]
+        assert offset not in self.done, f"{offset} was acknowledged"  # Q2
+        assert self.not_before.get(offset, 0) <= self.now, f"{offset} waits"  # Q8
+        self.handed[offset] += 1
+        assert self.handed[offset] <= 3 + self.crashes, f"{offset} was handed out too often"  # Q4
+        self.held[member][offset] = (count, self.now + 30_000)
+        self.check_order(member, offset)
+
+    def check_order(self, member: str, offset: int) -> None:
+        """Nothing without keys."""
+
+    def is_gap(self, offset: int) -> bool:
+        """Whether there is no record; without keys the leader does not know."""
+        return False
+
+    @rule(member=st.sampled_from(MEMBERS), kind=st.sampled_from((1, 1, 1, 2, 3, 4, 5, 6)), pick=st.integers(0, 11))
+    def acknowledge(self, member: str, kind: int, pick: int) -> None:
+        held = sorted(self.held[member])
+        if not held:
+            return
+        offset = held[pick % len(held)]
+        count, until = self.held[member][offset]
+        request = self.number()
+        is_valid = until > self.now
+        delay_ms = 2_000 if kind == ev.RETRY and pick % 2 else -1
+        if kind in (ev.ACCEPT, ev.REJECT):
+            self.acks[request] = {offset} if is_valid and kind == ev.ACCEPT else set()
+        effects = self.feed(
+            ev.Acknowledged,
+            request=request,
+            member=member,
+            verdicts=[ev.Verdict(offset, offset + 1, kind, count, delay_ms)],
+        )
+        assert not [effect for effect in effects if isinstance(effect, (Reply, Refuse))]
+        answer: list[Any] = [row for _, row in self.open if isinstance(row, Reply) and row.request == request]
+        assert bool(answer[0].result[0]) == (not is_valid), (answer, is_valid)
+        if not is_valid:
+            return
+        if kind == ev.RENEW:
+            self.held[member][offset] = (count, self.now + 30_000)
+            return
+        del self.held[member][offset]
+        if kind == ev.ACCEPT:
+            self.accepted.add(offset)
+        if kind == ev.RETURN:
+            self.handed[offset] -= 1
+        if kind == ev.RETRY and count < 3:
+            self.not_before[offset] = self.now + (2_000 if delay_ms > 0 else {1: 5_000, 2: 20_000}[count])
+
+    @rule(member=st.sampled_from(MEMBERS), other=st.sampled_from(MEMBERS))
+    def stranger_acknowledges(self, member: str, other: str) -> None:
+        """A verdict on what another member holds changes nothing."""
+        held = [offset for offset, (_, until) in self.held[other].items() if until > self.now]
+        if member == other or not held:
+            return
+        verdict = ev.Verdict(min(held), min(held) + 1, ev.RELEASE)
+        self.feed(ev.Acknowledged, request=self.number(), member=member, verdicts=[verdict])
+        assert self.machine.book.at(min(held)).member == other
+
+    @rule(ms=st.sampled_from((10, 1_000, 10_000, 31_000)))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+        self.feed(ev.Tick)
+
+    @rule(changes=st.integers(0, 3))
+    def log_advances(self, changes: int) -> None:
+        self.store(min(changes, len(self.pending)))
+
+    @rule(member=st.sampled_from(MEMBERS))
+    def member_goes(self, member: str) -> None:
+        self.feed(ev.MemberLeft, member=member)
+        self.held[member].clear()
+        self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
+
+    @rule(kept=st.integers(0, 2))
+    def leader_is_replaced(self, kept: int) -> None:
+        """Some changes that were not answered yet survive, the others are lost."""
+        for change in self.pending[:kept]:
+            self.stored.apply(change)
+        self.crashes += 1
+        self.not_before = {}  # what waited may be known only to the leader that was replaced
+        self.load()
+
+    # ------------------------------------------------------------ what always holds
+
+    @invariant()
+    def start_never_falls(self) -> None:
+        if hasattr(self, "machine"):
+            assert self.machine.book.start >= self.started  # Q7
+            self.started = self.stored.start
+            assert len(set(self.dead)) == len(self.dead), "a dead letter is there twice"  # Q6
+
+    @invariant()
+    def what_is_stored_is_what_is_known(self) -> None:
+        if not hasattr(self, "machine") or self.pending:
+            return
+        again = QueueMachine(self.stored.snapshot(), self.topic)
+        again.loaded(self.now, 5_000_000 + self.now)
+        finished = {offset for offset in range(RECORDS) if self.machine.book.at(offset).state in TERMINAL}
+        assert finished == {offset for offset in range(RECORDS) if again.book.at(offset).state in TERMINAL}
+
+    def teardown(self) -> None:
+        """Without further trouble everything is finished at last: Q3, and Q6 for all that is dead."""
+        if not hasattr(self, "machine"):
+            return
+        for _ in range(400):
+            self.time_passes(21_000 + 10_000)
+            for _ in range(20):
+                self.store(len(self.pending))
+            assert not self.pending
+            assert not self.open
+            self.fetch(MEMBERS[0], 10)
+            for offset, (count, _) in sorted(self.held[MEMBERS[0]].items()):
+                verdict = ev.Verdict(offset, offset + 1, ev.ACCEPT, count)
+                self.feed(ev.Acknowledged, request=self.number(), member=MEMBERS[0], verdicts=[verdict])
+                self.accepted.add(offset)
+            self.held[MEMBERS[0]].clear()
+            if self.machine.book.start == RECORDS and not self.pending:
+                break
+        assert self.machine.book.start == RECORDS, self.machine.book.pieces(0, RECORDS)
+        assert self.machine.book.counts[AVAILABLE] == 0
+        finished = self.accepted | set(self.dead) | {at for at in range(RECORDS) if self.is_gap(at)}
+        assert finished == set(range(RECORDS)), set(range(RECORDS)) - finished
+        assert (self.machine.next_due_ms() or self.now) > self.now - 60_000
+
+
+class WorkedByKey(Worked):
+    """The same with order per key (Q5)."""
+
+    settings_of_group: ClassVar[dict[str, str]] = {**Worked.settings_of_group, "queue.order": "key"}
+
+    def is_gap(self, offset: int) -> bool:
+        return offset % 7 == 5
+
+    def check_order(self, member: str, offset: int) -> None:
+        key = offset % KEYS
+        for other, held in self.held.items():
+            for at, (_, until) in held.items():
+                if at % KEYS == key and at != offset and until > self.now:
+                    assert other == member, f"key {key} is at {other} and {member}"
+                    assert at < offset, f"{offset} overtakes {at}"
+        for earlier in range(offset % KEYS, offset, KEYS):
+            state = self.machine.book.at(earlier)
+            assert state.state in (*TERMINAL, 3) or earlier in self.held[member], (
+                f"{offset} overtakes {earlier} {state}"
+            )
+
+
+Worked.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+WorkedByKey.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestWorked = Worked.TestCase
+TestWorkedByKey = WorkedByKey.TestCase

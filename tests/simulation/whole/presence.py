@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from raylog.actors.naming import replica_name
 from raylog.core.controller.sessions import ReplicaMember, Session, Sessions
 from raylog.core.ids import BrokerId, TopicPartition
+from tests.simulation.whole.dozing.claims import WITHOUT_KEEPER_S
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -114,6 +115,9 @@ class Presence:
         process, since_s = replica.process, world.now_s - 2 * self._timeout_s - SLACK_S
         if not process.is_alive or process.hangs or max(process.changed_s, controller.changed_s) > since_s:
             return
+        killed_s = world.strikes.keepers_killed_s.get(f"broker-{member.broker}", -WITHOUT_KEEPER_S)
+        if process.is_paused and world.now_s - killed_s < WITHOUT_KEEPER_S:
+            return  # its broker has stopped it, and hangs without a keeper that would continue it
         if not replica.server._link.is_connected:
             return  # its registration is not answered before it is committed, and no majority of voters may be there
         if not self.are_steady(process.host, controller.host, since_s):

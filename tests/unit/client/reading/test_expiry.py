@@ -11,6 +11,7 @@ NOW_MS = 10_000
 
 def left(ttl_ms: int, *own: int | None, timestamps: list[int] | None = None) -> list[int]:
     """The offsets that are left of records with these times to live."""
+    headers: list[list[tuple[str, bytes | None]] | None] | None
     headers = None if not any(own) else [None if each is None else [(TTL, b"%d" % each)] for each in own]
     stamps = timestamps or [9_000] * len(own)
     columns = Columns(range(len(own)), stamps, None, [b"v"] * len(own), headers)

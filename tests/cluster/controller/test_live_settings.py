@@ -17,6 +17,8 @@ from raylog.actors.replica.opening import BOOT_NOTE
 from raylog.actors.replica.server import ReplicaServer
 from raylog.core.config import TOPIC_KEYS
 from raylog.core.errors import InvalidRecord, InvalidTimestamp, NotEnoughReplicas, RaylogError, RecordTooLarge
+from raylog.core.queue_keys import QUEUE_KEYS
+from raylog.core.time_keys import TIME_KEYS
 from raylog.storage.batch.compression import GZIP, NONE
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.records import encode_batch
@@ -344,8 +346,10 @@ async def unclean_leader_election_enable(live: Live) -> None:
     assert row.unclean_leader_epoch == row.leader_epoch
 
 
+OF_ROLES = {key.name for key in (*TIME_KEYS, *QUEUE_KEYS)}
+"""Read by clients and by the roles of leaders: `tests/cluster/forwarding`, `scheduling` and `queues` change them."""
 STORIES: Mapping[str, Callable[[Live], Awaitable[None]]] = {
-    key: globals()[key.replace(".", "_")] for key in sorted(TOPIC_KEYS)
+    key: globals()[key.replace(".", "_")] for key in sorted(set(TOPIC_KEYS) - OF_ROLES)
 }
 BROKERS = {"min.insync.replicas": 2, "unclean.leader.election.enable": 3}
 """Of the stories that need more than one."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from raylog.actors.roles.host import RoleHost
+from raylog.core.errors import InvalidRequest
 from raylog.protocol.message import Message
 from raylog.rpc import Request
 
@@ -35,7 +36,7 @@ class Role(ABC):
 
     def receive(self, request: Request, args: Any) -> None:
         """Take one of :attr:`requests`, and answer it now or later. What it raises is the answer."""
-        raise NotImplementedError(f"The role {self.kind} answers no requests.")
+        raise InvalidRequest(f"The role {self.kind} answers no requests.")
 
     async def end(self) -> None:  # noqa: B027  most roles hold nothing but tasks
         """Release what it holds: the leadership is over, and its tasks have ended. Nothing more is written."""

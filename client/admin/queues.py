@@ -202,14 +202,20 @@ class AsyncQueues:
         return result
 
     async def delete_queue(self, group_id: str, topic: str | None = None, *, timeout_s: float = 30.0) -> None:
-        """Forget a group's queue: members that come later begin from scratch. Raises NonEmptyGroup, GroupIdNotFound."""
+        """Forget a group's queue: members that come later begin from scratch. Raises NonEmptyGroup, GroupIdNotFound.
+
+        What is left of it on topics that were deleted is forgotten as well.
+        """
         deadline = Deadline(timeout_s)
-        for row in await self.describe_queue(group_id, topic, timeout_s=deadline.left_s):
-            if row.members:
-                raise NonEmptyGroup(f"The queue of {group_id!r} on {row.topic!r} has members; stop them first.")
-        for state in await self._states(group_id, deadline):
-            if topic in (None, state.topic):
-                await self._delete(state, deadline)
+        states = [row for row in await self._stored_states(group_id, deadline) if topic in (None, row.topic)]
+        if not states:
+            raise _unknown(group_id, topic)
+        if any(self._is_of_now(state) for state in states):
+            for row in await self.describe_queue(group_id, topic, timeout_s=deadline.left_s):
+                if row.members:
+                    raise NonEmptyGroup(f"The queue of {group_id!r} on {row.topic!r} has members; stop them first.")
+        for state in states:
+            await self._delete(state, deadline)
 
     async def _reset(self, group_id: str, place: TopicPartition, offset: int, deadline: Deadline) -> int:
         reply, _ = await self.cluster.call_leader(
@@ -247,11 +253,19 @@ class AsyncQueues:
     async def _partitions(self, group_id: str, topic: str | None, deadline: Deadline) -> list[TopicPartition]:
         rows = [row for row in await self._states(group_id, deadline) if topic in (None, row.topic)]
         if not rows:
-            on = "" if topic is None else f" on topic {topic!r}"
-            raise GroupIdNotFound(f"No consumer has worked as a queue of group {group_id!r}{on} yet.")
+            raise _unknown(group_id, topic)
         return sorted(TopicPartition(row.topic, row.partition) for row in rows)
 
     async def _states(self, group_id: str, deadline: Deadline) -> Sequence[ShareState]:
+        return [row for row in await self._stored_states(group_id, deadline) if self._is_of_now(row)]
+
+    def _is_of_now(self, state: ShareState) -> bool:
+        """Whether a state is of a topic that exists."""
+        found = self.cluster.metadata.topic(state.topic)
+        return found is not None and found.topic_id == state.topic_id
+
+    async def _stored_states(self, group_id: str, deadline: Deadline) -> Sequence[ShareState]:
+        """The states that are kept, those of deleted topics too; the metadata of their topics is fresh."""
         await self.cluster.refresh((SHARE_STATE_TOPIC,), timeout_s=deadline.left_s)
         if self.cluster.metadata.topic(SHARE_STATE_TOPIC) is None:
             return []  # no queue was used yet
@@ -265,5 +279,9 @@ class AsyncQueues:
         topics = {row.topic for row in reply.queues}
         if topics:
             await self.cluster.refresh(topics, timeout_s=deadline.left_s)
-        known = self.cluster.metadata.topics
-        return [row for row in reply.queues if row.topic in known and known[row.topic].topic_id == row.topic_id]
+        return reply.queues
+
+
+def _unknown(group_id: str, topic: str | None) -> GroupIdNotFound:
+    on = "" if topic is None else f" on topic {topic!r}"
+    return GroupIdNotFound(f"No consumer has worked as a queue of group {group_id!r}{on} yet.")

@@ -76,7 +76,7 @@ class QueueEngine:
             for topic in topics:
                 info = await self.cluster.topic(topic, timeout_s=timeout_s)
                 partitions += [TopicPartition(topic, number) for number in range(len(info.partitions))]
-        except BaseException:
+        except BaseException:  # cancelled or refused: close the connections already opened
             await self.cluster.close()
             raise
         self.cluster.watch(topics)

@@ -1,4 +1,4 @@
-"""Figures of leader roles and their metrics: of delayed records, of expired ones, and of redrives. Pure."""
+"""Figures of leader roles and their metrics: delayed records, queues, expired records, redrives. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,21 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
             "gauge",
             "How far the machine's clock was set from the time by which records are due; 0 = not.",
         ),
+    },
+    "queues": {
+        "queues": ("gauge", "Groups that work on the partition as a queue."),
+        "acquired": ("gauge", "Records that are locked for a member."),
+        "waiting": ("gauge", "Records that are to be retried later."),
+        "archiving": ("gauge", "Records that are on the way to the dead-letter topic."),
+        "window": ("gauge", "Offsets between the first record that is not finished and the last one handed out."),
+        "handed_out": ("counter", "Records that were handed out, since the leadership began."),
+        "handed_out_again": ("counter", "Those of them that had been handed out before."),
+        "acknowledged": ("counter", "Records that members have finished."),
+        "retried": ("counter", "Records that members want again later."),
+        "rejected": ("counter", "Records that members have rejected."),
+        "locks_expired": ("counter", "Records whose lock ran out."),
+        "dead_letters": ("counter", "Records that are in the dead-letter topic."),
+        "dead_letter_failures": ("counter", "Batches that the dead-letter topic did not take; they are sent again."),
     },
     "expiry": {
         "expired": ("counter", "Expired records that were sent to the dead-letter topic."),

@@ -10,8 +10,6 @@ from typing import Final
 
 OFFSET_BITS: Final = 63
 _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
-DUE_MAX_MS: Final = (1 << 62) - 1
-"""Greatest due time that a key holds."""
 TOMBSTONE: Final = 1
 
 

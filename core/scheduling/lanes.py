@@ -68,11 +68,6 @@ class Lane:
         return self.next_sequence == 0 or self.noted_sequence > 0
 
     @property
-    def is_parked(self) -> bool:
-        """Whether records wait although they are due."""
-        return bool(self.waiting)
-
-    @property
     def is_done(self) -> bool:
         """Whether nothing is on the way or waits."""
         return not self.batches and not self.waiting

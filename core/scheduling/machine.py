@@ -112,7 +112,6 @@ class SchedulerMachine:
         """Records that their target refused for good."""
         self.delivered_count = self.cancelled_count = 0
         """Since this leadership began."""
-        self.latest_lateness_ms = 0
         self.moved: dict[int, None] = {}
         """Keys that moved records got, the newest last, for requests that come after they were delivered."""
         self._checkpoint_number = 0

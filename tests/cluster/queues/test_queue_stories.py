@@ -13,7 +13,13 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage, Reject, Retry
-from raylog.core.errors import InconsistentGroupProtocol, InvalidRecordState, InvalidRequest
+from raylog.core.errors import (
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    InvalidRecordState,
+    InvalidRequest,
+    NonEmptyGroup,
+)
 from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
@@ -58,6 +64,23 @@ async def read_all(cluster: LocalCluster, topic: str, count: int) -> list[Any]:
 
 def run(root: Path, story: Any) -> None:
     in_cluster(brokers=3, config=QUICK)(story)(root)
+
+
+def test_a_queue_is_forgotten_also_when_its_topic_was_deleted(tmp_path: Path) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        await fill(cluster, "jobs", [b"0"])
+        async with AsyncAdmin(**cluster.clients()) as admin:
+            async with consumer(cluster) as worker:
+                (await worker.getmany(timeout_ms=20_000))[0].ack()
+                await worker.commit()
+                with pytest.raises(NonEmptyGroup):
+                    await admin.delete_queue("workers")
+            await admin.delete_topic("jobs")
+            await admin.delete_queue("workers")
+            with pytest.raises(GroupIdNotFound):
+                await admin.delete_queue("workers")
+
+    run(tmp_path, story)
 
 
 def test_each_record_goes_to_one_worker_until_it_is_acknowledged(tmp_path: Path) -> None:

@@ -111,7 +111,6 @@ class Desk:
     holds: bool = False
     requests: int = 0
     machine: SchedulerMachine = field(init=False)
-    lateness: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Begin with one target and an owner."""

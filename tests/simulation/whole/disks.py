@@ -58,7 +58,10 @@ class NodeDisks:
         self._disks[host].faults.pace = self._wait_a_while
 
     def hang(self, host: str) -> None:
-        """No sync ends until the repair. A thread that syncs waits; an event loop that syncs stands still."""
+        """No sync ends until the repair.
+
+        A thread that syncs waits. An event loop stands still that syncs, or that waits for a lock of such a thread.
+        """
         self._scheduler.log("nemesis", f"the disk of {host} hangs")
         self._hanging[host] = []
         self._disks[host].faults.pace = lambda _: self._wait_for_repair(host)
@@ -85,6 +88,9 @@ class NodeDisks:
         thread, process = self._scheduler.thread, self._scheduler.current
         while thread is not None and host in self._hanging:
             thread.sleep(RETRY_S)
-        if thread is None and process is not None and not process.is_paused:
+            if thread.is_hurried:
+                break
+        stands_still = thread is None or thread.is_hurried
+        if stands_still and process is not None and not process.is_paused and host in self._hanging:
             process.pause()
             self._hanging[host].append(process)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import lru_cache
@@ -31,6 +32,7 @@ class Worker:
             text=True,
             cwd=Path(__file__).parents[3],
             env={**os.environ, "PYTHONHASHSEED": "0"},
+            process_group=0,
         )
         atexit.register(self.close)
 
@@ -41,15 +43,28 @@ class Worker:
         assert process.stdout is not None
         process.stdin.write(f"{seed}\t{profile}\t{bug}\n")
         process.stdin.flush()
-        found = json.loads(process.stdout.readline())
+        try:
+            found = json.loads(process.stdout.readline())
+        except BaseException:
+            self.abandon()  # a late answer would be taken for that of the next request
+            raise
         assert isinstance(found, dict)
         return found
+
+    def abandon(self) -> None:
+        """Kill it, with the run in progress; the next request starts another."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        worker.cache_clear()
 
     def close(self) -> None:
         """End it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(timeout=10)
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.abandon()
 
 
 @lru_cache(maxsize=1)

@@ -73,6 +73,8 @@ class SimThread:
         self.process = process
         self.work = work
         self.is_over = False
+        self.is_hurried = False
+        """While it runs because its process's event loop waits for a resource that it holds."""
         self._carrier: _Carrier | None = None
         self._joiners: list[SimThread] = []
         self._wakes = 0
@@ -86,7 +88,9 @@ class SimThread:
     def hurry(self) -> None:
         """Resume the thread at once: a loop's own thread waits for a resource it holds."""
         self._wakes += 1
+        self.is_hurried = True
         self._run()
+        self.is_hurried = False
 
     def _due(self, number: int) -> None:
         if number == self._wakes and self.process.when_running(lambda: self._due(number)):

@@ -128,7 +128,7 @@ class PartitionState:
         self._near_read_bytes = 0
         self._near_chunk_bytes = near_chunk_bytes
         self.consumed_bytes = self.consumed_records = 0
-        """Of all batches that were opened."""
+        """Of all batches that were opened; of the records in them those that the user gets."""
         self._taken_from: FetchedBatch | None = None
         """The batch whose records are in `_records`."""
         self._on_room: Callable[[], object] | None = None
@@ -356,8 +356,9 @@ class PartitionState:
                 break
             if piece is not None and piece.end < batch.header.next_offset:
                 self.position = piece.end
+                self.consumed_records += piece.rows
                 return piece
-            self._opened(batch)
+            self._opened(batch, 0 if piece is None else piece.rows)
             self.position = max(wanted, batch.header.next_offset)
             if piece is not None and piece.rows:
                 return piece
@@ -381,9 +382,12 @@ class PartitionState:
         batch, self._taken_from = self._taken_from, None
         is_refused = isinstance(self._failure, RecordDeserializationFailed)
         if batch is not None and (is_refused or self._at < len(self._records)):
+            size = batch.header.size
+            self._taken_bytes -= size
+            self.consumed_bytes -= size
+            self.consumed_records -= len(self._records) - self._at
             self._records, self._at = [], 0
             self._failure = None if is_refused else self._failure
-            self._taken_bytes -= batch.header.size
             self._waiting.appendleft(batch)
 
     def _forget_taken(self) -> None:
@@ -414,7 +418,7 @@ class PartitionState:
         except RaylogError as error:
             self._failure = _of(batch, error)
             return self._has_opened(fail=fail)
-        self._opened(batch)
+        self._opened(batch, len(records))
         self._taken_from = batch
         self._records, self._at, self._failure = records, 0, failure
         self._after = records[-1].offset + 1 if failure is not None and records else wanted if failure else after
@@ -449,14 +453,16 @@ class PartitionState:
         self.epochs = EpochHistory(entries[-MAX_EPOCHS + 1 :])  # a new one: another thread may be reading the old one
         self.epochs.assign(epoch, start)
 
-    def _opened(self, batch: FetchedBatch) -> None:
+    def _opened(self, batch: FetchedBatch, records: int) -> None:
+        """Count a batch and the records of it that the user gets."""
         self._waiting.popleft()
-        self._taken_bytes += batch.header.size
-        self.consumed_bytes += batch.header.size
-        if not batch.is_hidden:
-            self.consumed_records += batch.header.record_count
-        if batch.header.partition_leader_epoch != self.epochs.latest:
-            self._enter_epoch(batch.header.partition_leader_epoch, batch.header.base_offset)
+        header = batch.header
+        size = header.size
+        self._taken_bytes += size
+        self.consumed_bytes += size
+        self.consumed_records += records
+        if header.partition_leader_epoch != self.epochs.latest:
+            self._enter_epoch(header.partition_leader_epoch, header.base_offset)
         call = self._on_room
         if call is not None and self.buffered_bytes <= self._room_bytes:
             self._on_room = None

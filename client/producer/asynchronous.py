@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
 from raylog.client.config import ProducerConfig, load
-from raylog.client.interceptors import ProducerRecord
+from raylog.client.interceptors import ProducerInterceptors, ProducerRecord
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
@@ -34,6 +35,7 @@ class AsyncProducer(AsyncTransactions):
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._engine = Engine(load(ProducerConfig, config, keywords))
+        self._interceptors = self._engine.interceptors
         self.config = self._engine.config
 
     async def start(self) -> None:
@@ -81,38 +83,9 @@ class AsyncProducer(AsyncTransactions):
             engine.check_usable()
         if ttl is not None:
             headers = with_ttl(headers, ttl)
-        if engine.interceptors is not None:
+        if self._interceptors is not None:
             record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
-            return await self._send_intercepted(record, delay, deliver_at)
-        return await self._send_record(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
-
-    async def _send_intercepted(
-        self, record: ProducerRecord, delay: Delay | None, deliver_at: Moment | None
-    ) -> AsyncSendFuture:
-        interceptors = self._engine.interceptors
-        assert interceptors is not None  # checked by `send`
-        record = interceptors.on_send(record)
-        fields = (record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
-        try:
-            future = await self._send_record(*fields, delay, deliver_at)
-        except Exception as error:
-            interceptors.acknowledged(None, error)
-            raise
-        interceptors.follow(future)
-        return future
-
-    async def _send_record(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        headers: Headers | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        delay: Delay | None,
-        deliver_at: Moment | None,
-    ) -> AsyncSendFuture:
-        engine, accumulator = self._engine, self._engine.accumulator
+            return await self._send_intercepted(self._interceptors, record, delay, deliver_at)
         if engine.serializes or type(value) is not bytes:
             value = engine.checked_value(value)
         if key is not None and (engine.serializes or type(key) is not bytes):
@@ -122,6 +95,7 @@ class AsyncProducer(AsyncTransactions):
             return await self._send_delayed(topic, key, value, pairs, partition, delay, deliver_at)
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
+        accumulator = engine.accumulator
         topic_queues = accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
@@ -132,6 +106,29 @@ class AsyncProducer(AsyncTransactions):
                 partial(accumulator.append, topic_queues, key, value, pairs, partition, moment_ms)
             )
         return AsyncSendFuture(future._batch, future._index)
+
+    async def _send_intercepted(
+        self, interceptors: ProducerInterceptors, record: ProducerRecord, delay: Delay | None, deliver_at: Moment | None
+    ) -> AsyncSendFuture:
+        record = interceptors.on_send(record)
+        plain = copy(self)  # a call of `send` that intercepts nothing
+        plain._interceptors = None
+        try:
+            future = await plain.send(
+                record.topic,
+                record.value,
+                record.key,
+                headers=record.headers,
+                partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
+                delay=delay,
+                deliver_at=deliver_at,
+            )
+        except Exception as error:
+            interceptors.acknowledged(None, error)
+            raise
+        interceptors.follow(future)
+        return future
 
     async def _send_delayed(
         self,

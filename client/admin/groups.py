@@ -10,14 +10,12 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription, PendingOffset
 from raylog.client.admin.lag import PartitionLag, partition_lags
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.committed_offsets import CommittedOffsets
-from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.client.group.exchange import read_assignment
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import RaylogError, from_code
 from raylog.core.ids import LATEST, TopicPartition
@@ -183,9 +181,8 @@ def keys_of_each_coordinator(partitions: int, prefix: str = "") -> list[str]:
 
 
 def _member(row: DescribedMember) -> MemberDescription:
-    raw = row.assignment
     try:
-        assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
-    except (ValueError, TypeError):
+        assigned = read_assignment(row.assignment)
+    except ValueError:
         assigned = ()  # of another kind of client, and known to its members only
-    return MemberDescription(row.member_id, row.instance_id, row.client_id, tuple(assigned))
+    return MemberDescription(row.member_id, row.instance_id, row.client_id, assigned)

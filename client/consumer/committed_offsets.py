@@ -20,6 +20,7 @@ from raylog.core.errors import (
     CommitFailed,
     InvalidGroupId,
     RaylogError,
+    RebalanceInProgress,
     RequestTimedOut,
     UnknownTopicOrPartition,
     from_code,
@@ -256,9 +257,16 @@ class CommittedOffsets:
         except RaylogError as error:
             if member is None:
                 raise
+            keeps = member.is_cooperative and member.is_joining
             reaction = member.failed(Call.COMMIT, error, generation=generation)
             if reaction.retry or reaction.fatal:
                 raise
+            if keeps:
+                raise RebalanceInProgress(
+                    f"Group {group!r} rebalances, and this member keeps its partitions meanwhile ({error.message}); "
+                    "call poll(), which completes the rebalance, and commit again.",
+                    **error.details,
+                ) from error
             raise CommitFailed(
                 f"The commit of group {group!r} was refused ({error.message}); records since the last commit will be "
                 "read again. Poll more often, or raise max_poll_interval_ms.",

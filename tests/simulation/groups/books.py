@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
-
+from raylog.client.group.exchange import read_assignment
 from raylog.core.groups.records import (
     GroupChanged,
     GroupDeleted,
@@ -411,4 +410,4 @@ def _row(member: MemberRecord) -> tuple[object, bytes]:
 
 
 def _partitions(assignment: bytes) -> list[int]:
-    return [number for _, numbers in msgspec.msgpack.decode(assignment)[1] for number in numbers] if assignment else []
+    return [number for _, number in read_assignment(assignment)]

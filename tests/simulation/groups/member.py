@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from raylog.client.group.assignors import strategies_of
 from raylog.client.group.membership import Call, Membership
 from raylog.core.errors import (
     ConnectionFailed,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 JOIN_EXTRA_MS = 500
 REQUEST_MS = 600
 
-_pack = msgspec.msgpack.encode
-_unpack = msgspec.msgpack.decode
 Then = Callable[[Any, RaylogError | None], None]
 
 
@@ -81,7 +80,7 @@ class Member:
             group,
             client_id=client_id,
             instance_id=instance,
-            assignors=assignors,
+            assignors=strategies_of(assignors),
             session_timeout_ms=faults.session_timeout_ms + process % 7,
             rebalance_timeout_ms=faults.rebalance_timeout_ms - 150 * (process % 3) + process % 5,
         )
@@ -190,7 +189,7 @@ class Member:
             return
         if self._is_fenced:
             raise Violation("I15", f"member {self.process} joins again, though another process has its instance")
-        args = _sent(self.membership.join_request([TOPIC], _pack))
+        args = _sent(self.membership.join_request([TOPIC]))
         timeout_ms = self.membership.rebalance_timeout_ms + JOIN_EXTRA_MS
         self._call(Call.JOIN.value, args, timeout_ms, self._joined)
 
@@ -203,9 +202,9 @@ class Member:
         member = self.membership
         rows = member.joined(JOIN_GROUP.read_reply(result))
         self.simulation.books.joined(self.process, member.generation)
-        subscriptions = member.subscriptions(rows, _unpack)
+        subscriptions = member.subscriptions(rows)
         counts = {TOPIC: self.simulation.faults.partitions}
-        args = _sent(member.sync_request(subscriptions, counts, _pack))
+        args = _sent(member.sync_request(subscriptions, counts))
         self._call(Call.SYNC.value, args, REQUEST_MS, self._synced)
 
     def _synced(self, result: Any, error: RaylogError | None) -> None:
@@ -216,7 +215,7 @@ class Member:
             return
         member = self.membership
         assignment = SYNC_GROUP.read_reply(result).assignment
-        partitions = frozenset(number for _, number in member.synced(assignment, _unpack))
+        partitions = frozenset(number for _, number in member.synced(assignment))
         self.world.log("member {} holds {} in generation {}", self.process, sorted(partitions), member.generation)
         self.simulation.books.claims(self.process, Claim(self.group, member.member_id, member.generation, partitions))
         self._busy = False

@@ -27,7 +27,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from raylog.core.groups import offsets, pending, rebalance
+from raylog.core.groups import offsets, pending, rebalance, resets
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     DeleteGroupReceived,
@@ -43,6 +43,7 @@ from raylog.core.groups.events import (
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    OffsetResetReceived,
     RequestDropped,
     SleepRefused,
     SleepRequested,
@@ -238,6 +239,8 @@ class CoordinatorMachine:
                 self._drop_if_blank(event.group)
             case OffsetFetchReceived():
                 self._fetch(event, decision)
+            case OffsetResetReceived():
+                self._reset(event, decision)
             case OffsetDeleteReceived():
                 if (group := self._named_group(event, decision)) is not None:
                     unstable = self._pending.pending_keys(event.group)
@@ -317,6 +320,11 @@ class CoordinatorMachine:
             pending.supersede(self._pending, event.group, offsets.commit(group, event, decision), decision)
         self._drop_if_blank(event.group)
 
+    def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:
+        group = self._groups.setdefault(event.group, Group(event.group))
+        resets.reset(self._offsets, group, event, decision, pending=self._pending.pending_keys(event.group))
+        self._drop_if_blank(event.group)
+
     def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
         if event.require_stable and pending.is_unstable(self._pending, event.group, event.partitions):
             decision.refuse(
@@ -330,8 +338,8 @@ class CoordinatorMachine:
         group = self._named_group(event, decision)
         if group is None:
             return
-        if group.state is not GroupState.EMPTY:
-            decision.refuse(event.request, NonEmptyGroup(f"Group {event.group!r} has members; stop them first."))
+        if (active := resets.active_error(group)) is not None:
+            decision.refuse(event.request, active)
             return
         if self._pending.is_open(group.name):
             decision.refuse(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
+    GroupSubscribedToTopic,
     InvalidRequest,
     NonEmptyGroup,
     OffsetMetadataTooLarge,
@@ -26,6 +27,7 @@ from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.subscriptions import CONSUMERS, subscribed_topics
 
 
 class OffsetStore:
@@ -166,18 +168,25 @@ def delete(
 ) -> None:
     """Handle OffsetDelete. Replies [[topic, partition, error code]...]; deleting a missing offset is no error.
 
-    ``pending``: a transaction is about to commit these; they stay, and are refused as unstable.
+    Offsets of topics that members subscribe to stay, and are refused (KIP-496); so are those of all topics while it is
+    not known what members subscribe to. ``pending``: a transaction is about to commit these; they stay, and are refused
+    as unstable.
     """
-    if group.members:
+    if group.members and group.protocol_type != CONSUMERS:
         decision.refuse(event.request, NonEmptyGroup(f"Group {group.name!r} has members; stop them first."))
         return
+    in_use = subscribed_topics(group) if group.members else frozenset()
     rows: list[object] = []
     for topic_id, topic, partition in event.partitions:
         key = OffsetKey(group.name, topic_id, topic, partition)
-        is_pending = key in pending
-        if not is_pending and store.get(key) is not None:
+        code = 0
+        if in_use is None or topic in in_use:
+            code = GroupSubscribedToTopic.code
+        elif key in pending:
+            code = UnstableOffsetCommit.code
+        elif store.get(key) is not None:
             decision.write(OffsetDeleted(key=key))
-        rows.append([topic, partition, UnstableOffsetCommit.code if is_pending else 0])
+        rows.append([topic, partition, code])
     decision.reply(event.request, rows)
 
 
@@ -185,17 +194,26 @@ def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSetti
     """Return the offsets whose retention is over.
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
-    group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
-    no offset expires: the coordinator does not open subscriptions, so it does not know which topics are still read.
+    group (an administrator's reset) counts from the commit, so that it cannot vanish at once. In a stable group only
+    offsets of topics that no member subscribes to expire, counted from the commit (KIP-211); amid a round none does.
     Offsets without a known time stay.
     """
-    if group.state is not GroupState.EMPTY or wall_ms < 0:
+    if wall_ms < 0 or group.state not in (GroupState.EMPTY, GroupState.STABLE) or not store.has(group.name):
         return []
-    emptied_ms = group.image.changed_ms if group.image is not None else 0
-    if emptied_ms < 0:
-        return []
+    since_ms, in_use = 0, frozenset[str]()
+    if group.state is GroupState.STABLE:
+        topics = subscribed_topics(group)
+        if topics is None:
+            return []
+        in_use = topics
+    elif group.image is not None:
+        since_ms = group.image.changed_ms
+        if since_ms < 0:
+            return []
     return [
         record.key
         for record in store.of(group.name)
-        if record.committed_ms >= 0 and wall_ms - max(record.committed_ms, emptied_ms) >= settings.offsets_retention_ms
+        if record.key.topic not in in_use
+        and record.committed_ms >= 0
+        and wall_ms - max(record.committed_ms, since_ms) >= settings.offsets_retention_ms
     ]

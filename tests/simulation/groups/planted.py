@@ -9,7 +9,7 @@ from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import FencedInstanceId
-from raylog.core.groups import offsets, rebalance
+from raylog.core.groups import offsets, rebalance, resets
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
@@ -375,6 +375,57 @@ GROUP_BUGS = (
         GroupDecision,
         "write",
         sabotage.keep_empty_groups(GroupDecision.write),
+    ),
+    # ------------------------------------------------------------ an operator's changes
+    _bug("the offsets of a group in use are reset", "I15", resets, "active_error", lambda group: None),
+    _bug(
+        "a reset overlooks that the group was used",
+        "I15",
+        resets,
+        "_outdated",
+        Edit("if event.generation not in (-1, group.generation):", "if False:"),
+        seeds=200,
+    ),
+    _bug(
+        "a reset overlooks what was committed since",
+        "I15",
+        resets,
+        "_outdated",
+        Edit("if planned_from not in (ANY, offset) and", "if False and"),
+    ),
+    _bug("a reset skips its last partition", "I15", resets, "reset", Edit("for row in rows:", "for row in rows[:-1]:")),
+    _bug(
+        "a reset that is repeated is refused",
+        "I15",
+        resets,
+        "_outdated",
+        Edit(" and offset != row.offset", ""),
+        seeds=200,
+    ),
+    _bug(
+        "a reset is stored in parts",
+        "I15",
+        RowQueue,
+        "take",
+        Edit("whole <= bytes_max and whole > left", "False"),
+        seeds=200,
+    ),
+    _bug("offsets that members read are deleted", "I15", offsets, "subscribed_topics", lambda group: frozenset()),
+    _bug(
+        "no offset of a group with members is deleted",
+        "I15 L2",
+        offsets,
+        "subscribed_topics",
+        lambda group: None,
+        seeds=100,
+    ),
+    _bug(
+        "offsets without subscribers are kept while a group reads",
+        "L2",
+        offsets,
+        "expired",
+        Edit("(GroupState.EMPTY, GroupState.STABLE)", "(GroupState.EMPTY,)"),
+        seeds=100,
     ),
     # ------------------------------------------------------------ the runner
     _bug("the rows of a batch are swapped", "I15", RowQueue, "take", sabotage.swap_rows(RowQueue.take)),

@@ -54,7 +54,7 @@ def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone() -> None:
     assert groups.reply(groups.fetch()) == [["i", "t", 2, 5, 0, "x" * 4096]]
 
 
-def test_offsets_of_a_group_of_another_kind_are_deleted_only_without_members() -> None:
+def test_offsets_of_another_kind_of_group_are_deleted_without_members() -> None:
     groups = Groups()
     member = groups.new_id(protocol_type="connect")
     groups.join(member, protocol_type="connect")

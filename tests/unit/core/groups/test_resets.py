@@ -173,7 +173,7 @@ def test_while_a_subscription_cannot_be_read_no_offset_is_deleted() -> None:
     assert groups.reply(groups.delete_offsets(("id1", "flights", 0))) == [["flights", 0, GroupSubscribedToTopic.code]]
 
 
-def test_offsets_of_topics_without_subscribers_expire_while_the_group_reads() -> None:
+def test_offsets_without_subscribers_expire_while_the_group_reads() -> None:
     groups, member = reading("flights")
     groups.commit(1, member_id=member, generation=1)
     groups.tick(DAY_MS)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Literal
+from typing import Final, Literal
 
 from raylog.core.ids import TopicPartition
 
 End = Literal["earliest", "latest"]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clamp(Enum):
@@ -46,7 +47,7 @@ class Target:
         if isinstance(time, datetime):
             if time.tzinfo is None:
                 raise ValueError(f"`time` needs a zone, such as datetime.timezone.utc: {time!r} has none.")
-            return cls(time_ms=int(time.timestamp() * 1000))
+            return cls(time_ms=(time - _EPOCH) // timedelta(milliseconds=1))
         if time is not None:
             if type(time) is not int or time < 0:
                 raise ValueError(f"`time` is a datetime, or milliseconds since 1970, not {time!r}.")

@@ -27,8 +27,8 @@ NOT_DONE: Final = 1
 """Exit code where some members were not removed."""
 
 
-def _moment(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    """A time in milliseconds since 1970: given as that, or as ISO 8601 with a zone."""
+def _moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | int | None:
+    """A time: in milliseconds since 1970, or ISO 8601 with a zone."""
     if text is None or text.isdecimal():
         return None if text is None else int(text)
     try:
@@ -39,7 +39,7 @@ def _moment(ctx: click.Context, param: click.Parameter, text: str | None) -> int
         raise click.BadParameter(reason, ctx, param) from None
     if found.tzinfo is None:
         raise click.BadParameter(f"{text!r} has no zone; add one, such as Z or +01:00", ctx, param)
-    return int(found.timestamp() * 1000)
+    return found
 
 
 @click.group(cls=Commands)
@@ -231,7 +231,7 @@ def reset_offsets(
     target: Target,
     name: str,
     to: str | None,
-    time: int | None,
+    time: datetime | int | None,
     by: int | None,
     topics: tuple[str, ...],
     dry_run: bool,

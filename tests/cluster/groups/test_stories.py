@@ -38,7 +38,7 @@ async def fill(cluster: LocalCluster, count: int = RECORDS) -> None:
 
 
 def reader(cluster: LocalCluster, **keywords: Any) -> AsyncConsumer:
-    options = {
+    options: dict[str, Any] = {
         "group_id": "shop",
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",

@@ -67,6 +67,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.use import use_of
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
@@ -244,7 +245,7 @@ class CoordinatorMachine:
             case OffsetDeleteReceived():
                 if (group := self._named_group(event, decision)) is not None:
                     unstable = self._pending.pending_keys(event.group)
-                    offsets.delete(self._offsets, group, event, decision, pending=unstable)
+                    offsets.delete(self._offsets, use_of(group), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
                 names = sorted(self._groups)
@@ -322,7 +323,7 @@ class CoordinatorMachine:
 
     def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:
         group = self._groups.setdefault(event.group, Group(event.group))
-        resets.reset(self._offsets, group, event, decision, pending=self._pending.pending_keys(event.group))
+        resets.reset(self._offsets, use_of(group), event, decision, pending=self._pending.pending_keys(event.group))
         self._drop_if_blank(event.group)
 
     def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
@@ -338,7 +339,7 @@ class CoordinatorMachine:
         group = self._named_group(event, decision)
         if group is None:
             return
-        if (active := resets.active_error(group)) is not None:
+        if (active := use_of(group).active_error()) is not None:
             decision.refuse(event.request, active)
             return
         if self._pending.is_open(group.name):
@@ -393,7 +394,7 @@ class CoordinatorMachine:
         for name in sorted(self._groups):
             group = self._groups[name]
             unstable = self._pending.pending_keys(name)
-            for key in offsets.expired(self._offsets, group, decision.wall_ms, self._settings):
+            for key in offsets.expired(self._offsets, use_of(group), decision.wall_ms, self._settings):
                 if key in unstable:
                     continue
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:

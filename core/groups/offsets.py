@@ -12,7 +12,6 @@ from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
     GroupSubscribedToTopic,
     InvalidRequest,
-    NonEmptyGroup,
     OffsetMetadataTooLarge,
     RaylogError,
     RebalanceInProgress,
@@ -27,7 +26,7 @@ from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
-from raylog.core.groups.subscriptions import CONSUMERS, subscribed_topics
+from raylog.core.groups.use import GroupUse
 
 
 class OffsetStore:
@@ -160,7 +159,7 @@ def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, i
 
 def delete(
     store: OffsetStore,
-    group: Group,
+    use: GroupUse,
     event: OffsetDeleteReceived,
     decision: GroupDecision,
     *,
@@ -172,15 +171,14 @@ def delete(
     not known what members subscribe to. ``pending``: a transaction is about to commit these; they stay, and are refused
     as unstable.
     """
-    if group.members and group.protocol_type != CONSUMERS:
-        decision.refuse(event.request, NonEmptyGroup(f"Group {group.name!r} has members; stop them first."))
+    if not use.are_consumers and (active := use.active_error()) is not None:
+        decision.refuse(event.request, active)
         return
-    in_use = subscribed_topics(group) if group.members else frozenset()
     rows: list[object] = []
     for topic_id, topic, partition in event.partitions:
-        key = OffsetKey(group.name, topic_id, topic, partition)
+        key = OffsetKey(use.group, topic_id, topic, partition)
         code = 0
-        if in_use is None or topic in in_use:
+        if use.reads(topic):
             code = GroupSubscribedToTopic.code
         elif key in pending:
             code = UnstableOffsetCommit.code
@@ -190,7 +188,7 @@ def delete(
     decision.reply(event.request, rows)
 
 
-def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
     """Return the offsets whose retention is over.
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
@@ -198,22 +196,13 @@ def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSetti
     offsets of topics that no member subscribes to expire, counted from the commit (KIP-211); amid a round none does.
     Offsets without a known time stay.
     """
-    if wall_ms < 0 or group.state not in (GroupState.EMPTY, GroupState.STABLE) or not store.has(group.name):
+    since_ms = use.counts_from_ms
+    if since_ms is None or wall_ms < 0:
         return []
-    since_ms, in_use = 0, frozenset[str]()
-    if group.state is GroupState.STABLE:
-        topics = subscribed_topics(group)
-        if topics is None:
-            return []
-        in_use = topics
-    elif group.image is not None:
-        since_ms = group.image.changed_ms
-        if since_ms < 0:
-            return []
     return [
         record.key
-        for record in store.of(group.name)
-        if record.key.topic not in in_use
+        for record in store.of(use.group)
+        if not use.reads(record.key.topic)
         and record.committed_ms >= 0
         and wall_ms - max(record.committed_ms, since_ms) >= settings.offsets_retention_ms
     ]

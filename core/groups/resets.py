@@ -13,7 +13,6 @@ from typing import Final
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
     InvalidRequest,
-    NonEmptyGroup,
     RaylogError,
     RecordTooLarge,
     ResetOutdated,
@@ -21,37 +20,21 @@ from raylog.core.errors import (
 )
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import OffsetResetReceived
-from raylog.core.groups.group import Group, Member
 from raylog.core.groups.offsets import OffsetStore, row_error
 from raylog.core.groups.records import OffsetCommitted, OffsetKey
-from raylog.core.groups.states import GroupState
+from raylog.core.groups.use import GroupUse
 
 ANY: Final = -2
 """In place of the committed offset that a reset was planned from: it may be any."""
 ROW_MORE: Final = 16
 """Bytes of a row in a batch besides its key and value, at most."""
 NAMED_MAX: Final = 5
-"""Most members that an error names."""
-
-
-def active_error(group: Group) -> NonEmptyGroup | None:
-    """Return the error for a change that only a group without members may have, or None when it has none."""
-    if group.state is GroupState.EMPTY:
-        return None
-    members = [_named(member) for member in group.members.values()]
-    shown = ", ".join(members[:NAMED_MAX]) + (f" and {len(members) - NAMED_MAX} more" if members[NAMED_MAX:] else "")
-    return NonEmptyGroup(
-        f"Group {group.name!r} is in use ({group.state.value}), by {shown or 'members that are just leaving'}: stop "
-        "these consumers, then try again. `raylog group remove-members` removes what is left of a process that died.",
-        group=group.name,
-        state=group.state.value,
-        members=members,
-    )
+"""Most partitions that an error names."""
 
 
 def reset(
     store: OffsetStore,
-    group: Group,
+    use: GroupUse,
     event: OffsetResetReceived,
     decision: GroupDecision,
     *,
@@ -64,7 +47,7 @@ def reset(
     """
     rows = [
         OffsetCommitted(
-            key=OffsetKey(group.name, topic_id, topic, partition),
+            key=OffsetKey(use.group, topic_id, topic, partition),
             offset=offset,
             leader_epoch=-1,
             metadata="",
@@ -73,10 +56,10 @@ def reset(
         for topic_id, topic, partition, offset, _ in event.offsets
     ]
     error = (
-        active_error(group)
-        or _unstable(group, rows, pending)
-        or _outdated(store, group, event, rows)
-        or _illegal(group, rows, decision)
+        use.active_error()
+        or _unstable(use, rows, pending)
+        or _outdated(store, use, event, rows)
+        or _illegal(use, rows, decision)
     )
     if error is not None:
         decision.refuse(event.request, error)
@@ -86,34 +69,36 @@ def reset(
     decision.reply(event.request, [])
 
 
-def _unstable(group: Group, rows: list[OffsetCommitted], pending: Collection[OffsetKey]) -> UnstableOffsetCommit | None:
+def _unstable(
+    use: GroupUse, rows: list[OffsetCommitted], pending: Collection[OffsetKey]
+) -> UnstableOffsetCommit | None:
     unstable = [f"{row.key.topic}-{row.key.partition}" for row in rows if row.key in pending]
     if not unstable:
         return None
     return UnstableOffsetCommit(
-        f"A transaction is about to commit offsets of group {group.name!r} for {', '.join(unstable[:NAMED_MAX])}; wait "
+        f"A transaction is about to commit offsets of group {use.group!r} for {', '.join(unstable[:NAMED_MAX])}; wait "
         "for its end, or abort it."
     )
 
 
 def _outdated(
-    store: OffsetStore, group: Group, event: OffsetResetReceived, rows: list[OffsetCommitted]
+    store: OffsetStore, use: GroupUse, event: OffsetResetReceived, rows: list[OffsetCommitted]
 ) -> ResetOutdated | None:
-    if event.generation not in (-1, group.generation):
+    if event.generation not in (-1, use.generation):
         return ResetOutdated(
-            f"Group {group.name!r} was used since this reset was planned (generation {event.generation}, now "
-            f"{group.generation}); plan it again.",
-            group=group.name,
-            generation=group.generation,
+            f"Group {use.group!r} was used since this reset was planned (generation {event.generation}, now "
+            f"{use.generation}); plan it again.",
+            group=use.group,
+            generation=use.generation,
         )
     for row, (_, topic, partition, _, planned_from) in zip(rows, event.offsets, strict=True):
         held = store.get(row.key)
         offset = -1 if held is None else held.offset
         if planned_from not in (ANY, offset) and offset != row.offset:
             return ResetOutdated(
-                f"Group {group.name!r} has committed offset {offset} of {topic}-{partition} since this reset was "
+                f"Group {use.group!r} has committed offset {offset} of {topic}-{partition} since this reset was "
                 f"planned, from {planned_from}; plan it again.",
-                group=group.name,
+                group=use.group,
                 topic=topic,
                 partition=partition,
                 offset=offset,
@@ -121,7 +106,7 @@ def _outdated(
     return None
 
 
-def _illegal(group: Group, rows: list[OffsetCommitted], decision: GroupDecision) -> RaylogError | None:
+def _illegal(use: GroupUse, rows: list[OffsetCommitted], decision: GroupDecision) -> RaylogError | None:
     """Return the error for rows that are no offsets, or too many for one batch of the log, which is stored whole."""
     if not rows or len({row.key for row in rows}) < len(rows):
         return InvalidRequest("A reset names partitions, each of them once.")
@@ -129,7 +114,7 @@ def _illegal(group: Group, rows: list[OffsetCommitted], decision: GroupDecision)
     if wrong is not None:
         return InvalidRequest(
             f"The offset {wrong.offset} of {wrong.key.topic}-{wrong.key.partition} cannot be committed in group "
-            f"{group.name!r}: it has to be 0 or more, and its names have to fit into one record."
+            f"{use.group!r}: it has to be 0 or more, and its names have to fit into one record."
         )
     if sum(row_bytes(*row.to_wire()) + ROW_MORE for row in rows) > decision.settings.record_bytes_max:
         return RecordTooLarge(
@@ -137,8 +122,3 @@ def _illegal(group: Group, rows: list[OffsetCommitted], decision: GroupDecision)
             "not at all; reset fewer topics at a time.",
         )
     return None
-
-
-def _named(member: Member) -> str:
-    """Return a member as an operator knows it."""
-    return f"{member.client_id} ({member.instance_id or member.member_id})"

@@ -2,7 +2,7 @@
 
 Offsets of topics without subscribers may be deleted (KIP-496) and expire (KIP-211) while the group has members;
 nothing else here opens the metadata. Two layouts are read: Kafka's ConsumerProtocolSubscription (version, then topics,
-big-endian), and the list in msgpack that members of release 0.2.0 send. Called by ``offsets.py``. Pure.
+big-endian), and the list in msgpack that members of release 0.2.0 send. Called by ``use.py``. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stories that every Kafka course tells about groups and replicas, as they happen here: with real shells and sockets.
+"""Stories of every course on Kafka, about groups and replicas, as they happen here: with real shells and sockets.
 
 Duplicate consumption, lost messages, a slow poller, offset + 1, asynchronous commits, high watermark and log end.
 """
@@ -139,7 +139,7 @@ async def test_a_slow_poller_is_evicted_with_a_message_that_says_why(cluster: Lo
 
 @in_cluster(config=QUICK)
 async def test_the_committed_offset_is_that_of_the_next_record(cluster: LocalCluster, talk: Talk) -> None:
-    """Offset + 1: who commits the offset of the last record reads it again."""
+    """Offset + 1: a consumer that commits the offset of the last record reads it again."""
     await fill(cluster)
     async with reader(cluster) as consumer:
         last = (await read(consumer, RECORDS))[-1]

@@ -9,11 +9,12 @@ from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import FencedInstanceId
-from raylog.core.groups import offsets, rebalance, resets
+from raylog.core.groups import coordinator, offsets, rebalance, resets, use
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.use import GroupUse
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
 from tests.simulation.groups.topic import OffsetsTopic
@@ -377,7 +378,7 @@ GROUP_BUGS = (
         sabotage.keep_empty_groups(GroupDecision.write),
     ),
     # ------------------------------------------------------------ an operator's changes
-    _bug("the offsets of a group in use are reset", "I15", resets, "active_error", lambda group: None),
+    _bug("the offsets of a group in use are reset", "I15", GroupUse, "active_error", lambda self: None),
     _bug(
         "a reset overlooks that the group was used",
         "I15",
@@ -410,11 +411,11 @@ GROUP_BUGS = (
         Edit("whole <= bytes_max and whole > left", "False"),
         seeds=200,
     ),
-    _bug("offsets that members read are deleted", "I15", offsets, "subscribed_topics", lambda group: frozenset()),
+    _bug("offsets that members read are deleted", "I15", GroupUse, "reads", lambda self, topic: False),
     _bug(
         "no offset of a group with members is deleted",
         "I15 L2",
-        offsets,
+        use,
         "subscribed_topics",
         lambda group: None,
         seeds=100,
@@ -422,9 +423,9 @@ GROUP_BUGS = (
     _bug(
         "offsets without subscribers are kept while a group reads",
         "L2",
-        offsets,
-        "expired",
-        Edit("(GroupState.EMPTY, GroupState.STABLE)", "(GroupState.EMPTY,)"),
+        coordinator,
+        "use_of",
+        Edit("elif is_empty or group.state is GroupState.STABLE:", "elif is_empty:"),
         seeds=100,
     ),
     # ------------------------------------------------------------ the runner

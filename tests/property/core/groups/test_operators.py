@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from raylog.core.errors import GroupSubscribedToTopic
-from raylog.core.groups import offsets, resets
+from raylog.core.groups import offsets, resets, use
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import OffsetDeleteReceived, OffsetResetReceived
+from raylog.core.groups.use import GroupUse
 from tests.simulation.planted.bugs import Edit
 from tests.unit.core.groups.context import GROUP, Groups
 from tests.unit.core.groups.test_resets import kafkas
@@ -261,28 +262,28 @@ def _expires_before_a_group_was_empty_for_long() -> OperatorLaws:
 
 
 STORIES = {
-    "a group in use is reset": (resets, "active_error", lambda group: None, _resets_of_groups_in_use),
+    "a group in use is reset": (GroupUse, "active_error", lambda self: None, _resets_of_groups_in_use),
     "the plan's generation is not compared": (
         resets,
         "_outdated",
-        lambda store, group, event, rows: None,
+        lambda store, used, event, rows: None,
         _resets_of_an_earlier_generation,
     ),
     "the plan's offsets are not compared": (
         resets,
         "_outdated",
-        lambda store, group, event, rows: None,
+        lambda store, used, event, rows: None,
         _resets_over_a_later_commit,
     ),
     "offsets that are read are deleted": (
-        offsets,
+        use,
         "subscribed_topics",
         lambda group: frozenset(),
         _deletes_what_is_read,
     ),
-    "offsets that are read expire": (offsets, "subscribed_topics", lambda group: frozenset(), _expires_what_is_read),
+    "offsets that are read expire": (use, "subscribed_topics", lambda group: frozenset(), _expires_what_is_read),
     "offsets of a group with members never expire": (
-        offsets,
+        use,
         "subscribed_topics",
         lambda group: None,
         _keeps_what_is_not_read,
@@ -290,7 +291,7 @@ STORIES = {
     "expiry does not count from when the group was empty": (
         offsets,
         "expired",
-        Edit("since_ms = group.image.changed_ms", "since_ms = 0").of(offsets.expired),
+        Edit("max(record.committed_ms, since_ms)", "record.committed_ms").of(offsets.expired),
         _expires_before_a_group_was_empty_for_long,
     ),
 }

@@ -384,7 +384,7 @@ GROUP_BUGS = (
         "I15",
         resets,
         "_outdated",
-        Edit("if event.generation not in (-1, group.generation):", "if False:"),
+        Edit("if event.generation not in (-1, use.generation):", "if False:"),
         seeds=200,
     ),
     _bug(

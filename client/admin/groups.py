@@ -198,4 +198,4 @@ def _member(row: DescribedMember) -> MemberDescription:
         assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
     except (ValueError, TypeError):
         assigned = ()  # of another kind of client, and known to its members only
-    return MemberDescription(row.member_id, row.instance_id, row.client_id, tuple(assigned))
+    return MemberDescription(row.member_id, row.instance_id, row.client_id, tuple(assigned), row.client_host)

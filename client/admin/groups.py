@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Iterable, Mapping
-
-import msgspec
 
 from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription, PendingOffset
 from raylog.client.admin.lag import PartitionLag, partition_lags
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.committed_offsets import CommittedOffsets
-from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.client.group.exchange import read_assignment
 from raylog.client.types import OffsetAndMetadata
+from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.errors import GroupSubscribedToTopic, RaylogError, from_code
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.groups import (
@@ -68,7 +66,7 @@ class AsyncGroups:
                 rows = await self.cluster.call_coordinator(key, LIST_GROUPS, request, timeout_s=deadline.left_s)
             found.update((row.group_id, row.protocol_type, row.state) for row in rows)
 
-        keys = keys_of_each_coordinator(len(topic.partitions))
+        keys = keys_of_each_coordinator(len(topic.partitions), config=topic.config)
         answers = await asyncio.gather(*(add(*each) for each in enumerate(keys)), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -181,21 +179,20 @@ class AsyncGroups:
         return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=deadline.left_s)
 
 
-def keys_of_each_coordinator(partitions: int, prefix: str = "") -> list[str]:
-    """One group name for each partition of the offsets topic, each hashing to it as brokers hash (CRC-32)."""
+def keys_of_each_coordinator(partitions: int, prefix: str = "", *, config: Mapping[str, str]) -> list[str]:
+    """One group name for each partition of the offsets topic, which has this configuration, as brokers hash."""
     keys: dict[int, str] = {}
     number = 0
     while len(keys) < partitions:
         key = f"{prefix}{number}"
-        keys.setdefault(zlib.crc32(key.encode()) % partitions, key)
+        keys.setdefault(coordinator_partition(key, partitions, config), key)
         number += 1
     return [keys[index] for index in range(partitions)]
 
 
 def _member(row: DescribedMember) -> MemberDescription:
-    raw = row.assignment
     try:
-        assigned = decode_assignment(msgspec.msgpack.decode(raw)) if raw else ()
-    except (ValueError, TypeError):
+        assigned = read_assignment(row.assignment)
+    except ValueError:
         assigned = ()  # of another kind of client, and known to its members only
-    return MemberDescription(row.member_id, row.instance_id, row.client_id, tuple(assigned), row.client_host)
+    return MemberDescription(row.member_id, row.instance_id, row.client_id, assigned, row.client_host)

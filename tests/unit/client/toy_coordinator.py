@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
-from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.client.group.exchange import read_assignment
 from raylog.core import errors
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -200,8 +198,7 @@ def _owners(record: GroupChanged) -> dict[TopicPartition, str]:
     """The owner of each partition; fails when a partition has two owners in this generation."""
     found: dict[TopicPartition, str] = {}
     for member in record.members:
-        wire = msgspec.msgpack.decode(member.assignment) if member.assignment else []
-        for partition in decode_assignment(wire):
+        for partition in read_assignment(member.assignment):
             assert partition not in found, f"{partition} has two owners in generation {record.generation}"
             found[partition] = member.member_id
     return found

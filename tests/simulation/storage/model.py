@@ -162,7 +162,7 @@ class Model:
     def take_cleaned(self, data: bytes | None = None) -> None:
         """What was cleaned stands in place of the old batches, if it is among the bytes that were found, and they not.
 
-        Below the start, where batches may be gone, the cleaned ones may differ only there.
+        Below the start, where batches may be missing, the cleaned ones may differ only there.
         """
         present = None if data is None else {data[at : at + header.size] for at, header in iter_headers(data)}
         for batches in self.cleanings:

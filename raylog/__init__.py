@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
+    from raylog.client.halves.producer import (
+        AsyncHalfMessage,
+        AsyncHalfMessageProducer,
+        HalfMessage,
+        HalfMessageProducer,
+    )
     from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
@@ -51,6 +58,8 @@ if TYPE_CHECKING:
         ForwarderFenced,
         GroupIdNotFound,
         GroupMaxSizeReached,
+        HalfMessageDecided,
+        HalfMessagesFull,
         HandlerFailed,
         IllegalGeneration,
         InconsistentClusterId,
@@ -117,6 +126,7 @@ if TYPE_CHECKING:
         TransactionAborted,
         TransactionalIdNotFound,
         TransactionCoordinatorFenced,
+        UnknownHalfMessage,
         UnknownLeaderEpoch,
         UnknownMemberId,
         UnknownServerError,
@@ -142,6 +152,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
     "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.halves.checking": ("HalfVerdict", "UndecidedHalf"),
+    "raylog.client.halves.producer": (
+        "AsyncHalfMessage",
+        "AsyncHalfMessageProducer",
+        "HalfMessage",
+        "HalfMessageProducer",
+    ),
     "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
@@ -162,6 +179,8 @@ __all__ = [
     "Admin",
     "AsyncAdmin",
     "AsyncConsumer",
+    "AsyncHalfMessage",
+    "AsyncHalfMessageProducer",
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AuthenticationFailed",
@@ -194,6 +213,11 @@ __all__ = [
     "ForwarderFenced",
     "GroupIdNotFound",
     "GroupMaxSizeReached",
+    "HalfMessage",
+    "HalfMessageDecided",
+    "HalfMessageProducer",
+    "HalfMessagesFull",
+    "HalfVerdict",
     "HandlerFailed",
     "IllegalGeneration",
     "InconsistentClusterId",
@@ -273,6 +297,8 @@ __all__ = [
     "TransactionAborted",
     "TransactionCoordinatorFenced",
     "TransactionalIdNotFound",
+    "UndecidedHalf",
+    "UnknownHalfMessage",
     "UnknownLeaderEpoch",
     "UnknownMemberId",
     "UnknownServerError",

@@ -195,10 +195,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalvesAnswer:
-    """Answer a request: what stands of each half message, in its order."""
+    """Answer a request: what stands of each half message, in its order, and for how many records."""
 
     request: RequestId
-    standings: tuple[Standing, ...]
+    standings: tuple[tuple[Standing, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

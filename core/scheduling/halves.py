@@ -4,8 +4,8 @@ A half message is named by a group and a txid, and may have several records. Hel
 its time, so no round can name them before their decision is in the log. The first decision stands; it is remembered,
 so that a repetition is answered as the first was, and a contrary one with what stands.
 
-Where a half message has no decision, members of its group are asked: first at the time that its sender named, then in
-intervals. Only an answer counts as a check. Above a limit nobody is asked again, and the policy says what happens.
+Where a half message has no decision, members of its group are queried: first at the time that its sender named, then in
+intervals. Only an answer counts as a check. Above a limit none is, and the policy says what happens.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Half:
     checks: int = 0
     """How many were answered without a decision."""
     offsets: list[int] = field(default_factory=list)
-    asked_until_ms: int = 0
-    """Until then a member that was asked may answer; of this leadership."""
+    queried_until_ms: int = 0
+    """Until then a member that was queried may answer; of this leadership."""
 
     @property
     def due_ms(self) -> int:
-        """Return when a member is asked next."""
-        return max(self.next_check_ms, self.asked_until_ms)
+        """Return when a member is queried next."""
+        return max(self.next_check_ms, self.queried_until_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class Decided:
     """What a decision did: what stands now, and the records that are released by it."""
 
     standing: Standing
+    records: int = 0
+    """How many it has, or had when it was decided."""
     released: tuple[int, ...] = ()
     is_dead: bool = False
     """Whether they are dead letters."""
@@ -98,8 +100,8 @@ class Halves:
         """Nothing is held."""
         self.policy = HalfPolicy()
         self.held: dict[HalfId, Half] = {}
-        self.decided: dict[HalfId, tuple[Standing, int]] = {}
-        """What stands of those with a decision, and when it was made; the oldest first."""
+        self.decided: dict[HalfId, tuple[Standing, int, int]] = {}
+        """What stands of those with a decision, when it was made and for how many records; the oldest first."""
         self.worn: dict[HalfId, None] = {}
         """Those that were checked as often as allowed."""
         self._checks: dict[str, list[tuple[int, HalfId]]] = {}
@@ -110,7 +112,7 @@ class Halves:
     # ------------------------------------------------------------ the log
 
     def prepared(self, name: HalfId, offset: int, timestamp_ms: int, check_after_ms: int) -> None:
-        """Hold a record. One that comes after its half message's decision is dropped: nobody has decided about it."""
+        """Hold a record. One that comes after its half message's decision is dropped: the decision was not about it."""
         if name in self.decided:
             return
         at_ms = timestamp_ms - HELD_MS
@@ -125,26 +127,27 @@ class Halves:
         name = (decision.group, decision.txid)
         half = self.held.get(name)
         if half is None:
-            standing, _ = self.decided.get(name, (Standing.NOT_FOUND, 0))
-            return Decided(standing)
+            standing, _, records = self.decided.get(name, (Standing.NOT_FOUND, 0, 0))
+            return Decided(standing, records)
         if decision.verdict is Verdict.UNKNOWN:
             self._checked(half, decision)
-            return Decided(Standing.HELD)
+            return Decided(Standing.HELD, len(half.offsets))
         del self.held[name]
         self.worn.pop(name, None)
         is_committed = decision.verdict is Verdict.COMMIT
         standing = Standing.COMMITTED if is_committed else Standing.ROLLED_BACK
-        self.decided[name] = (standing, at_ms)
+        self.decided[name] = (standing, at_ms, len(half.offsets))
         self.committed_count += is_committed
         self.rolled_back_count += not is_committed
         is_dead = decision.verdict is Verdict.DEAD_LETTER
-        return Decided(standing, tuple(half.offsets) if is_committed or is_dead else (), is_dead)
+        released = tuple(half.offsets) if is_committed or is_dead else ()
+        return Decided(standing, len(half.offsets), released, is_dead)
 
     def _checked(self, half: Half, decision: Decision) -> None:
         if decision.check != half.checks:
             return  # a repetition of an answer that was counted
         half.checks += 1
-        half.next_check_ms, half.asked_until_ms = decision.next_check_ms, 0
+        half.next_check_ms, half.queried_until_ms = decision.next_check_ms, 0
         self.checked_count += 1
         self._schedule(half)
         if half.checks >= self.policy.limit:
@@ -154,11 +157,11 @@ class Halves:
         """Return what is true of a half message."""
         if name in self.held:
             return Standing.HELD
-        return self.decided.get(name, (Standing.NOT_FOUND, 0))[0]
+        return self.decided.get(name, (Standing.NOT_FOUND, 0, 0))[0]
 
     def forget(self, now_ms: int) -> None:
         """Forget old decisions."""
-        for name, (_, at_ms) in list(self.decided.items()):
+        for name, (_, at_ms, _) in list(self.decided.items()):
             if at_ms > now_ms - REMEMBERED_MS and len(self.decided) <= REMEMBERED_MAX:
                 break
             del self.decided[name]
@@ -169,7 +172,7 @@ class Halves:
         heapq.heappush(self._checks.setdefault(half.id[0], []), (half.due_ms, half.id))
 
     def next_check_ms(self, group: str) -> int | None:
-        """Return when a member of a group is to be asked; None = about nothing at the moment."""
+        """Return when a member of a group is to be queried; None = about nothing at the moment."""
         heap = self._checks.get(group, [])
         while heap:
             due_ms, name = heap[0]
@@ -180,24 +183,24 @@ class Halves:
         self._checks.pop(group, None)
         return None
 
-    def ask(self, group: str, now_ms: int, limit: int, lease_ms: int) -> list[Half]:
-        """Return what a member of a group is asked now: nobody else is, until the lease is over."""
-        asked: list[Half] = []
-        while len(asked) < limit:
+    def query(self, group: str, now_ms: int, limit: int, lease_ms: int) -> list[Half]:
+        """Return what a member of a group is queried now: no other one is, until the lease is over."""
+        queried: list[Half] = []
+        while len(queried) < limit:
             due_ms = self.next_check_ms(group)
             if due_ms is None or due_ms > now_ms:
                 break
             _, name = heapq.heappop(self._checks[group])
             half = self.held[name]
-            half.asked_until_ms = now_ms + max(1, lease_ms)
+            half.queried_until_ms = now_ms + max(1, lease_ms)
             self._schedule(half)
-            asked.append(half)
-        return asked
+            queried.append(half)
+        return queried
 
-    def not_asked(self, halves: Iterable[Half]) -> None:
+    def not_queried(self, halves: Iterable[Half]) -> None:
         """Take a question back that did not reach its member."""
         for half in halves:
-            half.asked_until_ms = 0
+            half.queried_until_ms = 0
             if half.id in self.held:
                 self._schedule(half)
 
@@ -236,7 +239,8 @@ class Halves:
             for half in self.held.values()
         ]
         decided = [
-            HalfState(*name, at_ms, 0, 0, (), standing.value) for name, (standing, at_ms) in self.decided.items()
+            HalfState(*name, at_ms, 0, 0, (), standing.value, records)
+            for name, (standing, at_ms, records) in self.decided.items()
         ]
         return (*held, *decided)
 
@@ -245,7 +249,7 @@ class Halves:
         for state in states:
             name = (state.group, state.txid)
             if state.standing:
-                self.decided[name] = (Standing(state.standing), state.at_ms)
+                self.decided[name] = (Standing(state.standing), state.at_ms, state.records)
                 continue
             half = Half(name, state.at_ms, state.next_check_ms, state.checks, list(state.offsets))
             self.held[name] = half

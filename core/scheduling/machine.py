@@ -96,9 +96,9 @@ class SchedulerMachine:
         self.alone: set[int] = set()
         """Records whose batch was refused: each is sent in a batch of its own, to find the one to blame."""
         self.undeliverable: set[int] = set()
-        """Records that their target refused for good, and those that nobody decided about."""
+        """Records that their target refused for good, and those in ``unresolved``."""
         self.unresolved: set[int] = set()
-        """The latter alone."""
+        """Records of half messages that had no decision after the last check."""
         self.delivered_count = self.cancelled_count = 0
         """Since this leadership began."""
         self.moved: dict[int, None] = {}
@@ -183,7 +183,7 @@ class SchedulerMachine:
         self._bytes_since += event.size_bytes
         self._rows_since += 1
         self.read_end = event.offset + 1
-        outcomes: Sequence[tuple[Outcome, int] | Standing] = ()
+        outcomes: Sequence[tuple[Outcome | Standing, int]] = ()
         match row:
             case Identity():
                 if self.producer_id == NO_PRODUCER:
@@ -259,14 +259,14 @@ class SchedulerMachine:
                 del self.moved[next(iter(self.moved))]
         return outcome, key
 
-    def _decided(self, decision: Decision, at_ms: int) -> Standing:
+    def _decided(self, decision: Decision, at_ms: int) -> tuple[Standing, int]:
         decided = self.halves.decide(decision, at_ms)
         keys = [key_of(at_ms, offset) for offset in decided.released]
         self.pending.add(keys)
         if decided.is_dead:
             self.undeliverable.update(keys)
             self.unresolved.update(keys)
-        return decided.standing
+        return decided.standing, decided.records
 
     def _lane(self, topic: str, lane: LaneId) -> Lane:
         found = self.lanes.get(lane)

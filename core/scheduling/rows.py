@@ -112,7 +112,7 @@ class RunWritten:
 
 
 class Verdict(StrEnum):
-    """What is said about a half message."""
+    """What is stated about a half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -124,13 +124,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is said about one half message; it counts if it has no decision before."""
+    """What is stated about one half message; it counts if it has no decision before."""
 
     group: str
     txid: str
     verdict: Verdict
     check: int = -1
-    """Of UNKNOWN: how many checks had been answered when this one was asked; else it is a repetition."""
+    """Of UNKNOWN: how many checks had been answered when this one was queried; else it is a repetition."""
     next_check_ms: int = 0
     """Of UNKNOWN: when it is checked again."""
 
@@ -155,6 +155,8 @@ class HalfState:
     checks: int
     offsets: tuple[int, ...]
     standing: str = ""
+    records: int = 0
+    """Of a decided one: how many it had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class Checkpoint:
     undeliverable: tuple[int, ...] = ()
     halves: tuple[HalfState, ...] = ()
     unresolved: tuple[int, ...] = ()
-    """Of the undeliverable: records of half messages that nobody decided about."""
+    """Of the undeliverable: records of half messages without decision after the last check."""
 
 
 Row = Identity | Round | Cancelled | Moved | LaneLost | Rebased | RunWritten | Checkpoint | HalvesDecided
@@ -276,7 +278,7 @@ def _wire_checkpoint(row: Checkpoint) -> Wire:
 
 def _wire_half(half: HalfState) -> Wire:
     offsets = list(half.offsets)
-    return [half.group, half.txid, half.at_ms, half.next_check_ms, half.checks, offsets, half.standing]
+    return [half.group, half.txid, half.at_ms, half.next_check_ms, half.checks, offsets, half.standing, half.records]
 
 
 def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
@@ -334,8 +336,8 @@ def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
 
 
 def _half_state(wire: Sequence[Any]) -> HalfState:
-    group, txid, at_ms, next_check_ms, checks, offsets, standing = wire
-    return HalfState(group, txid, at_ms, next_check_ms, checks, tuple(offsets), standing)
+    group, txid, at_ms, next_check_ms, checks, offsets, standing, records = wire
+    return HalfState(group, txid, at_ms, next_check_ms, checks, tuple(offsets), standing, records)
 
 
 def _lane_state(wire: Sequence[Any]) -> LaneState:

@@ -34,9 +34,9 @@ class Known:
     outcome: Standing | None = None
     """What was answered first."""
     wanted: set[Verdict] = field(default_factory=set)
-    """What was ever said about it."""
-    asked: set[int] = field(default_factory=set)
-    """The checks that a member was asked for."""
+    """What was ever stated about it."""
+    queried: set[int] = field(default_factory=set)
+    """The checks that a member was queried for."""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -54,7 +54,7 @@ class HalfStory:
         self.strays: list[Deliver] = []
         self.halves: list[Known] = []
         self.requested: dict[int, tuple[Known, Verdict]] = {}
-        self.asked: list[tuple[Known, int]] = []
+        self.queried: list[tuple[Known, int]] = []
         self.late: dict[int, Known] = {}
         """Records that came after an answered decision."""
 
@@ -72,12 +72,12 @@ class HalfStory:
             case 5:
                 desk.tick(chance.choice((1, 30, 200)))
             case 6:
-                self.ask()
-            case 7 if self.asked:
-                known, check = self.asked.pop(chance.randrange(len(self.asked)))
+                self.query()
+            case 7 if self.queried:
+                known, check = self.queried.pop(chance.randrange(len(self.queried)))
                 self.say(known, Verdict.UNKNOWN, check)
                 if chance.random() < 0.3:
-                    self.asked.append((known, check))  # the answer is sent once more
+                    self.queried.append((known, check))  # the answer is sent once more
             case 8:
                 desk.schedule(desk.now_ms + chance.choice((0, 50)), to=chance.choice(LANES))
             case 9:
@@ -103,13 +103,13 @@ class HalfStory:
         self.requested[self.desk.requests + 1] = (known, verdict)
         self.desk.decide(Decision(*known.name, verdict, check, self.desk.now_ms + self.policy.interval_ms))
 
-    def ask(self) -> None:
-        for half in self.desk.machine.halves.ask(GROUP, self.desk.now_ms, 2, 50):
+    def query(self) -> None:
+        for half in self.desk.machine.halves.query(GROUP, self.desk.now_ms, 2, 50):
             known = next(known for known in self.halves if known.name == half.id)
-            assert known.outcome is None, "H4: it was decided, and is asked about"
-            assert half.checks < self.policy.limit, "H4: it is asked about too often"
-            self.asked.append((known, half.checks))
-            known.asked.add(half.checks)
+            assert known.outcome is None, "H4: it was decided, and is queried about"
+            assert half.checks < self.policy.limit, "H4: it is queried about too often"
+            self.queried.append((known, half.checks))
+            known.queried.add(half.checks)
 
     def network(self) -> None:
         desk, chance = self.desk, self.random
@@ -161,13 +161,13 @@ class HalfStory:
         desk.holds = False
         while desk.held:
             desk.release()
-        self.asked.clear()  # the members that were asked are gone
+        self.queried.clear()  # the members that were queried have stopped
         verdict = self.random.choice((Verdict.COMMIT, Verdict.UNKNOWN))
         for _ in range(20 + 5 * len(self.halves)):
             desk.run(200)
-            self.ask()
-            while self.asked:
-                known, check = self.asked.pop()
+            self.query()
+            while self.queried:
+                known, check = self.queried.pop()
                 self.say(known, verdict, check)
             self.check()
         desk.run(10_000)
@@ -181,7 +181,7 @@ class HalfStory:
                 assert self.policy.on_unresolved is Unresolved.HOLD, "H4: the policy decides"
                 assert half.checks >= self.policy.limit, "H4: it was not checked to the end"
                 assert half.offsets == known.offsets
-                assert half.checks == len(known.asked), "H4: a check was counted that nobody was asked for"
+                assert half.checks == len(known.queried), "H4: a check was counted that no member was queried for"
             elif standing is Standing.COMMITTED:
                 assert set(known.offsets) <= set(found), f"H3: {known} was committed"
         assert desk.machine.pending.count == 0

@@ -62,10 +62,10 @@ HALF_BUGS = {
     "commit after rollback wins": (
         Halves,
         "decide",
-        "standing, _ = self.decided.get(name, (Standing.NOT_FOUND, 0))",
-        "standing = Standing.COMMITTED if decision.verdict is Verdict.COMMIT else Standing.ROLLED_BACK",
+        "standing, _, records = self.decided.get(name, (Standing.NOT_FOUND, 0, 0))",
+        "records = 0; standing = Standing.COMMITTED if decision.verdict is Verdict.COMMIT else Standing.ROLLED_BACK",
     ),
-    "a decision is forgotten": (Halves, "decide", "self.decided[name] = (standing, at_ms)", "pass"),
+    "a decision is forgotten": (Halves, "decide", "self.decided[name] = (standing, at_ms, len(half.offsets))", "pass"),
     "a commit releases the first record alone": (
         Halves,
         "decide",
@@ -92,10 +92,10 @@ HALF_BUGS = {
         "pass",
     ),
     "a repeated answer counts as another check": (Halves, "_checked", "decision.check != half.checks", "False"),
-    "nobody is asked again": (Halves, "_checked", "self._schedule(half)", "pass"),
-    "a member that does not answer is waited for": (Halves, "ask", "now_ms + max(1, lease_ms)", "1 << 60"),
-    "a new leader asks nobody": (Halves, "restore", "self._schedule(half)", "pass"),
-    "it is asked about above the limit": (Halves, "next_check_ms", "and half.checks < self.policy.limit", ""),
+    "it is never checked again": (Halves, "_checked", "self._schedule(half)", "pass"),
+    "a member that does not answer is waited for": (Halves, "query", "now_ms + max(1, lease_ms)", "1 << 60"),
+    "a new leader checks nothing": (Halves, "restore", "self._schedule(half)", "pass"),
+    "it is queried about above the limit": (Halves, "next_check_ms", "and half.checks < self.policy.limit", ""),
     "nothing is settled by the policy": (Halves, "to_settle", "not self.worn or", "True or"),
 }
 

@@ -256,7 +256,7 @@ class Desk:
             case Answer():
                 self.answers[effect.request] = effect.outcomes
             case HalvesAnswer():
-                self.standings[effect.request] = effect.standings
+                self.standings[effect.request] = tuple(standing for standing, _ in effect.standings)
             case Trim():
                 self.start = max(self.start, effect.before_offset)
 

@@ -10,20 +10,20 @@ PAY = ("payments", "t-42")
 OTHER = ("oooo", 0)
 
 
-def said(verdict: Verdict, name: tuple[str, str] = PAY, check: int = -1, next_check_ms: int = 0) -> Decision:
+def stated(verdict: Verdict, name: tuple[str, str] = PAY, check: int = -1, next_check_ms: int = 0) -> Decision:
     return Decision(*name, verdict, check, next_check_ms)
 
 
 def unknown(check: int, next_check_ms: int) -> Decision:
-    return said(Verdict.UNKNOWN, check=check, next_check_ms=next_check_ms)
+    return stated(Verdict.UNKNOWN, check=check, next_check_ms=next_check_ms)
 
 
-def asked(desk: Desk, group: str = PAY[0], lease_ms: int = 50) -> list[str]:
-    return [half.id[1] for half in desk.machine.halves.ask(group, desk.now_ms, 10, lease_ms)]
+def queried(desk: Desk, group: str = PAY[0], lease_ms: int = 50) -> list[str]:
+    return [half.id[1] for half in desk.machine.halves.query(group, desk.now_ms, 10, lease_ms)]
 
 
 def stands(desk: Desk, verdict: Verdict) -> Standing:
-    (standing,) = desk.standings[desk.decide(said(verdict))]
+    (standing,) = desk.standings[desk.decide(stated(verdict))]
     return standing
 
 
@@ -81,53 +81,53 @@ def test_it_holds_up_no_other_record() -> None:
     assert desk.everywhere() == [due >> 1 & 0xFFFF]
 
 
-def test_members_of_its_group_are_asked_in_turn() -> None:
+def test_members_of_its_group_are_queried_in_turn() -> None:
     desk = Desk()
     desk.prepare(PAY, check_after_ms=100)
-    assert asked(desk) == []
+    assert queried(desk) == []
     desk.tick(100)
-    assert asked(desk, "another") == []
-    assert asked(desk) == ["t-42"]
-    assert asked(desk) == [], "one member at a time"
+    assert queried(desk, "another") == []
+    assert queried(desk) == ["t-42"]
+    assert queried(desk) == [], "one member at a time"
     desk.tick(50)
-    assert asked(desk) == ["t-42"], "the first has not answered"
+    assert queried(desk) == ["t-42"], "the first has not answered"
     desk.decide(unknown(0, desk.now_ms + 300))
     desk.decide(unknown(0, desk.now_ms + 300))
     assert desk.machine.halves.held[PAY].checks == 1, "a repetition does not count"
     desk.tick(299)
-    assert asked(desk) == []
+    assert queried(desk) == []
     desk.tick(1)
-    assert asked(desk) == ["t-42"]
+    assert queried(desk) == ["t-42"]
 
 
-def test_a_question_that_reached_nobody_is_taken_back() -> None:
+def test_a_question_that_reached_no_member_is_taken_back() -> None:
     desk = Desk()
     desk.prepare(PAY, check_after_ms=0)
     halves = desk.machine.halves
-    halves.not_asked(halves.ask(PAY[0], desk.now_ms, 1, 10_000))
-    assert asked(desk) == ["t-42"]
+    halves.not_queried(halves.query(PAY[0], desk.now_ms, 1, 10_000))
+    assert queried(desk) == ["t-42"]
     assert halves.held[PAY].checks == 0
 
 
 def check_in_vain(desk: Desk, times: int) -> None:
     for check in range(times):
         desk.tick(100)
-        assert asked(desk) == ["t-42"]
+        assert queried(desk) == ["t-42"]
         desk.decide(unknown(check, desk.now_ms))
 
 
-def test_after_the_last_check_it_stays_held_and_nobody_is_asked() -> None:
+def test_after_the_last_check_it_stays_held_and_no_member_is_queried() -> None:
     desk = Desk(policy=HalfPolicy(limit=2))
     desk.prepare(PAY)
     check_in_vain(desk, 2)
     desk.tick(100_000)
-    assert asked(desk) == []
+    assert queried(desk) == []
     assert list(desk.machine.halves.worn) == [PAY]
     desk.replace_owner()
     assert list(desk.machine.halves.worn) == [PAY]
-    assert asked(desk) == []
+    assert queried(desk) == []
     desk.machine.halves.follow(HalfPolicy(limit=3))
-    assert asked(desk) == ["t-42"], "the limit was raised"
+    assert queried(desk) == ["t-42"], "the limit was raised"
     assert not desk.machine.halves.worn
     assert stands(desk, Verdict.COMMIT) is Standing.COMMITTED
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_keeps_half_messages_and_decisions() -> None:
     desk.prepare(("payments", "t-43"))
     desk.tick(100)
     desk.decide(unknown(0, desk.now_ms + 70))
-    desk.decide(said(Verdict.ROLLBACK, ("payments", "t-43")))
+    desk.decide(stated(Verdict.ROLLBACK, ("payments", "t-43")))
     before = desk.machine.halves
     for _ in range(50):
         desk.schedule(desk.now_ms)

@@ -151,15 +151,15 @@ def test_after_the_last_check_an_administrator_decides(
     topic: str, admin: raylog.Admin, cluster: raylog.Cluster
 ) -> None:
     admin.alter_topic_config(SCHEDULE, {"half.check.limit": "2"})
-    asked = threading.Event()
+    called_twice = threading.Event()
 
     def check(half: raylog.UndecidedHalf) -> None:
         if half.checks == 1:
-            asked.set()
+            called_twice.set()
 
     with raylog.HalfMessageProducer(topic, check, check_after=0) as producer:
         producer.prepare(topic, b"by hand", txid="t-1")
-        assert asked.wait(30)
+        assert called_twice.wait(30)
         wait_for(lambda: admin.list_half_messages(topic)[0].is_unresolved, "it was checked twice")
     where = ("--bootstrap", cluster.bootstrap())
     (row,) = json.loads(command("half", "list", "--json", *where, RAYLOG_SECRET=cluster.secret()).out)
@@ -283,7 +283,7 @@ def start(script: str, *arguments: str, secret: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_killed_senders_checkers_and_leaders_leave_topic_and_database_equal(
+def test_killed_processes_leave_topic_and_database_equal(
     topic: str, admin: raylog.Admin, cluster: raylog.Cluster, tmp_path: Path
 ) -> None:
     """Eight times a sender is killed at any moment, with the checker and the leader of the schedule in turn."""

@@ -1,8 +1,8 @@
 """A payment and its event, without an outbox table: ``python examples/half_messages.py``.
 
-The event is stored first, and visible to no consumer. Then the payment is made in the bank's own database, and the event is
-committed. A teller that stops between the two leaves a half message: a checker looks into the database and decides. It
-forbids the payment before it reports that there is none, so a slow teller cannot pay afterwards.
+The event is stored first, and visible to no consumer. Then the payment is made in the bank's own database, and the
+event is committed. A teller that stops between the two leaves a half message: a checker looks into the database and
+decides. It forbids the payment before it reports that there is none, so a slow teller cannot pay afterwards.
 """
 
 from __future__ import annotations

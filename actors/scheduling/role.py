@@ -23,7 +23,7 @@ from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, encode, env
 from raylog.actors.scheduling.halves import Standings, policy_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing, TargetPlace
-from raylog.actors.scheduling.rows import encode_row, read_batches, run_part
+from raylog.actors.scheduling.rows import encode_row, read_batches, run_directory, run_part
 from raylog.core.dead_letters import Reason
 from raylog.core.errors import (
     DuplicateSequence,
@@ -168,8 +168,7 @@ class SchedulerRole(Role):
         for event in read_batches(records, newest.offset):
             if isinstance(event, ev.RowRead) and isinstance(event.row, Checkpoint):
                 checkpoint = event.row
-                runs = {at: run_part(self.host.log, at, 0, None) for at, _ in checkpoint.runs}
-                self.machine.restore(checkpoint, runs)
+                self.machine.restore(checkpoint, partial(run_directory, self.host.log))
                 return checkpoint.covers
         raise RaylogError(f"{self.host.partition}: the checkpoint at offset {newest.offset} cannot be read.")
 

@@ -6,7 +6,7 @@ A batch without producer id has one row of an owner; every other one has records
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,9 @@ from raylog.storage.batch.columns import Columns
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch, open_batch
 from raylog.storage.errors import CorruptBatch
+
+DIRECTORY_BYTES: Final = 64 * 1024
+"""The directory of a run of three million keys is shorter; one run has a hundred thousand."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -73,3 +76,8 @@ def run_part(log: OwnLog, offset: int, start: int, end: int | None) -> bytes:
             if values is not None and values[0] is not None:
                 return bytes(values[0][start:end])
     raise CorruptBatch(f"there is no run at offset {offset}")
+
+
+def run_directory(log: OwnLog, offset: int) -> bytes:
+    """Return the beginning of the run in the record at an offset, with its directory."""
+    return run_part(log, offset, 0, DIRECTORY_BYTES)

@@ -7,7 +7,7 @@ a row of a deposed leader either is in the log, then all see it at its place, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -305,14 +305,14 @@ class SchedulerMachine:
         if self._is_loaded:
             out.now.append(Trim(before_offset=min(row.covers, self._lowest_offset(row.covers))))
 
-    def restore(self, row: Checkpoint, run_at: dict[int, bytes]) -> None:
+    def restore(self, row: Checkpoint, directory: Callable[[int], bytes]) -> None:
         """Begin with a checkpoint; the log is to be read from its ``covers`` on.
 
-        ``run_at`` has the runs that it names, by offset.
+        ``directory`` returns the beginning of the run at an offset, with all of its directory.
         """
         require(not self._is_loaded, "a checkpoint is where a replay begins")
         self.producer_id, self._checkpoint_number, self.read_end = row.producer_id, row.number, row.covers
-        runs = [Run.read(at, run_at[at], lowest) for at, lowest in row.runs]
+        runs = [Run.read(at, directory(at), lowest) for at, lowest in row.runs]
         self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
         self.lanes = {state.lane: Lane.restored(state) for state in row.lanes}
         self.alone, self.undeliverable = set(row.alone), set(row.undeliverable)

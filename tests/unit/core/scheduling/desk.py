@@ -200,8 +200,7 @@ class Desk:
                 wire, data = msgpack.unpackb(entry)
                 row = from_wire(wire, data)
                 if isinstance(row, Checkpoint):
-                    runs = {at: self.read_run(at, 0, 1 << 30) for at, _ in row.runs}
-                    machine.restore(row, runs)
+                    machine.restore(row, lambda at: self.read_run(at, 0, 1 << 30))
                     assert row.covers >= self.start
                     self._read = next(number for number, (at, _) in enumerate(self.log) if at >= row.covers)
                     break

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
     from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
     from raylog.client.halves.producer import (
         AsyncHalfMessage,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     )
     from raylog.client.workers.pool import WorkerPool
     from raylog.core.errors import (
+        AssignorFailed,
         AuthenticationFailed,
         BrokerIdNotRegistered,
         BufferExhausted,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         ForwarderFenced,
         GroupIdNotFound,
         GroupMaxSizeReached,
+        GroupSubscribedToTopic,
         HalfMessageDecided,
         HalfMessagesFull,
         HandlerFailed,
@@ -112,6 +115,7 @@ if TYPE_CHECKING:
         RecordTooLarge,
         RedriveRunning,
         RequestTimedOut,
+        ResetOutdated,
         RetriableError,
         ScheduleFull,
         SparkStartFailed,
@@ -152,6 +156,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
     "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.group.assignor": ("PartitionAssignor", "RebalanceProtocol", "Subscription"),
     "raylog.client.halves.checking": ("HalfVerdict", "UndecidedHalf"),
     "raylog.client.halves.producer": (
         "AsyncHalfMessage",
@@ -177,6 +182,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Admin",
+    "AssignorFailed",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncHalfMessage",
@@ -213,6 +219,7 @@ __all__ = [
     "ForwarderFenced",
     "GroupIdNotFound",
     "GroupMaxSizeReached",
+    "GroupSubscribedToTopic",
     "HalfMessage",
     "HalfMessageDecided",
     "HalfMessageProducer",
@@ -262,6 +269,7 @@ __all__ = [
     "OutboxLeaseLost",
     "OutboxNotInitialized",
     "OutboxVersionMismatch",
+    "PartitionAssignor",
     "PreferredLeaderNotAvailable",
     "PreparedTxnState",
     "Producer",
@@ -273,6 +281,7 @@ __all__ = [
     "QueueMessage",
     "RaylogError",
     "RebalanceInProgress",
+    "RebalanceProtocol",
     "Record",
     "RecordDeserializationFailed",
     "RecordMetadata",
@@ -280,6 +289,7 @@ __all__ = [
     "RedriveRunning",
     "Reject",
     "RequestTimedOut",
+    "ResetOutdated",
     "RetriableError",
     "Retry",
     "ScheduleFull",
@@ -290,6 +300,7 @@ __all__ = [
     "StartFailed",
     "StillStarting",
     "StopRefused",
+    "Subscription",
     "TooManyAwake",
     "TopicAlreadyExists",
     "TopicPartition",

@@ -133,6 +133,9 @@ class Cursor:
         if behind >= 0:  # nothing before is due later than it
             self._index = bisect_left(self._block[0], due_of(behind))
         self._settle()
+        self._pass(behind)
+
+    def _pass(self, behind: int) -> None:
         while self.head is not None and self.head <= behind:
             self.advance()
 

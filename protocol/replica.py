@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.forwarding import FORWARDING_METHODS
+from raylog.protocol.halves import HALF_METHODS
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
 from raylog.protocol.queues import QUEUE_METHODS, SHARE_STATE_METHODS
@@ -364,6 +365,7 @@ LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
     WRITE_TXN_MARKERS,
     DESCRIBE_PRODUCERS,
     *SCHEDULER_METHODS,
+    *HALF_METHODS,
     *QUEUE_METHODS,
     *SHARE_STATE_METHODS,
     *FORWARDING_METHODS,
@@ -386,6 +388,7 @@ REPLICA: Final = Endpoint.of(
         REPLICA_STATUS,
         REPLICA_METRICS,
         *SCHEDULER_METHODS,
+        *HALF_METHODS,
         *QUEUE_METHODS,
         *SHARE_STATE_METHODS,
         *FORWARDING_METHODS,

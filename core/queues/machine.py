@@ -33,6 +33,9 @@ from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE
 
 PEEK_MAX: Final = 1_000
 """Most ranges that one answer lists."""
+REACH: Final = 8
+"""With order by key, the records of a key that are handed out together lie within so many times as many offsets as are
+handed out in all. Less would lock more keys for one member, more would have it read more records of others."""
 
 
 class QueueMachine:
@@ -209,7 +212,7 @@ class QueueMachine:
         if lanes is None or left <= 0:
             return []
         found: list[tuple[int, int, Cell]] = []
-        taken = lanes.take(event.end, left, left)
+        taken = lanes.take(event.end, left, REACH * left)
         for number, (first, end) in enumerate(taken):
             cell = self.book.at(first)
             if (self._unstored and self._is_unstored(first, end)) or (self._is_last_try(cell) and found):

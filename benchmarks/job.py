@@ -51,6 +51,8 @@ class Job:
     """Of records that begin with a number: the key is the number modulo this; 0: none."""
     delay_ms: int = 0
     """Records are sent so long before the time in their stamp, when they are due; 0: they are not delayed."""
+    assignor: str = ""
+    """By which a group shares its partitions; none: the client's default."""
     fresh: bool = False
     """Whether a server that keeps everything in memory drops it first."""
     once: bool = False

@@ -191,7 +191,12 @@ class ConsumerConfig(ClientConfig):
     fetch_max_bytes: int = key(52_428_800, "Most bytes that are fetched ahead, over all partitions.", low=1)
     max_partition_fetch_bytes: int = key(1_048_576, "Most bytes of one fetch; one batch is always returned.", low=1)
     short_circuit_reads: bool = key(True, "Read the files of leaders on this machine directly, where that is allowed.")
-    partition_assignment_strategy: tuple[str, ...] = key(("range",), "Assignors this member supports, best first.")
+    partition_assignment_strategy: tuple[Any, ...] = key(
+        ("range",),
+        "Assignors this member supports, best first: `range`, `roundrobin`, `sticky`, `cooperative-sticky`, or "
+        "subclasses of `raylog.PartitionAssignor`. With `cooperative-sticky` alone it reads on while the group "
+        "rebalances.",
+    )
     isolation_level: str = key(
         "read_uncommitted",
         "`read_committed`: see no record of a transaction before it is committed, and none that is aborted.",
@@ -218,6 +223,8 @@ class ConsumerConfig(ClientConfig):
         strategies: Any = self.partition_assignment_strategy
         if isinstance(strategies, str):
             strategies = [part.strip() for part in strategies.split(",")]
+        elif not isinstance(strategies, Iterable):
+            strategies = [strategies]
         object.__setattr__(self, "partition_assignment_strategy", tuple(strategies))
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise InvalidConfig(

@@ -1,8 +1,8 @@
 """Retries with back-off, a dead letter, and its way back: ``python examples/redrive.py``.
 
-The mail server refuses one address. Its mail is tried again after longer and longer pauses, which the broker keeps, and
-then becomes a dead letter; all others go out meanwhile. When the address is mended, a redrive sends the dead letter back
-to the topic that it came from.
+The mail server refuses one address. Its mail is tried again after longer and longer pauses, which the broker keeps,
+and then becomes a dead letter; all others go out meanwhile. When the address is mended, a redrive sends the dead letter
+back to the topic that it came from.
 """
 
 from __future__ import annotations

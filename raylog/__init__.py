@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
     from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from raylog.client.workers.pool import WorkerPool
     from raylog.core.errors import (
+        AssignorFailed,
         AuthenticationFailed,
         BrokerIdNotRegistered,
         BufferExhausted,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         ForwarderFenced,
         GroupIdNotFound,
         GroupMaxSizeReached,
+        GroupSubscribedToTopic,
         HandlerFailed,
         IllegalGeneration,
         InconsistentClusterId,
@@ -103,6 +106,7 @@ if TYPE_CHECKING:
         RecordTooLarge,
         RedriveRunning,
         RequestTimedOut,
+        ResetOutdated,
         RetriableError,
         ScheduleFull,
         SparkStartFailed,
@@ -142,6 +146,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
     "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.group.assignor": ("PartitionAssignor", "RebalanceProtocol", "Subscription"),
     "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
@@ -160,6 +165,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Admin",
+    "AssignorFailed",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
@@ -194,6 +200,7 @@ __all__ = [
     "ForwarderFenced",
     "GroupIdNotFound",
     "GroupMaxSizeReached",
+    "GroupSubscribedToTopic",
     "HandlerFailed",
     "IllegalGeneration",
     "InconsistentClusterId",
@@ -238,6 +245,7 @@ __all__ = [
     "OutboxLeaseLost",
     "OutboxNotInitialized",
     "OutboxVersionMismatch",
+    "PartitionAssignor",
     "PreferredLeaderNotAvailable",
     "PreparedTxnState",
     "Producer",
@@ -249,6 +257,7 @@ __all__ = [
     "QueueMessage",
     "RaylogError",
     "RebalanceInProgress",
+    "RebalanceProtocol",
     "Record",
     "RecordDeserializationFailed",
     "RecordMetadata",
@@ -256,6 +265,7 @@ __all__ = [
     "RedriveRunning",
     "Reject",
     "RequestTimedOut",
+    "ResetOutdated",
     "RetriableError",
     "Retry",
     "ScheduleFull",
@@ -266,6 +276,7 @@ __all__ = [
     "StartFailed",
     "StillStarting",
     "StopRefused",
+    "Subscription",
     "TooManyAwake",
     "TopicAlreadyExists",
     "TopicPartition",

@@ -92,8 +92,8 @@ DELAYS = Picture(
 
 DEAD_LETTERS = Picture(
     "Time to live and dead letters",
-    "A forwarder reads expired records of a source and sends each batch on with sequences that follow from its offsets; "
-    "records with a time of their own are filed in __scheduled; a redrive sends dead letters back.",
+    "A forwarder reads expired records of a source and sends each batch on with sequences that follow from its "
+    "offsets; records with a time of their own are filed in __scheduled; a redrive sends dead letters back.",
     {
         "source": Box(0, 0, ("source topic", "ttl.ms, raylog-ttl"), "log"),
         "forwarder": Box(1, 0, ("forwarder", "at the source's leader;", "sequence = offset - start")),
@@ -146,8 +146,8 @@ QUEUES = Picture(
 
 OUTBOX = Picture(
     "Outbox and inbox",
-    "A row commits with the user's change; a relay numbers rows, sends them under a resumed producer id, and marks them; "
-    "at the other end the txid is inserted in the handler's own transaction.",
+    "A row commits with the user's change; a relay numbers rows, sends them under a resumed producer id, and marks "
+    "them; at the other end the txid is inserted in the handler's own transaction.",
     {
         "change": Box(0, 0, ("your transaction", "change and outbox.add"), "outside"),
         "unfinished": Box(1, 0, ("UNFINISHED", "a row of raylog_outbox"), "log"),
@@ -179,7 +179,7 @@ HALF_MESSAGES = Picture(
         "prepare": Box(0, 0, ("prepare", "txid, group"), "outside"),
         "held": Box(1, 0, ("held in __scheduled", "due = next check"), "log"),
         "local": Box(0, 1, ("local transaction", "of the sender"), "outside"),
-        "ask": Box(1, 1, ("asked", "checker of a live member;", "only asked checks count")),
+        "ask": Box(1, 1, ("asked", "checker of a live member;", "only UNKNOWN counts")),
         "released": Box(2, 0, ("COMMIT", "all of a txid in one round"), "end"),
         "gone": Box(2, 1, ("ROLLBACK", "tombstones"), "end"),
         "unresolved": Box(1, 2, ("unresolved", "after 15 checks: held, alarm"), "state"),

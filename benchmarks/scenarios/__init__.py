@@ -21,6 +21,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "group": crowds.group,
     "queues": queues.queues,
     "delays": delays.delays,
+    "rebalance": crowds.rebalance,
     **{name: as_scenario(row) for name, row in ROWS.items()},
     "create": recovery.create,
     "growth": growth.growth,
@@ -30,7 +31,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
 """In run order: scenarios sensitive to idle replicas first, those that kill servers last."""
 WEIGHTS = {
     "limits": 6, "latency": 50, "small": 30, "produce": 115, "together": 25, "memory": 3, "consume": 65, "catchup": 22,
-    "group": 22, "create": 40, "growth": 90, "failover": 40, "restart": 40, "transactions": 50,
+    "group": 22, "rebalance": 60, "create": 40, "growth": 90, "failover": 40, "restart": 40, "transactions": 50,
     "queues": 120, "delays": 120,
     **dict.fromkeys(ROWS, 60),
 }  # fmt: skip

@@ -122,7 +122,10 @@ class PendingOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One group, its members, its committed offsets, and those of transactions that are open."""
+    """One group, its members, its committed offsets, and those of transactions that are open.
+
+    `coordinator` is where it answers, as host:port.
+    """
 
     group_id: str
     state: str
@@ -133,6 +136,7 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
     offsets: dict[TopicPartition, int]
     pending_offsets: tuple[PendingOffset, ...] = ()
+    coordinator: str = ""
 
 
 def describe_topic(info: TopicInfo) -> TopicDescription:

@@ -20,6 +20,7 @@ from raylog.core.errors import (
     CommitFailed,
     InvalidGroupId,
     RaylogError,
+    RebalanceInProgress,
     RequestTimedOut,
     UnknownTopicOrPartition,
     from_code,
@@ -256,13 +257,20 @@ class CommittedOffsets:
         except RaylogError as error:
             if member is None:
                 raise
+            keeps = member.is_cooperative and member.is_joining
             reaction = member.failed(Call.COMMIT, error, generation=generation)
             if reaction.retry or reaction.fatal:
                 raise
+            if keeps:
+                raise RebalanceInProgress(
+                    f"Group {group!r} rebalances, and this member keeps its partitions meanwhile ({error.message}); "
+                    "call poll(), which completes the rebalance, and commit again.",
+                    **{"group": group, **error.details},
+                ) from error
             raise CommitFailed(
                 f"The commit of group {group!r} was refused ({error.message}); records since the last commit will be "
                 "read again. Poll more often, or raise max_poll_interval_ms.",
-                **error.details,
+                **{"group": group, "member_id": member_id, "member_generation": generation, **error.details},
             ) from error
         for row in results:
             if row.error_code:
@@ -301,5 +309,6 @@ class CommittedOffsets:
 def _not_a_member(group: str, member: Membership) -> CommitFailed:
     return CommitFailed(
         f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
-        "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
+        "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms.",
+        group=group,
     )

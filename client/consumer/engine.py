@@ -26,12 +26,14 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
 from raylog.client.consumer.fetcher import Fetcher
-from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, GroupSession, ListenerCall
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, GroupSession
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.listener import ListenerCalls
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.positions import PositionFinder
 from raylog.client.consumer.topics import SubscribedTopics
 from raylog.client.consumer.truncation import repair
+from raylog.client.group.assignors import rebalance_protocol_of, strategies_of
 from raylog.client.group.membership import Membership
 from raylog.client.interceptors import ConsumerInterceptors, interceptors_of
 from raylog.client.reading.decode import BatchOpener
@@ -64,8 +66,10 @@ class Engine:
     """One consumer. `start()` before use, `close()` at the end, both on its loop."""
 
     def __init__(self, config: ConsumerConfig) -> None:
-        """Raises InvalidConfig for a deserializer that is not known."""
+        """Raises InvalidConfig for a deserializer or an assignor that is not known."""
         self.config = config
+        self._assignors = strategies_of(config.partition_assignment_strategy)
+        rebalance_protocol_of(self._assignors)
         self.cluster = ClusterClient(config)
         key, value = deserializer(config.key_deserializer), deserializer(config.value_deserializer)
 
@@ -142,7 +146,7 @@ class Engine:
     async def last_call(self, *, commit: bool, timeout_s: float) -> ListenerCall | None:
         """The steps before `close`: the last commit; returns the pending call of the listener."""
         group = self.group
-        if commit and self.commits_by_itself and (group is None or (group.is_steady and group.membership.is_stable)):
+        if commit and self.commits_by_itself and (group is None or (group.is_steady and group.may_commit)):
             try:
                 await self.committed.commit(self.positions(), timeout_s=timeout_s)
             except RaylogError as error:
@@ -222,7 +226,7 @@ class Engine:
             group,
             client_id=config.client_id,
             instance_id=config.group_instance_id,
-            assignors=config.partition_assignment_strategy,
+            assignors=self._assignors,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
         )
@@ -442,7 +446,7 @@ class Engine:
         positions = self.positions()
         # At most one is in flight, so that a slow coordinator gets no queue of them.
         may_commit = self._committing is None or self._committing.done()
-        if positions and may_commit and (self.group is None or self.group.membership.is_stable):
+        if positions and may_commit and (self.group is None or self.group.may_commit):
             self._committing = self.commit_later(positions, self._committed_in_background)
 
     def _committed_in_background(self, _: object, error: RaylogError | None) -> None:

@@ -2,8 +2,9 @@
 
 `membership.py` decides, this module sends requests. A rebalance advances only inside poll(), because the listener has
 to be called and because records of a partition must not be returned after it is revoked; but the long waits (a join is
-parked until all members have come) are separate tasks, so that a poll() with a short timeout can end meanwhile.
-May touch: the network, the loop's clock.
+parked until all members have come) are separate tasks, so that a poll() with a short timeout can end meanwhile. An
+eager member gives its partitions back and then joins; a cooperative one joins, reads on, and then gives back what it
+lost. May touch: the network, the loop's clock.
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
-
-import msgspec
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.partition import Start
-from raylog.client.group.assignors import Subscription
-from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.client.consumer.handover import Handover, ListenerCall
+from raylog.client.group.assignor import Subscription
+from raylog.client.group.exchange import read_assignment
 from raylog.client.group.membership import Call, Membership
 from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
@@ -36,25 +34,14 @@ JOIN_EXTRA_S = 5.0
 LEAVE_TIMEOUT_S = 2.0
 """Timeout for LeaveGroup; after it the coordinator's session timeout applies."""
 
-_pack = msgspec.msgpack.encode
-_unpack = msgspec.msgpack.decode
-
-
-class ListenerCall(NamedTuple):
-    """A pending listener call: `kind` is "revoked", "lost" (already assigned to others) or "assigned"."""
-
-    kind: str
-    partitions: list[TopicPartition]
-
 
 class Step(Enum):
     """The step of a rebalance."""
 
     STEADY = "reading"
-    COMMITTING = "positions are committed before partitions are given back"
-    REVOKING = "the listener is called with what is given back"
+    GIVING_BACK = "what may not be kept is given back before the join"
     JOINING = "waiting for the next generation"
-    ASSIGNING = "the listener is called with what has come"
+    TAKING_UP = "what the new generation took is given back, and what it gave is taken"
 
 
 class GroupSession:
@@ -76,12 +63,12 @@ class GroupSession:
         self._config = config
         self.membership = membership
         self._assignment = assignment
-        self._commit_positions = commit_positions
-        self._on_assignment = on_assignment
+        self._handover = Handover(
+            assignment, commit_positions=commit_positions, on_assignment=on_assignment, notify=notify
+        )
         self._notify = notify
         self._step = Step.STEADY
         self._work: asyncio.Task[tuple[TopicPartition, ...] | None] | None = None
-        self._call: ListenerCall | None = None
         self._error: RaylogError | None = None
         self._counts: dict[str, int] = {}
         """Partitions by topic at the last assignment by this member as leader; 0 for a topic that does not exist."""
@@ -93,15 +80,27 @@ class GroupSession:
 
     @property
     def is_steady(self) -> bool:
-        """Whether records may be returned: no rebalance is in progress."""
-        return self._step is Step.STEADY
+        """Whether records may be returned: no rebalance is in progress, or one that takes nothing away yet."""
+        return self._step is Step.STEADY or (self._step is Step.JOINING and self.membership.is_cooperative)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether positions may be committed in the background: this member holds a generation.
+
+        A cooperative one does while it joins, until the round ends; a refused commit then costs nothing.
+        """
+        member = self.membership
+        return member.is_stable or (member.is_cooperative and member.is_joining and member.commit_identity[0] >= 0)
 
     @property
     def needs_turn(self) -> bool:
-        """Whether `turn` has work, or waits for some."""
+        """Whether `turn` has work, or waits for some that poll() may not outrun."""
         member = self.membership
-        is_steady = self._step is Step.STEADY and member.rejoin_reason is None
-        return not is_steady or self._error is not None or member.fenced is not None
+        if self._error is not None or member.fenced is not None:
+            return True
+        if self._step is Step.JOINING and member.is_cooperative:
+            return self._work is None or self._work.done()
+        return self._step is not Step.STEADY or member.rejoin_reason is not None
 
     # Called inside poll()
 
@@ -113,7 +112,7 @@ class GroupSession:
         self.last_poll_s = self._now_s()
         if self._heart is None:
             self._heart = asyncio.get_running_loop().create_task(self._beat(), name="raylog-heartbeat")
-        while self._call is None:
+        while self._handover.call is None:
             if self.membership.fenced is not None:
                 raise self.membership.fenced
             if self._error is not None:
@@ -121,15 +120,11 @@ class GroupSession:
                 raise error
             if not self._advanced():
                 return None
-        return self._call
+        return self._handover.call
 
     def listener_called(self) -> None:
         """The listener call was made; the rebalance continues."""
-        self._call = None
-        if self._step is Step.REVOKING:
-            self._give_back()
-        elif self._step is Step.ASSIGNING:
-            self._step = Step.STEADY
+        self._handover.called()
 
     def rejoin(self, reason: str) -> None:
         """Join again at the next turn, for instance because the subscription was changed."""
@@ -141,62 +136,60 @@ class GroupSession:
         if self._step is Step.STEADY:
             if member.rejoin_reason is None:
                 return False
-            if self._commit_positions is not None and self._assignment.states and not member.lost:
-                self._step = Step.COMMITTING
-                self._start(self._commit())
-            else:
-                self._call_revoked()
+            self._step = Step.GIVING_BACK
+            self._handover.begin(self._kept(), is_lost=member.lost)
             return True
-        if self._work is None or not self._work.done():
-            return False
-        work, self._work = self._work, None
-        if self._step is Step.COMMITTING:
-            if member.fenced is not None:
-                self._step = Step.STEADY  # `turn` raises it; joining again would fence the process that has the id now
-            else:
-                self._call_revoked()
-            return True
-        self._step = Step.STEADY  # a failed join starts again here
-        try:
-            partitions = work.result()
-        except Exception as failure:  # any error: without another join the member would wait without a limit
-            member.need_rejoin("its last join failed")
-            raise as_raylog_error(failure) from failure
-        self._assignment.set_partitions(partitions or (), Start.COMMITTED)
-        self._on_assignment()
-        self._step = Step.ASSIGNING
-        self._call = ListenerCall("assigned", list(partitions or ()))
-        return True
-
-    def _call_revoked(self) -> None:
-        self._step = Step.REVOKING
-        held = list(self._assignment.states)
-        if held:
-            self._call = ListenerCall("lost" if self.membership.lost else "revoked", held)
+        if self._step is Step.JOINING:
+            return self._joined()
+        if not self._handover.is_done:
+            return self._handover.advance()
+        if self._step is Step.GIVING_BACK:
+            self._step = Step.JOINING
+            self._start(self._join())
         else:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        self._assignment.set_partitions((), Start.COMMITTED)
-        self._on_assignment()
-        self._step = Step.JOINING
-        self._start(self._join())
+            self._step = Step.STEADY
+            member.taken_up()
+        return True
 
     def _start(self, work: Awaitable[tuple[TopicPartition, ...] | None]) -> None:
         self._work = asyncio.ensure_future(work)
         self._work.add_done_callback(lambda _: self._notify())
 
-    async def _commit(self) -> None:
-        assert self._commit_positions is not None  # checked by `_advanced`
+    def _kept(self) -> list[TopicPartition]:
+        """What stays while this member joins: nothing of an eager one; of a cooperative one what it subscribes to."""
+        member, topics = self.membership, self._assignment.topics
+        if member.lost or not member.is_cooperative:
+            return []
+        kept = [each for each in self._assignment.states if each.topic in topics]
+        member.gave_back([each for each in self._assignment.states if each.topic not in topics])
+        return kept
+
+    def _joined(self) -> bool:
+        """Take the round's assignment up, if it has come."""
+        member = self.membership
+        if self._work is None or not self._work.done():
+            return False
+        work, self._work = self._work, None
+        self._step = Step.STEADY  # a failed join starts again here
         try:
-            await self._commit_positions()
-        except RaylogError:
-            pass  # the records since the last commit are read again by the next owner, as at least once allows
+            partitions = work.result()
+        except Exception as failure:  # any error: without another join the member would wait without a limit
+            member.need_rejoin("its last join failed")
+            if isinstance(failure, RaylogError):
+                raise
+            raise as_raylog_error(failure) from failure
+        if partitions is not None:
+            self._step = Step.TAKING_UP
+            self._handover.begin(partitions, is_lost=member.lost, announces=True)
+        return True
 
     # Joining
 
-    async def _join(self) -> tuple[TopicPartition, ...]:
-        """Join, assign if this member leads, sync; retried until it succeeds or only the user can resolve the error."""
+    async def _join(self) -> tuple[TopicPartition, ...] | None:
+        """Join, assign if this member leads, sync; retried until it succeeds or only the user can resolve the error.
+
+        None: the partitions that a cooperative member kept belong to others; they are given up before it joins again.
+        """
         member = self.membership
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         while True:
@@ -205,15 +198,15 @@ class GroupSession:
             call = Call.JOIN
             try:
                 timeout_s = max(self._request_s, member.rebalance_timeout_ms / 1000 + JOIN_EXTRA_S)
-                joined = await self._request(JOIN_GROUP, member.join_request(topics, _pack), timeout_s)
+                joined = await self._request(JOIN_GROUP, member.join_request(topics), timeout_s)
                 rows = member.joined(joined)
-                subscriptions = member.subscriptions(rows, _unpack)
-                watched = subscriptions or member.subscriptions(member.unassigned_rows, _unpack)
+                subscriptions = member.subscriptions(rows)
+                watched = subscriptions or member.subscriptions(member.unassigned_rows)
                 counts = await self._partition_counts(watched)
                 call = Call.SYNC
-                assignments = member.sync_request(subscriptions, counts, _pack)
+                assignments = member.sync_request(subscriptions, counts)
                 synced = await self._request(SYNC_GROUP, assignments, max(self._request_s, JOIN_EXTRA_S))
-                partitions = member.synced(synced.assignment, _unpack)
+                partitions = member.synced(synced.assignment)
                 if topics != sorted(self._assignment.topics):
                     member.need_rejoin("its subscription was changed while it joined")
                 if member.unassigned_rows:
@@ -226,6 +219,8 @@ class GroupSession:
                 if reaction.retry:
                     self._cluster.forget_coordinator(member.group)
                 member.need_rejoin(error.message)
+                if member.lost:
+                    return None
                 if not isinstance(error, MemberIdRequired):
                     await asyncio.sleep(backoff.next_s())
 
@@ -253,10 +248,8 @@ class GroupSession:
         wanted = {topic for each in subscriptions.values() for topic in each.topics}
         try:
             group = await self._request(DESCRIBE_GROUP, DescribeGroupRequest(member.group), self._request_s)
-            given = {
-                each for row in group.members if row.assignment for each in decode_assignment(_unpack(row.assignment))
-            }
-        except (RaylogError, ValueError, TypeError, LookupError) as error:
+            given = {each for row in group.members for each in read_assignment(row.assignment)}
+        except (RaylogError, ValueError) as error:
             member.need_rejoin(f"the group's assignment is not known ({error})")
             return
         if given != {TopicPartition(topic, number) for topic in wanted for number in range(counts.get(topic, 0))}:
@@ -330,7 +323,9 @@ class GroupSession:
     async def close(self) -> None:
         """End the tasks. Does not leave the group."""
         self._is_closed = True
-        tasks = [task for task in (self._work, self._heart) if task is not None and not task.done()]
+        tasks = [
+            task for task in (self._work, self._heart, self._handover.cancel()) if task is not None and not task.done()
+        ]
         for task in tasks:
             task.cancel()
         if tasks:

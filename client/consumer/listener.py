@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raylog.client.consumer.group_session import ListenerCall
+from raylog.client.consumer.handover import ListenerCall
 from raylog.core.ids import TopicPartition
 
 CallbackWaiter = Callable[[list[TopicPartition]], Any]
@@ -15,14 +15,15 @@ class RebalanceListener:
     """Base for listeners; override the methods you need. Those of an AsyncConsumer's listener may be coroutines.
 
     They are called inside poll(): in `on_partitions_revoked` a commit() still works, in `on_partitions_assigned` a
-    seek().
+    seek(). An eager assignor takes everything back in every rebalance; a cooperative one only what others get, and then
+    each method is called with the change alone.
     """
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
         """These partitions are about to be revoked."""
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
-        """These partitions are the consumer's whole assignment now."""
+        """These partitions have come, perhaps none; with an eager assignor they are the whole assignment."""
 
     def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
         """These partitions may already belong to others; nothing can be committed for them."""

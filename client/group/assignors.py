@@ -1,176 +1,185 @@
-"""Group assignors: range, roundrobin and sticky, as pure functions. Called by the client that leads a group.
+"""The assignors by name, what `partition_assignment_strategy` means, and the check of what an assignor returns.
 
-Laws of all three: every existing partition of a subscribed topic goes to exactly one of its subscribers; no member gets
-a partition of a topic it did not subscribe to; the result depends only on the arguments (not on their order). Members
-are ordered by static instance id, else member id, so that a restarted static member (new member id, same instance id)
-keeps its place.
+Laws of the built-in ones: every existing partition of a subscribed topic goes to exactly one of its subscribers
+(`cooperative-sticky`: or to none, while another member still owns it); no member gets a partition of a topic it did not
+subscribe to; the result depends only on the arguments (not on their order). Called by the client that leads a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar, Final
 
-from raylog.core.errors import InconsistentGroupProtocol, did_you_mean
+from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.group.members import in_order, subscribers_of
+from raylog.client.group.sticky import CooperativeStickyAssignor, StickyAssignor
+from raylog.core.errors import AssignorFailed, InconsistentGroupProtocol, InvalidConfig, did_you_mean
 from raylog.core.ids import TopicPartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """One member's subscription.
-
-    ``owned`` and ``generation`` are its last assignment and that assignment's generation (-1 = never); only ``sticky``
-    reads them.
-    """
-
-    topics: tuple[str, ...]
-    owned: tuple[TopicPartition, ...] = ()
-    generation: int = -1
-    instance_id: str | None = None
-
-
-Assignment = dict[str, list[TopicPartition]]
-"""Partitions by member id, in order; every member has an entry, possibly empty."""
-
-Assignor = Callable[[Mapping[str, Subscription], Mapping[str, int]], Assignment]
-
-
-def assign(name: str, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-    """Run the assignor of that name; topics missing in ``partition_counts`` are left out.
-
-    Raises InconsistentGroupProtocol when there is no such assignor.
-    """
-    assignor = ASSIGNORS.get(name)
-    if assignor is None:
-        raise InconsistentGroupProtocol(did_you_mean("assignor", name, ASSIGNORS))
-    return assignor(subscriptions, partition_counts)
-
-
-def assign_range(subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-    """Give each subscriber of a topic one run of neighbouring partitions; the first ones get one more when uneven.
+class RangeAssignor(PartitionAssignor):
+    """By topic: each subscriber gets one run of neighbouring partitions; the first ones get one more when uneven.
 
     Topics with equal counts and subscribers are cut alike, so partition n of each goes to one member (joins by key).
     """
-    result: Assignment = {member: [] for member in subscriptions}
-    for topic, members in _subscribers(subscriptions, partition_counts).items():
-        each, extra = divmod(partition_counts[topic], len(members))
-        start = 0
-        for place, member in enumerate(members):
-            end = start + each + (1 if place < extra else 0)
-            result[member].extend(TopicPartition(topic, number) for number in range(start, end))
-            start = end
-    return result
+
+    name: ClassVar[str] = "range"
+
+    def assign(self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
+        """Cut each topic's partitions into runs."""
+        result: Assignment = {member: [] for member in subscriptions}
+        for topic, members in subscribers_of(subscriptions, partition_counts).items():
+            each, extra = divmod(partition_counts[topic], len(members))
+            start = 0
+            for place, member in enumerate(members):
+                end = start + each + (1 if place < extra else 0)
+                result[member].extend(TopicPartition(topic, number) for number in range(start, end))
+                start = end
+        return result
 
 
-def assign_roundrobin(subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-    """Deal all partitions of all topics one by one around the members, skipping members that do not subscribe."""
-    result: Assignment = {member: [] for member in subscriptions}
-    wanted = {member: frozenset(subscription.topics) for member, subscription in subscriptions.items()}
-    order = _in_order(subscriptions)
-    turn = 0
-    for topic in _subscribers(subscriptions, partition_counts):
-        for number in range(partition_counts[topic]):
-            while topic not in wanted[order[turn % len(order)]]:
+class RoundRobinAssignor(PartitionAssignor):
+    """All partitions of all topics are dealt one by one around the members, skipping those that do not subscribe."""
+
+    name: ClassVar[str] = "roundrobin"
+
+    def assign(self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
+        """Deal the partitions."""
+        result: Assignment = {member: [] for member in subscriptions}
+        wanted = {member: frozenset(subscription.topics) for member, subscription in subscriptions.items()}
+        order = in_order(subscriptions)
+        turn = 0
+        for topic in subscribers_of(subscriptions, partition_counts):
+            for number in range(partition_counts[topic]):
+                while topic not in wanted[order[turn % len(order)]]:
+                    turn += 1
+                result[order[turn % len(order)]].append(TopicPartition(topic, number))
                 turn += 1
-            result[order[turn % len(order)]].append(TopicPartition(topic, number))
-            turn += 1
-    return result
+        return result
 
 
-def assign_sticky(subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-    """Leave partitions with their owners as far as balance allows, and level the rest out.
-
-    Laws beyond the common ones: no single move would make two members' loads more equal (with equal subscriptions all
-    loads are within one), and run again on its own result it changes nothing.
-    """
-    subscribers = _subscribers(subscriptions, partition_counts)
-    owners = _valid_claims(subscriptions, subscribers, partition_counts)
-    held: dict[str, set[TopicPartition]] = {member: set() for member in subscriptions}
-    for partition, member in owners.items():
-        held[member].add(partition)
-    unowned = [
-        TopicPartition(topic, number)
-        for topic in subscribers
-        for number in range(partition_counts[topic])
-        if TopicPartition(topic, number) not in owners
-    ]
-    # Partitions with few possible readers first: the others can still even out the loads afterwards.
-    for partition in sorted(unowned, key=lambda each: (len(subscribers[each.topic]), each)):
-        held[_least_loaded(subscribers[partition.topic], held)].add(partition)
-    _level(held, subscribers)
-    return {member: sorted(partitions) for member, partitions in held.items()}
-
-
-def _level(held: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]) -> None:
-    """Move partitions from fuller to emptier members until no single move helps.
-
-    Terminates: each move lowers the sum of the squared loads by at least two.
-    """
-    place = {member: number for number, member in enumerate(sorted(held))}
-    moved = True
-    while moved:
-        moved = False
-        for member in sorted(held, key=lambda each: (-len(held[each]), place[each])):
-            for partition in sorted(held[member], reverse=True):
-                target = _least_loaded(subscribers[partition.topic], held)
-                if len(held[target]) + 1 < len(held[member]):
-                    held[member].remove(partition)
-                    held[target].add(partition)
-                    moved = True
-
-
-def _valid_claims(
-    subscriptions: Mapping[str, Subscription],
-    subscribers: Mapping[str, list[str]],
-    partition_counts: Mapping[str, int],
-) -> dict[TopicPartition, str]:
-    """Return the owner of each partition that has one: the claim of the newest generation; none on a tie."""
-    newest: dict[TopicPartition, tuple[int, list[str]]] = {}
-    for member in sorted(subscriptions):
-        subscription = subscriptions[member]
-        for partition in sorted(set(subscription.owned)):
-            if partition.topic not in subscription.topics or partition.topic not in subscribers:
-                continue
-            if not 0 <= partition.partition < partition_counts[partition.topic]:
-                continue
-            generation, members = newest.get(partition, (subscription.generation, []))
-            if subscription.generation > generation:
-                newest[partition] = (subscription.generation, [member])
-            elif subscription.generation == generation:
-                newest[partition] = (generation, [*members, member])
-    return {partition: members[0] for partition, (_, members) in newest.items() if len(members) == 1}
-
-
-def _least_loaded(members: list[str], held: Mapping[str, set[TopicPartition]]) -> str:
-    return min(members, key=lambda member: len(held[member]))  # the first in order among equals
-
-
-def _in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
-    """Return member ids: static members by instance id first, then dynamic ones by member id."""
-
-    def order(member: str) -> tuple[bool, str, str]:
-        instance = subscriptions[member].instance_id
-        return (instance is None, instance or member, member)
-
-    return sorted(subscriptions, key=order)
-
-
-def _subscribers(
-    subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
-) -> dict[str, list[str]]:
-    """Return the subscribers, in order, of each existing topic that has any, topics in order."""
-    found: dict[str, list[str]] = {}
-    for member in _in_order(subscriptions):
-        for topic in sorted(set(subscriptions[member].topics)):
-            if partition_counts.get(topic, 0) > 0:
-                found.setdefault(topic, []).append(member)
-    return {topic: found[topic] for topic in sorted(found)}
-
-
-ASSIGNORS: Final[Mapping[str, Assignor]] = {
-    "range": assign_range,
-    "roundrobin": assign_roundrobin,
-    "sticky": assign_sticky,
+ASSIGNORS: Final[Mapping[str, type[PartitionAssignor]]] = {
+    kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 }
-"""The assignors by the names that members vote for."""
+"""The built-in assignors by the names that members vote for."""
+
+
+def strategies_of(choice: Any) -> tuple[PartitionAssignor, ...]:
+    """The assignors of `partition_assignment_strategy`: names, subclasses, objects, or dotted names of these, in order.
+
+    Raises InvalidConfig for an unknown name, for anything else, and where a member has no assignor or two of one name.
+    """
+    if isinstance(choice, str):
+        choice = [name.strip() for name in choice.split(",") if name.strip()]
+    entries = list(choice) if isinstance(choice, Iterable) else [choice]
+    found = tuple(_made(entry) for entry in entries)
+    names = [assignor.name for assignor in found]
+    if not found or len(set(names)) < len(names):
+        raise InvalidConfig(
+            f"partition_assignment_strategy must have at least one assignor, each name once, not {names}."
+        )
+    return found
+
+
+def rebalance_protocol_of(assignors: Sequence[PartitionAssignor]) -> RebalanceProtocol:
+    """The most advanced protocol that all assignors of a member know, as in Kafka.
+
+    So a member with `cooperative-sticky` and `range` rebalances eagerly: a group changes over in two rolling restarts.
+    Raises InvalidConfig where they have none in common.
+    """
+    common = frozenset.intersection(*(frozenset(each.rebalance_protocols) for each in assignors))
+    if not common:
+        raise InvalidConfig(
+            f"The assignors {[each.name for each in assignors]} have no rebalance protocol in common; name those alone "
+            "that are eager, or those that are cooperative."
+        )
+    return max(common)
+
+
+def assign(
+    assignors: Iterable[PartitionAssignor],
+    name: str,
+    subscriptions: Mapping[str, Subscription],
+    partition_counts: Mapping[str, int],
+    *,
+    is_cooperative: bool = False,
+) -> Assignment:
+    """Run the assignor of that name, and check what it returns; topics missing in `partition_counts` are left out.
+
+    `is_cooperative`: members keep what they own meanwhile. Raises InconsistentGroupProtocol when there is no such
+    assignor, AssignorFailed when it raises or returns what no group can use.
+    """
+    known = {each.name: each for each in assignors}
+    if name not in known:
+        raise InconsistentGroupProtocol(did_you_mean("assignor", name, known))
+    try:
+        returned = known[name].assign(subscriptions, partition_counts)
+        given = {member: list(dict.fromkeys(TopicPartition(*each) for each in returned[member])) for member in returned}
+    except Exception as error:  # any error of the user's class
+        raise AssignorFailed(
+            f"The assignor {name!r} raised ({type(error).__name__}: {error}); no partition was assigned. Correct its "
+            "assign(): it returns partitions by member id.",
+            assignor=name,
+        ) from error
+    wrong = _fault(given, subscriptions, partition_counts, is_cooperative=is_cooperative)
+    if wrong is not None:
+        raise AssignorFailed(
+            f"The assignor {name!r} {wrong}; no partition was assigned. Correct its assign().", assignor=name
+        )
+    return {member: given.get(member, []) for member in subscriptions}
+
+
+def _fault(
+    given: Assignment,
+    subscriptions: Mapping[str, Subscription],
+    partition_counts: Mapping[str, int],
+    *,
+    is_cooperative: bool,
+) -> str | None:
+    """What is wrong with an assignment, or None."""
+    owners = {partition: member for member, each in subscriptions.items() for partition in each.owned if is_cooperative}
+    for member, partitions in given.items():
+        if member not in subscriptions:
+            return f"gave partitions to {member!r}, which is no member of the group"
+        for topic, number in partitions:
+            if topic not in subscriptions[member].topics:
+                return f"gave {topic}-{number} to {member!r}, which does not subscribe to it"
+            if not 0 <= number < partition_counts.get(topic, 0):
+                return f"gave {topic}-{number} to {member!r}, and there is no such partition"
+            owner = owners.get(TopicPartition(topic, number), member)
+            has_it = TopicPartition(topic, number) in subscriptions[member].owned
+            if owner != member and not has_it:
+                return f"is cooperative, and gave {topic}-{number} to {member!r} while {owner!r} still owns it"
+    return None
+
+
+def _made(entry: Any) -> PartitionAssignor:
+    made = _named(entry) if isinstance(entry, str) else entry
+    try:
+        made = made() if isinstance(made, type) else made
+    except Exception as error:  # any error of the user's class
+        raise InvalidConfig(f"The assignor {entry!r:.100} cannot be made: {error}") from error
+    if not isinstance(made, PartitionAssignor):
+        raise InvalidConfig(
+            "partition_assignment_strategy takes names, and subclasses of raylog.PartitionAssignor, not "
+            f"{entry!r:.100}."
+        )
+    if not isinstance(getattr(made, "name", None), str) or not made.name:
+        raise InvalidConfig(f"The assignor {entry!r:.100} has no name; members agree on one by its `name`.")
+    return made
+
+
+def _named(name: str) -> Any:
+    if name in ASSIGNORS:
+        return ASSIGNORS[name]
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    if not module:
+        hint = did_you_mean("assignor", name, ASSIGNORS)
+        raise InvalidConfig(f"{hint} An assignor of your own is given as its class, or as package.module.Class.")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidConfig(
+            f"The assignor {name!r} cannot be imported ({error}); write it as package.module.Class."
+        ) from error

@@ -1,81 +1,168 @@
-"""Subscriptions and assignments that group members exchange, as wire lists. Used by the consumer client.
+"""Subscriptions and assignments that group members exchange, in Kafka's bytes. Used by the consumer client and Admin.
 
-The client turns the lists into bytes (msgpack) for JoinGroup's metadata and SyncGroup's assignments, and back; the
-coordinator never opens them.
+`ConsumerProtocolSubscription` and `ConsumerProtocolAssignment` of Kafka, versions 0 to 3, and the user data of its
+sticky assignors: members and tools of other implementations read and write the same. The coordinator never opens them.
+Layouts are big endian; a string has a length of two bytes, bytes and lists one of four, and -1 stands for null. A
+reader takes a later version for the last it knows, as Kafka does: fields are only added at the end. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable
 from typing import Final
 
-from raylog.client.group.assignors import Subscription
+from raylog.client.group.assignor import Subscription
 from raylog.core.ids import TopicPartition
 
 PROTOCOL_TYPE: Final = "consumer"
-VERSION: Final = 1
-"""Version of both layouts. A reader accepts later ones and ignores fields behind those it knows."""
+VERSION: Final = 3
+"""Version that is written: with owned partitions (1), their generation (2), and the rack (3)."""
+
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
 
 
-def encode_subscription(subscription: Subscription, userdata: bytes = b"") -> list[object]:
-    """Return [version, topics, [[topic, [partitions]]...] owned, generation, userdata]."""
-    return [
-        VERSION,
-        list(subscription.topics),
-        _grouped(subscription.owned),
-        subscription.generation,
-        userdata,
-    ]
-
-
-def decode_subscription(wire: Sequence[object], instance_id: str | None = None) -> Subscription:
-    """Read a subscription; ``instance_id`` comes with the leader's member list, not with the metadata.
-
-    Raises TypeError or ValueError when the list is not one.
-    """
-    _, topics, owned, generation, *_rest = wire
-    if not isinstance(generation, int):
-        raise TypeError(f"expected a generation number in a subscription, got {generation!r}")
-    return Subscription(
-        topics=tuple(str(topic) for topic in _list(topics)),
-        owned=_flat(owned),
-        generation=generation,
-        instance_id=instance_id,
+def encode_subscription(subscription: Subscription) -> bytes:
+    """Return the metadata of a join."""
+    return b"".join(
+        (
+            _SHORT.pack(VERSION),
+            _INT.pack(len(subscription.topics)),
+            *(_string(topic) for topic in subscription.topics),
+            _bytes(subscription.user_data),
+            _grouped(subscription.owned),
+            _INT.pack(subscription.generation),
+            _SHORT.pack(-1) if subscription.rack_id is None else _string(subscription.rack_id),
+        )
     )
 
 
-def encode_assignment(partitions: Iterable[TopicPartition], userdata: bytes = b"") -> list[object]:
-    """Return [version, [[topic, [partitions]]...], userdata]."""
-    return [VERSION, _grouped(partitions), userdata]
+def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
+    """Read the metadata of a join; ``instance_id`` comes with the leader's member list. Raises ValueError."""
+    reader = _Reader(data)
+    version = reader.version()
+    topics = tuple(reader.string() for _ in range(reader.count(2)))
+    user_data = reader.blob()
+    owned = reader.grouped() if version >= 1 else ()
+    generation = reader.number() if version >= 2 else -1
+    rack_id = reader.nullable_string() if version >= 3 else None
+    return Subscription(
+        topics=topics, owned=owned, generation=generation, instance_id=instance_id, user_data=user_data, rack_id=rack_id
+    )
 
 
-def decode_assignment(wire: Sequence[object]) -> tuple[TopicPartition, ...]:
-    """Read an assignment; an empty list (the leader gave this member nothing) is no partitions."""
-    if not wire:
+def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes = b"") -> bytes:
+    """Return a member's assignment."""
+    return _SHORT.pack(VERSION) + _grouped(partitions) + _bytes(user_data)
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Read an assignment; no bytes (the leader gave this member nothing) are no partitions. Raises ValueError."""
+    if not data:
         return ()
-    _, partitions, *_rest = wire
-    return _flat(partitions)
+    reader = _Reader(data)
+    reader.version()
+    return reader.grouped()
 
 
-def _grouped(partitions: Iterable[TopicPartition]) -> list[object]:
+# ---------------------------------------------------------------- user data of the sticky assignors
+
+
+def encode_previous(previous: Iterable[TopicPartition], generation: int) -> bytes:
+    """Return the user data of `sticky`: the last assignment and its generation (Kafka's version 1)."""
+    return _grouped(previous) + _INT.pack(generation)
+
+
+def decode_previous(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
+    """Read the user data of `sticky`; version 0 has no generation, which is then -1. Raises ValueError."""
+    reader = _Reader(data)
+    previous = reader.grouped()
+    return previous, reader.number() if reader.has_more else -1
+
+
+def encode_generation(generation: int) -> bytes:
+    """Return the user data of `cooperative-sticky`."""
+    return _INT.pack(generation)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _SHORT.pack(len(data)) + data
+
+
+def _bytes(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def _grouped(partitions: Iterable[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
-    return [[topic, numbers] for topic, numbers in by_topic.items()]
+    parts = [_INT.pack(len(by_topic))]
+    for topic, numbers in by_topic.items():
+        parts += (_string(topic), _INT.pack(len(numbers)), *map(_INT.pack, numbers))
+    return b"".join(parts)
 
 
-def _flat(rows: object) -> tuple[TopicPartition, ...]:
-    found: list[TopicPartition] = []
-    for row in _list(rows):
-        topic, numbers = _list(row)
-        for number in _list(numbers):
-            if not isinstance(number, int):
-                raise TypeError(f"expected a partition number, got {number!r}")
-            found.append(TopicPartition(str(topic), number))
-    return tuple(found)
+class _Reader:
+    """Reads values in order; every one that does not fit what is left is a ValueError."""
 
+    def __init__(self, data: bytes) -> None:
+        self._data = bytes(data)
+        self._at = 0
 
-def _list(value: object) -> Sequence[object]:
-    if isinstance(value, (list, tuple)):
-        return value
-    raise TypeError(f"expected a list in a group message, got {value!r}")
+    @property
+    def has_more(self) -> bool:
+        return self._at < len(self._data)
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise ValueError(f"{size} bytes are announced at byte {self._at}, and it ends at {len(self._data)}")
+        found = self._data[self._at : end]
+        self._at = end
+        return found
+
+    def _short(self) -> int:
+        found: int = _SHORT.unpack(self._take(2))[0]
+        return found
+
+    def number(self) -> int:
+        found: int = _INT.unpack(self._take(4))[0]
+        return found
+
+    def version(self) -> int:
+        found = self._short()
+        if found < 0:
+            raise ValueError(f"its version is {found}")
+        return found
+
+    def count(self, least_bytes: int) -> int:
+        """The length of a list whose items take so many bytes at least."""
+        found = self.number()
+        if not 0 <= found <= (len(self._data) - self._at) // least_bytes:
+            raise ValueError(f"a list of {found} items is announced at byte {self._at}")
+        return found
+
+    def string(self) -> str:
+        return self._take(self._short()).decode()
+
+    def nullable_string(self) -> str | None:
+        size = self._short()
+        return None if size == -1 else self._take(size).decode()
+
+    def blob(self) -> bytes:
+        """Bytes; null are none."""
+        size = self.number()
+        return b"" if size == -1 else self._take(size)
+
+    def grouped(self) -> tuple[TopicPartition, ...]:
+        found: list[TopicPartition] = []
+        for _ in range(self.count(6)):
+            topic = self.string()
+            found += [TopicPartition(topic, self.number()) for _ in range(self.count(4))]
+        return tuple(found)

@@ -1,26 +1,25 @@
 """One member of a consumer group as a pure state machine: its identity, when to join again, the effect of each error.
 
 Kafka's classic protocol from the client's side. `group_session.py` sends the requests; every decision is here. The
-machine builds the requests and applies the replies, without time, sockets or bytes. It also runs the assignor when this
-member leads. Pure.
+machine builds the requests and applies the replies, without time or sockets. It also runs the assignor when this member
+leads. Pure.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-from raylog.client.group.assignors import Subscription, assign
-from raylog.client.group.embedded_protocol import (
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
+from raylog.client.group import early_protocol
+from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.group.assignors import RangeAssignor, assign, rebalance_protocol_of
+from raylog.client.group.embedded_protocol import PROTOCOL_TYPE, encode_subscription
+from raylog.client.group.exchange import assignment_for, is_early, read_assignment, read_subscription
 from raylog.core.errors import (
+    AssignorFailed,
     FencedInstanceId,
     IllegalGeneration,
     InconsistentGroupProtocol,
@@ -49,11 +48,7 @@ from raylog.protocol.groups import (
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_TYPE: Final = "consumer"
 NO_GENERATION: Final = -1
-
-Pack = Callable[[object], bytes]
-Unpack = Callable[[bytes], Any]
 
 
 class Call(Enum):
@@ -127,7 +122,10 @@ def reaction_to(call: Call, error: RaylogError) -> Reaction:
 
 
 class Membership:
-    """One member. A generation is *held* from a successful sync until it is lost or the next join."""
+    """One member. A generation is *held* from a successful sync until it is lost or the next join.
+
+    A cooperative member keeps its partitions through a join, and reads on.
+    """
 
     def __init__(
         self,
@@ -135,14 +133,16 @@ class Membership:
         *,
         client_id: str,
         instance_id: str | None = None,
-        assignors: Sequence[str] = ("range",),
+        assignors: Sequence[PartitionAssignor] = (RangeAssignor(),),
         session_timeout_ms: int = 45_000,
         rebalance_timeout_ms: int = 300_000,
     ) -> None:
+        """Raises InvalidConfig for assignors that have no rebalance protocol in common."""
         self.group = group
         self.client_id = client_id
         self.instance_id = instance_id
         self.assignors = tuple(assignors)
+        self.is_cooperative = rebalance_protocol_of(self.assignors) is RebalanceProtocol.COOPERATIVE
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.member_id = ""
@@ -158,6 +158,16 @@ class Membership:
         self.owned: tuple[TopicPartition, ...] = ()
         """The result of the last successful sync, in ``owned_generation``; sticky assignors read it."""
         self.owned_generation = NO_GENERATION
+        self.is_joining = False
+        """A join was sent, and the round's assignment has not come yet."""
+        self._claimed: frozenset[TopicPartition] = frozenset()
+        """What it claimed to own in its last join."""
+        self._metadata: dict[str, bytes] = {}
+        """What each member of the round has sent, where this one leads."""
+        self._awaits_return = False
+        """It leads, and its assignment makes a member give partitions back: another round has to give them out."""
+        self._writes_early = False
+        """Its leader runs an earlier release, which reads no other form."""
         self.unassigned_rows: list[JoinGroupMember] = []
         """Rows of all members, where this one leads and the coordinator keeps the old assignment; else empty."""
         self.fenced: FencedInstanceId | None = None
@@ -175,11 +185,13 @@ class Membership:
         if self.rejoin_reason is None:
             self.rejoin_reason = reason
 
-    def join_request(self, topics: Sequence[str], pack: Pack) -> JoinGroupRequest:
-        """The JoinGroup request. The member holds no generation from here until it has synced."""
-        subscription = Subscription(topics=tuple(sorted(topics)), owned=self.owned, generation=self.owned_generation)
-        wire = pack(encode_subscription(subscription))
+    def join_request(self, topics: Sequence[str]) -> JoinGroupRequest:
+        """The JoinGroup request. An eager member holds no generation from here until it has synced."""
+        wanted = tuple(sorted(topics))
+        self._claimed = frozenset(self.owned if self.is_cooperative else ())
+        self._awaits_return = False
         self.is_stable = False
+        self.is_joining = True
         return JoinGroupRequest(
             self.group,
             self.member_id,
@@ -188,7 +200,25 @@ class Membership:
             self.session_timeout_ms,
             self.rebalance_timeout_ms,
             PROTOCOL_TYPE,
-            [JoinGroupProtocol(name, wire) for name in self.assignors],
+            [JoinGroupProtocol(each.name, self._subscription(each, wanted)) for each in self.assignors],
+        )
+
+    def _subscription(self, assignor: PartitionAssignor, topics: tuple[str, ...]) -> bytes:
+        if self._writes_early:
+            return early_protocol.encode_subscription(
+                Subscription(topics=topics, owned=self.owned, generation=self.owned_generation)
+            )
+        try:
+            user_data = assignor.user_data(topics, self.owned, self.owned_generation)
+        except Exception as error:  # any error of the user's class
+            raise AssignorFailed(
+                f"user_data() of the assignor {assignor.name!r} raised ({type(error).__name__}: {error}); this member "
+                "cannot join without it.",
+                assignor=assignor.name,
+            ) from error
+        owned = tuple(sorted(self._claimed))
+        return encode_subscription(
+            Subscription(topics=topics, owned=owned, generation=self.owned_generation, user_data=user_data)
         )
 
     def joined(self, reply: JoinGroupReply) -> list[JoinGroupMember]:
@@ -204,10 +234,11 @@ class Membership:
         self.rejoin_reason = None
         self.lost = False
         rows = list(reply.members) if self.is_leader else []
+        self._metadata = {row.member_id: row.metadata for row in rows}
         self.unassigned_rows = rows if reply.skip_assignment else []
         return [] if reply.skip_assignment else rows
 
-    def subscriptions(self, members: Sequence[JoinGroupMember], unpack: Unpack) -> dict[str, Subscription]:
+    def subscriptions(self, members: Sequence[JoinGroupMember]) -> dict[str, Subscription]:
         """The subscription of each member of the round, for the leader.
 
         A member whose metadata cannot be parsed (another client) gets no partitions; the group continues without it.
@@ -215,12 +246,12 @@ class Membership:
         found: dict[str, Subscription] = {}
         for row in members:
             try:
-                found[row.member_id] = decode_subscription(unpack(row.metadata), row.group_instance_id)
-            except (ValueError, TypeError) as error:  # msgspec's errors are ValueErrors
+                found[row.member_id] = read_subscription(row.metadata, row.group_instance_id)
+            except ValueError as error:
                 found[row.member_id] = Subscription(topics=(), instance_id=row.group_instance_id)
                 logger.warning(
                     "Member %s of group %s gets no partitions, because its metadata cannot be read (%s): make it use "
-                    "this client's embedded protocol, or another group.",
+                    "Kafka's consumer protocol, or another group.",
                     row.member_id,
                     self.group,
                     error,
@@ -228,36 +259,68 @@ class Membership:
         return found
 
     def sync_request(
-        self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int], pack: Pack
+        self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
     ) -> SyncGroupRequest:
         """The SyncGroup request, with the assignments of all members if this one leads.
 
-        Raises InconsistentGroupProtocol when the group chose an assignor that is not known here.
+        Raises InconsistentGroupProtocol when the group chose an assignor that is not known here, and AssignorFailed.
         """
         rows: list[SyncGroupAssignment] = []
         if subscriptions:
-            result = assign(self.protocol, subscriptions, partition_counts)
+            result = assign(
+                self.assignors, self.protocol, subscriptions, partition_counts, is_cooperative=self.is_cooperative
+            )
+            self._awaits_return = any(
+                set(each.owned) - set(result[member_id]) for member_id, each in subscriptions.items()
+            )
             rows = [
-                SyncGroupAssignment(member_id, pack(encode_assignment(result[member_id])))
+                SyncGroupAssignment(member_id, assignment_for(self._metadata.get(member_id, b""), result[member_id]))
                 for member_id in sorted(result)
             ]
         return SyncGroupRequest(self.group, self.generation, self.member_id, self.instance_id, rows)
 
-    def synced(self, assignment: bytes, unpack: Unpack) -> tuple[TopicPartition, ...]:
-        """Apply SyncGroup's answer: the partitions of this member.
+    def synced(self, assignment: bytes) -> tuple[TopicPartition, ...]:
+        """Apply SyncGroup's answer: the partitions of this member. `taken_up` is called once it reads these.
 
         Raises InconsistentGroupProtocol for an assignment that cannot be parsed, of a leader of another kind.
         """
         try:
-            self.owned = decode_assignment(unpack(assignment)) if assignment else ()
-        except (ValueError, TypeError) as error:
+            self.owned = read_assignment(assignment)
+        except ValueError as error:
             raise InconsistentGroupProtocol(
                 f"The leader of group {self.group!r} gave an assignment that cannot be read ({error}): it is another "
-                "kind of client; use another group."
+                "kind of client, which does not use Kafka's consumer protocol; use another group."
             ) from error
         self.owned_generation = self.generation
         self.is_stable = True
+        self.is_joining = False
+        self._learn_form(assignment)
+        for assignor in self.assignors:
+            if assignor.name == self.protocol:
+                _notify(assignor, self.owned, self.generation)
         return self.owned
+
+    def _learn_form(self, assignment: bytes) -> None:
+        if assignment and is_early(assignment) is not self._writes_early:
+            self._writes_early = not self._writes_early
+            if self._writes_early:
+                self.need_rejoin("its leader runs an earlier release, and could not read what it subscribes to")
+
+    def taken_up(self) -> None:
+        """The last assignment is in force: what it took from this member was given back, so that others can get it.
+
+        That takes another round. The leader joins for it as well as the members that gave partitions back: a static one
+        of these may be replaced meanwhile by a process that knows of nothing to give back, and begins no round.
+        """
+        if self._claimed - frozenset(self.owned):
+            self.need_rejoin("it gave partitions back, which the next round gives to others")
+        elif self._awaits_return:
+            self.need_rejoin("it leads, and partitions were given back, which the next round gives to others")
+        self._claimed, self._awaits_return = frozenset(), False
+
+    def gave_back(self, partitions: Collection[TopicPartition]) -> None:
+        """These partitions are not held any more, as their topics are not subscribed to."""
+        self.owned = tuple(each for each in self.owned if each not in partitions)
 
     # Other events
 
@@ -268,6 +331,8 @@ class Membership:
     def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
         """Apply an error. `generation` is that of the request; answers to an older one change nothing."""
         reaction = reaction_to(call, error)
+        if self.is_joining and call in (Call.HEARTBEAT, Call.COMMIT) and not reaction.fatal:
+            return reaction if reaction.retry else _NOTHING  # the join's own answer says what this member still is
         if isinstance(error, FencedInstanceId) and generation in (self.generation, self.owned_generation):
             self.fenced = error
         if call in (Call.HEARTBEAT, Call.COMMIT) and generation != self.generation:
@@ -283,10 +348,10 @@ class Membership:
 
     def lose(self, reason: str, *, member_too: bool) -> None:
         """The generation is lost; others may own its partitions."""
-        if self.is_stable:
+        if self.is_stable or (self.is_cooperative and self.owned):
             self.lost = True
         self.generation = NO_GENERATION
-        self.is_stable = False
+        self.is_stable = self.is_joining = False
         self.is_leader = False
         if member_too:
             self.member_id = ""
@@ -304,3 +369,10 @@ class Membership:
         """The member has left voluntarily; its partitions were revoked before."""
         self.lose("it has left", member_too=True)
         self.lost = False
+
+
+def _notify(assignor: PartitionAssignor, partitions: Sequence[TopicPartition], generation: int) -> None:
+    try:
+        assignor.on_assignment(partitions, generation)
+    except Exception:  # an error of the user's class does not undo what the group has agreed on
+        logger.exception("The assignor %r raised in on_assignment().", assignor.name)

@@ -88,3 +88,9 @@ class HandlerFailed(RaylogError):
     """The handler of a WorkerPool raised for a record; its cause is that error, and ``details`` have the record."""
 
     code = 1082
+
+
+class AssignorFailed(RaylogError):
+    """An assignor raised, or returned what no group can use; ``details`` name it, and its cause is what it raised."""
+
+    code = 1083

@@ -27,7 +27,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from raylog.core.groups import offsets, pending, rebalance
+from raylog.core.groups import offsets, pending, rebalance, resets
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     DeleteGroupReceived,
@@ -43,6 +43,7 @@ from raylog.core.groups.events import (
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    OffsetResetReceived,
     RequestDropped,
     SleepRefused,
     SleepRequested,
@@ -66,6 +67,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.use import use_of
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
@@ -238,10 +240,12 @@ class CoordinatorMachine:
                 self._drop_if_blank(event.group)
             case OffsetFetchReceived():
                 self._fetch(event, decision)
+            case OffsetResetReceived():
+                self._reset(event, decision)
             case OffsetDeleteReceived():
                 if (group := self._named_group(event, decision)) is not None:
                     unstable = self._pending.pending_keys(event.group)
-                    offsets.delete(self._offsets, group, event, decision, pending=unstable)
+                    offsets.delete(self._offsets, use_of(group), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
                 names = sorted(self._groups)
@@ -317,6 +321,11 @@ class CoordinatorMachine:
             pending.supersede(self._pending, event.group, offsets.commit(group, event, decision), decision)
         self._drop_if_blank(event.group)
 
+    def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:
+        group = self._groups.setdefault(event.group, Group(event.group))
+        resets.reset(self._offsets, use_of(group), event, decision, pending=self._pending.pending_keys(event.group))
+        self._drop_if_blank(event.group)
+
     def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
         if event.require_stable and pending.is_unstable(self._pending, event.group, event.partitions):
             decision.refuse(
@@ -330,8 +339,8 @@ class CoordinatorMachine:
         group = self._named_group(event, decision)
         if group is None:
             return
-        if group.state is not GroupState.EMPTY:
-            decision.refuse(event.request, NonEmptyGroup(f"Group {event.group!r} has members; stop them first."))
+        if (active := use_of(group).active_error()) is not None:
+            decision.refuse(event.request, active)
             return
         if self._pending.is_open(group.name):
             decision.refuse(
@@ -385,7 +394,7 @@ class CoordinatorMachine:
         for name in sorted(self._groups):
             group = self._groups[name]
             unstable = self._pending.pending_keys(name)
-            for key in offsets.expired(self._offsets, group, decision.wall_ms, self._settings):
+            for key in offsets.expired(self._offsets, use_of(group), decision.wall_ms, self._settings):
                 if key in unstable:
                     continue
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:

@@ -11,6 +11,7 @@ from tests.unit.style.sources import ROOT
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 RUN_HERE = {
+    "broadcast_assignor.py",
     "compacted_table.py",
     "exactly_once_word_count.py",
     "interceptors.py",
@@ -87,6 +88,11 @@ def test_workers_handle_the_orders_of_a_customer_in_order_and_each_once(user: Re
         assert "400 orders of 40 customers handled, those of each in order: True" in printed
 
 
+def test_every_member_gets_every_partition_by_an_assignor_of_ones_own(user: Reader) -> None:
+    printed = user.python(example("broadcast_assignor.py"), "--address", "local").splitlines()
+    assert printed == ["3 workers hold [4, 4, 4] of 4 partitions, and know [40, 40, 40] prices"]
+
+
 def test_interceptors_sign_and_check(user: Reader) -> None:
     printed = user.python(example("interceptors.py"), "--address", "local").splitlines()
     assert printed == ["refused b'a million euros' at offset 10", "10 stored, 10 read, 1 refused"]
@@ -113,8 +119,8 @@ def test_orders_of_a_queue_keep_their_order_and_a_bad_one_is_dead(user: Reader) 
 
 
 def test_a_mail_is_tried_again_becomes_a_dead_letter_and_comes_back(user: Reader) -> None:
-    printed = [line for line in user.python(example("redrive.py"), "--address", "local").splitlines() if "<" not in line]
-    sent, tried, letter, again = printed
+    printed = user.python(example("redrive.py"), "--address", "local").splitlines()
+    sent, tried, letter, again = (line for line in printed if not line.startswith("<QueueMessage"))  # warnings
     assert sent == "sent: anna@example.org, carl@example.org"
     assert tried.startswith("tried 4 times, in ")
     assert float(tried.split()[-2]) >= 0.7  # the three pauses

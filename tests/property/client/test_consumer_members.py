@@ -2,6 +2,7 @@
 
 Messages may be lost, members may fall silent, the coordinator may be rebuilt from its log. At every moment a partition
 has one owner among those whose generation is the newest, and no member can commit for a generation that is over.
+Cooperative members hold their partitions while they join, so that what they hold belongs to the next generation too.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from raylog.client.group.assignors import strategies_of
 from raylog.client.group.membership import Call, Membership
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -74,7 +75,16 @@ class GroupOfMembers(RuleBasedStateMachine):
         return f"{client_id}-{self.ids}"
 
     @initialize(
-        assignors=st.sampled_from([("range",), ("roundrobin",), ("sticky",), ("sticky", "range")]),
+        assignors=st.sampled_from(
+            [
+                ("range",),
+                ("roundrobin",),
+                ("sticky",),
+                ("sticky", "range"),
+                ("cooperative-sticky",),
+                ("cooperative-sticky",),
+            ]
+        ),
         # With the longer session a static member can be away while a round ends, and come back to a later generation.
         session_ms=st.sampled_from([1_000, 8_000]),
     )
@@ -85,7 +95,7 @@ class GroupOfMembers(RuleBasedStateMachine):
                     "board",
                     client_id=f"client{number}",
                     instance_id=f"static{number}" if number == 0 else None,
-                    assignors=assignors,
+                    assignors=strategies_of(assignors),
                     session_timeout_ms=session_ms,
                     rebalance_timeout_ms=2_000,
                 )
@@ -103,8 +113,9 @@ class GroupOfMembers(RuleBasedStateMachine):
         if client.is_silent or client.waiting is not None:
             return
         if member.rejoin_reason is not None:
-            client.owned.clear()  # given back before joining, as an eager rebalance demands
-            self._send(client, Call.JOIN, member.join_request(["flights", "trips"], msgspec.msgpack.encode))
+            if not member.is_cooperative or member.lost:
+                client.owned.clear()  # given back before joining, as an eager rebalance demands
+            self._send(client, Call.JOIN, member.join_request(["flights", "trips"]))
         else:
             self._send(client, Call.HEARTBEAT, member.heartbeat_request())
 
@@ -127,10 +138,11 @@ class GroupOfMembers(RuleBasedStateMachine):
                 client.owned.clear()
         elif call is Call.JOIN:
             rows = client.member.joined(JOIN_GROUP.read_reply(answer))
-            subscriptions = client.member.subscriptions(rows, msgspec.msgpack.decode)
-            self._send(client, Call.SYNC, client.member.sync_request(subscriptions, PARTITIONS, msgspec.msgpack.encode))
+            subscriptions = client.member.subscriptions(rows)
+            self._send(client, Call.SYNC, client.member.sync_request(subscriptions, PARTITIONS))
         elif call is Call.SYNC:
-            client.owned = set(client.member.synced(SYNC_GROUP.read_reply(answer).assignment, msgspec.msgpack.decode))
+            client.owned = set(client.member.synced(SYNC_GROUP.read_reply(answer).assignment))
+            client.member.taken_up()
 
     @rule(number=st.integers(0, MEMBERS - 1))
     def commit(self, number: int) -> None:

@@ -7,12 +7,11 @@ see; test_group_books.py reports hand-made histories. The books never look into 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
-
+from raylog.client.group.exchange import read_assignment
 from raylog.core.groups.records import (
     GroupChanged,
     GroupDeleted,
@@ -22,6 +21,8 @@ from raylog.core.groups.records import (
     record_from_wire,
 )
 from raylog.core.groups.states import GroupState
+from tests.simulation.groups.operators import why_kept
+from tests.simulation.groups.ownership import taken_too_early, withheld
 from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
@@ -45,6 +46,8 @@ class Claim(NamedTuple):
     member_id: str
     generation: int
     partitions: frozenset[int]
+    joined_with: Mapping[str, bytes] = {}
+    """The metadata of its last join, by assignor, where it holds its partitions while it joins."""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,8 @@ class GroupBooks:
         self._offsets: dict[Place, _Offset] = {}
         self._stored_rows: Counter[tuple[int, int]] = Counter()
         """Rows in the log by life and request."""
+        self._resets: dict[tuple[int, int], int] = {}
+        """Rows of each reset, by life and request."""
         self._active_ms: dict[tuple[int, str, str], int] = {}
         self._loaded_ms: dict[int, int] = {}
         self._left: set[tuple[str, str]] = set()
@@ -115,9 +120,12 @@ class GroupBooks:
         books = self._offsets.get(place)
         if books is None or not books.commits:
             raise Violation(RULE, f"the offset of {place} is deleted, and there is none")
-        self._is_empty(place[0], "an offset is deleted")
+        image = self.images.get(place[0])
+        if (why := why_kept(image, place[2], expires=row.sender is None)) is not None:
+            raise Violation(RULE, f"the offset of {place} is deleted, though {why}")
         if row.sender is None:
-            since_ms = max(books.stored_ms, self._emptied_ms.get(place[0], 0))
+            is_empty = image is None or image.state is GroupState.EMPTY
+            since_ms = max(books.stored_ms, self._emptied_ms.get(place[0], 0) if is_empty else 0)
             if row.decided_ms - since_ms < self._retention_ms:
                 raise Violation(RULE, f"the offset of {place} is forgotten after {row.decided_ms - since_ms} ms")
         books.commits.append((offset, -1, row.sender or _UNKNOWN))
@@ -155,8 +163,9 @@ class GroupBooks:
             place
             for place, books in self._offsets.items()
             if self.committed(*place) >= 0
-            and (place[0] not in self.images or self.images[place[0]].state is GroupState.EMPTY)
-            and now_ms - max(books.stored_ms, self._emptied_ms.get(place[0], 0)) > self._retention_ms + EXPIRY_MS
+            and why_kept(self.images.get(place[0]), place[2], expires=True) is None
+            and now_ms - max(books.stored_ms, self._emptied_ms.get(place[0], 0), self._stable_ms.get(place[0], 0))
+            > self._retention_ms + EXPIRY_MS
         ]
 
     def _group_changed(self, image: GroupChanged, row: Row) -> None:
@@ -178,8 +187,13 @@ class GroupBooks:
                         f"and to {member.member_id}",
                     )
                 owners[partition] = member.member_id
-        if image.state is GroupState.STABLE and len(owners) < self._partitions:
+        is_assigned = before is None or (before.generation, before.state) != (image.generation, image.state)
+        given_out = owners.keys() | withheld(image)
+        if image.state is GroupState.STABLE and is_assigned and len(given_out) < self._partitions:
             raise Violation(RULE, f"generation {image.generation} leaves partitions without an owner: {owners}")
+        early = taken_too_early(image)
+        if early is not None:
+            raise Violation(RULE, f"in generation {image.generation} {early}")
         if image != before and image.changed_ms != row.decided_ms + WALL_AHEAD_MS:
             raise Violation(RULE, f"generation {image.generation} is dated {image.changed_ms}")
         if image != before and image.state is GroupState.EMPTY:
@@ -266,6 +280,17 @@ class GroupBooks:
     def loaded(self, life: int, now_ms: int) -> None:
         """A life of the coordinator begins to serve: every member has a fresh session timeout."""
         self._loaded_ms[life] = now_ms
+
+    def sent(self, rows: Iterable[Row]) -> None:
+        """A coordinator sends a batch to the log, which is stored whole or not at all."""
+        counts = Counter((row.life, row.request) for row in rows)
+        for decided, count in counts.items():
+            if count != self._resets.get(decided, count):
+                raise Violation(RULE, f"a batch has {count} of the {self._resets[decided]} rows of a reset")
+
+    def reset_decided(self, life: int, request: int, rows: int) -> None:
+        """A coordinator decided to reset so many offsets, which fit into one batch of the log."""
+        self._resets[life, request] = rows
 
     def active(self, life: int, group: str, member_id: str, now_ms: int) -> None:
         """A coordinator counted a member's request as a heartbeat."""
@@ -360,6 +385,15 @@ class GroupBooks:
         self._claims[process] = claim
         self._one_owner(claim.group)
 
+    def joins(self, process: int, member_id: str, joined_with: Mapping[str, bytes]) -> None:
+        """A member process joins, and holds its partitions meanwhile."""
+        if process in self._claims:
+            self._claims[process] = self._claims[process]._replace(member_id=member_id, joined_with=joined_with)
+
+    def shares(self, group: str) -> set[int]:
+        """Return the member processes that hold partitions of the current generation."""
+        return set(self.owners(group).values())
+
     def gives_back(self, process: int) -> None:
         """A member process holds no partitions any more."""
         self._claims.pop(process, None)
@@ -385,19 +419,22 @@ class GroupBooks:
     def owners(self, group: str) -> dict[int, int]:
         """Return the member process of each partition claimed in the current generation."""
         image = self.images.get(group)
-        members = {member.member_id for member in image.members} if image is not None else set()
+        members = {member.member_id: member for member in image.members} if image is not None else {}
         found: dict[int, int] = {}
         for process, claim in self._claims.items():
-            if image is None or claim.group != group or claim.generation != image.generation:
+            member = members.get(claim.member_id)
+            if image is None or member is None or claim.group != group:
                 continue
-            if claim.member_id not in members:
+            # A cooperative member holds its partitions in the next generation too, if that was made of its last join.
+            joined = claim.joined_with.get(image.protocol)
+            if claim.generation != image.generation and (not joined or joined != member.metadata(image.protocol)):
                 continue
             for partition in sorted(claim.partitions):
                 if partition in found:
                     raise Violation(
                         RULE,
                         f"processes {found[partition]} and {process} both hold partition {partition} "
-                        f"in generation {claim.generation}",
+                        f"in generation {image.generation}",
                     )
                 found[partition] = process
         return found
@@ -411,4 +448,4 @@ def _row(member: MemberRecord) -> tuple[object, bytes]:
 
 
 def _partitions(assignment: bytes) -> list[int]:
-    return [number for _, numbers in msgspec.msgpack.decode(assignment)[1] for number in numbers] if assignment else []
+    return [number for _, number in read_assignment(assignment)]

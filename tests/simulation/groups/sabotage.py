@@ -40,6 +40,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.use import GroupUse
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.topic import OffsetsTopic, Row
 
@@ -306,9 +307,9 @@ def leaders_alone(original: Callable[..., list[Any]]) -> Callable[..., list[Any]
 def expire_the_living(original: Callable[..., list[OffsetKey]]) -> Callable[..., list[OffsetKey]]:
     """Only the age of a commit counts."""
 
-    def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+    def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
         oldest_ms = wall_ms - settings.offsets_retention_ms
-        return [record.key for record in store.of(group.name) if record.committed_ms <= oldest_ms]
+        return [record.key for record in store.of(use.group) if record.committed_ms <= oldest_ms]
 
     return expired
 
@@ -316,10 +317,9 @@ def expire_the_living(original: Callable[..., list[OffsetKey]]) -> Callable[...,
 def expire_when_empty(original: Callable[..., list[OffsetKey]]) -> Callable[..., list[OffsetKey]]:
     """The age of a commit counts, and not how long its group has been empty."""
 
-    def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+    def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
         oldest_ms = wall_ms - settings.offsets_retention_ms
-        is_empty = group.state is GroupState.EMPTY
-        return [record.key for record in store.of(group.name) if is_empty and record.committed_ms <= oldest_ms]
+        return [record.key for record in store.of(use.group) if use.is_empty and record.committed_ms <= oldest_ms]
 
     return expired
 
@@ -360,10 +360,10 @@ def notes_are_lost(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def delete_all_offsets(
-    store: OffsetStore, group: Group, event: OffsetDeleteReceived, decision: GroupDecision, **_: object
+    store: OffsetStore, use: GroupUse, event: OffsetDeleteReceived, decision: GroupDecision, **_: object
 ) -> None:
     """A deletion of some offsets deletes all of the group."""
-    for committed in store.of(group.name):
+    for committed in store.of(use.group):
         decision.write(OffsetDeleted(key=committed.key))
     decision.reply(event.request, [[topic, partition, 0] for _, topic, partition in event.partitions])
 

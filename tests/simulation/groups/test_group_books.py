@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
-import msgspec
 import pytest
 
-from raylog.client.group.embedded_protocol import encode_assignment
+from raylog.client.group.assignor import Subscription
+from raylog.client.group.embedded_protocol import encode_assignment, encode_subscription
 from raylog.core.groups.records import (
     GroupChanged,
     GroupDeleted,
@@ -20,11 +21,12 @@ from raylog.core.groups.records import (
 from raylog.core.groups.states import GroupState
 from raylog.core.ids import TopicPartition
 from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
-from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
+from tests.simulation.groups.topic import ELSE_ID, ELSEWHERE, TOPIC, TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
 LIFE = 1
-KEY = OffsetKey("g", TOPIC_ID, "orders", 0)
+KEY = OffsetKey("g", TOPIC_ID, TOPIC, 0)
+ELSEWHERE_KEY = OffsetKey("g", ELSE_ID, ELSEWHERE, 0)
 RETENTION_MS = 1_000
 
 
@@ -33,7 +35,7 @@ def anomaly() -> pytest.RaisesExc[Violation]:
 
 
 def member(member_id: str, *partitions: int, instance: str | None = None) -> MemberRecord:
-    assignment = encode_assignment([TopicPartition("orders", number) for number in partitions]) if partitions else []
+    assignment = encode_assignment([TopicPartition("orders", number) for number in partitions]) if partitions else b""
     return MemberRecord(
         member_id=member_id,
         instance_id=instance,
@@ -41,8 +43,15 @@ def member(member_id: str, *partitions: int, instance: str | None = None) -> Mem
         session_timeout_ms=600,
         rebalance_timeout_ms=1000,
         protocols=(("range", b""),),
-        assignment=msgspec.msgpack.encode(assignment) if assignment else b"",
+        assignment=assignment,
     )
+
+
+def keeper(member_id: str, owned: tuple[int, ...], *partitions: int) -> MemberRecord:
+    """A cooperative member that holds ``owned`` while it joins, and gets ``partitions``."""
+    held = tuple(TopicPartition(TOPIC, number) for number in owned)
+    metadata = encode_subscription(Subscription(topics=(TOPIC,), owned=held, generation=1))
+    return replace(member(member_id, *partitions), protocols=(("cooperative-sticky", metadata),))
 
 
 class History:
@@ -58,7 +67,7 @@ class History:
         key, value = record.to_wire()
         self.books.stored(next(self._end), Row(key, value, self.now_ms, LIFE, request, sender))
 
-    def generation(self, number: int, *members: MemberRecord, stable: bool = True) -> None:
+    def generation(self, number: int, *members: MemberRecord, stable: bool = True, protocol: str = "range") -> None:
         self.now_ms += 10
         state = (GroupState.STABLE if stable else GroupState.COMPLETING_REBALANCE) if members else GroupState.EMPTY
         self.write(
@@ -66,7 +75,7 @@ class History:
                 group="g",
                 generation=number,
                 protocol_type="consumer",
-                protocol="range",
+                protocol=protocol,
                 leader=members[0].member_id if members else "",
                 state=state,
                 changed_ms=WALL_AHEAD_MS + self.now_ms,
@@ -74,10 +83,19 @@ class History:
             )
         )
 
-    def commit(self, member_id: str, generation: int, offset: int, *, process: int = 1, back: bool = False) -> None:
+    def commit(
+        self,
+        member_id: str,
+        generation: int,
+        offset: int,
+        *,
+        process: int = 1,
+        back: bool = False,
+        key: OffsetKey = KEY,
+    ) -> None:
         self.write(
             OffsetCommitted(
-                key=KEY,
+                key=key,
                 offset=offset,
                 leader_epoch=-1,
                 metadata="",
@@ -307,6 +325,37 @@ def test_a_deleted_group_keeps_no_offset() -> None:
     found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
 
 
+def cooperative(history: History, number: int, *members: MemberRecord, stable: bool = True) -> None:
+    history.generation(number, *members, stable=stable, protocol="cooperative-sticky")
+
+
+def test_a_partition_that_its_owner_has_to_give_back_first_has_none() -> None:
+    history = History(partitions=2)
+    cooperative(history, 1, keeper("a", (), 0, 1))
+    cooperative(history, 2, keeper("a", (0, 1), 0), keeper("b", ()))
+    cooperative(history, 3, keeper("a", (0,), 0), keeper("b", (), 1))
+    with anomaly():
+        cooperative(history, 4, keeper("a", (0,), 0), keeper("b", ()))
+
+
+def test_a_partition_that_is_given_away_before_its_owner_gave_it_back() -> None:
+    history = History()
+    cooperative(history, 1, keeper("a", (), 0, 1))
+    with anomaly():
+        cooperative(history, 2, keeper("a", (0, 1), 0), keeper("b", (), 1))
+
+
+def test_a_member_that_reads_on_beside_the_next_owner() -> None:
+    history = History()
+    first, second = keeper("a", ()), keeper("b", (), 0)
+    cooperative(history, 1, replace(first, assignment=member("a", 0).assignment))
+    history.books.claims(1, claim("a", 1, 0))
+    history.books.joins(1, "a", dict(first.protocols))
+    cooperative(history, 2, first, second)
+    with anomaly():
+        history.books.claims(2, claim("b", 2, 0))
+
+
 def test_a_generation_that_leaves_a_partition_unread() -> None:
     found = History(partitions=2)
     found.generation(1, member("a"), stable=False)
@@ -329,3 +378,27 @@ def test_a_member_receives_a_generation_before_it_is_stored(history: History) ->
     history.books.generation_answered("g", 2, is_stable=False)
     with anomaly():
         history.books.generation_answered("g", 2, is_stable=True)
+
+
+def test_offsets_that_members_read_stay_and_others_may_be_deleted(history: History) -> None:
+    operator = Sender(0, "", -1, moved_back=False)
+    topics = (("range", b"... orders ..."),)
+    history.generation(2, *(replace(member(each, place), protocols=topics) for place, each in enumerate("ab")))
+    history.commit("a", 2, 4)
+    history.commit("a", 2, 5, key=ELSEWHERE_KEY)
+    with anomaly():
+        history.write(OffsetDeleted(key=KEY), sender=operator)
+    with anomaly():
+        history.write(OffsetDeleted(key=ELSEWHERE_KEY))  # its retention is not over
+    history.now_ms += RETENTION_MS
+    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0, ELSE_ID)]
+    history.write(OffsetDeleted(key=ELSEWHERE_KEY), sender=operator)
+
+
+def test_a_reset_is_in_one_batch() -> None:
+    books = GroupBooks()
+    rows = [Row(["offset", "g", TOPIC_ID, TOPIC, number], None, 0, LIFE, 7, None) for number in range(2)]
+    books.reset_decided(LIFE, 7, 2)
+    books.sent(rows)
+    with anomaly():
+        books.sent(rows[:1])

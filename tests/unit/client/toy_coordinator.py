@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.client.group.exchange import read_assignment
 from raylog.core import errors
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -26,9 +24,11 @@ from raylog.core.groups.events import (
     HeartbeatReceived,
     JoinReceived,
     LeaveReceived,
+    ListGroupsReceived,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    OffsetResetReceived,
     RequestDropped,
     SyncReceived,
     Tick,
@@ -196,15 +196,19 @@ def _owners(record: GroupChanged) -> dict[TopicPartition, str]:
     """The owner of each partition; fails when a partition has two owners in this generation."""
     found: dict[TopicPartition, str] = {}
     for member in record.members:
-        wire = msgspec.msgpack.decode(member.assignment) if member.assignment else []
-        for partition in decode_assignment(wire):
+        for partition in read_assignment(member.assignment):
             assert partition not in found, f"{partition} has two owners in generation {record.generation}"
             found[partition] = member.member_id
     return found
 
 
 def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
-    common: dict[str, Any] = {"cause": f"{method} {number}", "now_ms": now_ms, "request": number, "group": args[0]}
+    common: dict[str, Any] = {
+        "cause": f"{method} {number}",
+        "now_ms": now_ms,
+        "request": number,
+        "group": args[0] if args else "",
+    }
     makers: dict[str, Callable[[], Event]] = {
         "join_group": lambda: JoinReceived(
             **common,
@@ -232,6 +236,8 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
             **common, partitions=args[1], require_stable=(args[2:] or [False])[0]
         ),
         "delete_group": lambda: DeleteGroupReceived(**common),
+        "offset_reset": lambda: OffsetResetReceived(**common, generation=args[1], offsets=args[2]),
+        "list_groups": lambda: ListGroupsReceived(**{name: value for name, value in common.items() if name != "group"}),
         "offset_delete": lambda: OffsetDeleteReceived(**common, partitions=args[1]),
         "txn_offset_commit": lambda: TxnOffsetCommitReceived(
             **common,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from raylog.client.group.membership import NO_GENERATION, REACTIONS, Call, Membership, reaction_to
@@ -10,7 +9,6 @@ from raylog.core import errors
 from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import JoinGroupMember, JoinGroupReply, LeaveGroupRequest, LeavingMember, SyncGroupRequest
 
-pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 COUNTS = {"flights": 4}
 
 
@@ -21,10 +19,10 @@ def member(**options: str) -> Membership:
 def stable(generation: int = 3, **options: str) -> Membership:
     """A member that leads a group of its own and owns everything."""
     made = member(**options)
-    metadata = made.join_request(["flights"], pack).protocols[0].metadata
+    metadata = made.join_request(["flights"]).protocols[0].metadata
     rows = made.joined(JoinGroupReply(generation, "range", "c-1", "c-1", [JoinGroupMember("c-1", None, metadata)]))
-    assignments = made.sync_request(made.subscriptions(rows, unpack), COUNTS, pack).assignments
-    made.synced(assignments[0].assignment, unpack)
+    assignments = made.sync_request(made.subscriptions(rows), COUNTS).assignments
+    made.synced(assignments[0].assignment)
     return made
 
 
@@ -41,24 +39,24 @@ def test_the_leader_assigns_for_all_members_and_a_follower_for_none() -> None:
     assert leader.commit_identity == (3, "c-1")
     assert leader.rejoin_reason is None
     follower = member()
-    follower.join_request(["flights"], pack)
+    follower.join_request(["flights"])
     assert follower.joined(JoinGroupReply(4, "range", "c-1", "c-2", [])) == []
-    assert follower.sync_request({}, COUNTS, pack) == SyncGroupRequest("board", 4, "c-2", None, [])
-    assert follower.synced(b"", unpack) == ()
+    assert follower.sync_request({}, COUNTS) == SyncGroupRequest("board", 4, "c-2", None, [])
+    assert follower.synced(b"") == ()
 
 
 def test_a_leader_that_is_to_skip_assigns_nothing() -> None:
     returned = member(instance_id="one")
     rows = [JoinGroupMember("c-9", "one", b"")]
     assert returned.joined(JoinGroupReply(5, "range", "c-9", "c-9", rows, skip_assignment=True)) == []
-    assert returned.sync_request({}, COUNTS, pack).assignments == []
+    assert returned.sync_request({}, COUNTS).assignments == []
 
 
 def test_the_id_that_is_handed_out_is_used_in_the_next_join() -> None:
     new = member()
     error = errors.MemberIdRequired("join again", member_id="c-7")
     assert not new.failed(Call.JOIN, error, generation=NO_GENERATION).fatal
-    assert new.join_request(["flights"], pack).member_id == "c-7"
+    assert new.join_request(["flights"]).member_id == "c-7"
 
 
 @pytest.mark.parametrize("call", [Call.HEARTBEAT, Call.COMMIT])

@@ -1,0 +1,118 @@
+"""From the partitions that a member holds to those it shall hold, one call of the listener at a time.
+
+What stays is not touched: its position and buffer are kept, and its fetches go on. What goes is committed, then the
+listener is called, then it is dropped; what comes is added, and the listener is called again. Used by sessions of
+groups, whatever protocol has decided on the target. Belongs to the engine's loop. May touch: what `commit` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.partition import Start
+from raylog.core.errors import RaylogError
+from raylog.core.ids import TopicPartition
+
+
+class ListenerCall(NamedTuple):
+    """A pending listener call: `kind` is "revoked", "lost" (already assigned to others) or "assigned"."""
+
+    kind: str
+    partitions: list[TopicPartition]
+
+
+class Handover:
+    """One change of an assignment after another. `begin`, then `advance` until `is_done`."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        *,
+        commit_positions: Callable[[], Awaitable[None]] | None,
+        on_assignment: Callable[[], None],
+        notify: Callable[[], None],
+    ) -> None:
+        """`commit_positions` is awaited before partitions are revoked; None without automatic commits.
+
+        `on_assignment` is called after each change, `notify` when `advance` can go on.
+        """
+        self._assignment = assignment
+        self._commit_positions = commit_positions
+        self._on_assignment = on_assignment
+        self._notify = notify
+        self._target: list[TopicPartition] | None = None
+        self._announces = self._is_lost = False
+        self._commit: asyncio.Task[None] | None = None
+        self.call: ListenerCall | None = None
+        """The call that has to be made before anything else."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the target of the last `begin` is in force, and no call is left."""
+        return self._target is None and self.call is None
+
+    @property
+    def revoked(self) -> list[TopicPartition]:
+        """What is held, and not part of the target."""
+        target = frozenset(self._target or ())
+        return [each for each in self._assignment.states if each not in target]
+
+    def begin(self, target: Iterable[TopicPartition], *, is_lost: bool = False, announces: bool = False) -> None:
+        """Change to these partitions.
+
+        `is_lost`: what goes belongs to others already, and is not committed. `announces`: the listener learns what has
+        come, even if that is nothing; without it the target adds nothing.
+        """
+        self._target = list(dict.fromkeys(TopicPartition(*each) for each in target))
+        self._is_lost, self._announces = is_lost, announces
+        if self.revoked and self._commit_positions is not None and not is_lost:
+            self._commit = asyncio.ensure_future(self._committed(self._commit_positions()))
+            self._commit.add_done_callback(lambda _: self._notify())
+        else:
+            self._revoke()
+
+    def advance(self) -> bool:
+        """Do the next step that needs no wait; False when there is none."""
+        if self.call is not None or self._commit is None or not self._commit.done():
+            return False
+        self._commit = None
+        self._revoke()
+        return True
+
+    def called(self) -> None:
+        """The listener call was made."""
+        call, self.call = self.call, None
+        if call is not None and call.kind != "assigned":
+            self._change()
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """The consumer ends: what is still to be committed is not. Returns the task, which then ends."""
+        if self._commit is not None:
+            self._commit.cancel()
+        return self._commit
+
+    def _revoke(self) -> None:
+        revoked = self.revoked
+        if revoked:
+            self.call = ListenerCall("lost" if self._is_lost else "revoked", revoked)
+        else:
+            self._change()
+
+    def _change(self) -> None:
+        target, self._target = self._target or [], None
+        held = self._assignment.states
+        added = [each for each in target if each not in held]
+        if added or len(held) != len(target):
+            self._assignment.set_partitions(target, Start.COMMITTED)
+            self._on_assignment()
+        if self._announces:
+            self.call = ListenerCall("assigned", added)
+
+    async def _committed(self, commit: Awaitable[None]) -> None:
+        try:
+            await commit
+        except RaylogError:
+            pass  # the records since the last commit are read again by the next owner, as at least once allows

@@ -1,0 +1,44 @@
+"""What members of a group send each other, in whichever of the two forms they can read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from raylog.client.group import early_protocol, embedded_protocol
+from raylog.client.group.assignor import Subscription
+from raylog.client.group.early_protocol import is_early
+from raylog.core.ids import TopicPartition
+
+__all__ = ["assignment_for", "is_early", "read_assignment", "read_subscription"]
+
+
+def read_subscription(metadata: bytes, instance_id: str | None = None) -> Subscription:
+    """A member's subscription. Raises ValueError.
+
+    One of an earlier release has given back what its lists name: it is user data, as `sticky` has it in Kafka's bytes.
+    """
+    if is_early(metadata):
+        found = early_protocol.decode_subscription(metadata, instance_id)[0]
+        if not found.owned:
+            return found
+        return replace(found, owned=(), user_data=embedded_protocol.encode_previous(found.owned, found.generation))
+    return embedded_protocol.decode_subscription(metadata, instance_id)
+
+
+def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """A member's assignment. Raises ValueError."""
+    if is_early(assignment):
+        return early_protocol.decode_assignment(assignment)
+    return embedded_protocol.decode_assignment(assignment)
+
+
+def assignment_for(metadata: bytes, partitions: Iterable[TopicPartition]) -> bytes:
+    """The assignment of a member that joined with this metadata, in a form that it reads."""
+    if is_early(metadata):
+        try:
+            if not early_protocol.decode_subscription(metadata)[1]:
+                return early_protocol.encode_assignment(partitions)
+        except ValueError:
+            pass  # it gets no partitions, in whatever form
+    return embedded_protocol.encode_assignment(partitions)

@@ -22,7 +22,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.operators import why_kept
-from tests.simulation.groups.ownership import taken_too_early, withheld
+from tests.simulation.groups.ownership import superseded, taken_too_early, withheld
 from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
@@ -429,7 +429,9 @@ class GroupBooks:
             joined = claim.joined_with.get(image.protocol)
             if claim.generation != image.generation and (not joined or joined != member.metadata(image.protocol)):
                 continue
-            for partition in sorted(claim.partitions):
+            is_kept = claim.generation != image.generation
+            kept = claim.partitions - superseded(image, claim.generation) if is_kept else claim.partitions
+            for partition in sorted(kept):
                 if partition in found:
                     raise Violation(
                         RULE,

@@ -39,6 +39,10 @@ EXPIRY_MS = 2_500
 """Deadline after an offset's retention for its expiry, while a coordinator runs."""
 
 
+LONG_AGO_MS = -(10**9)
+"""When a member was active last that may have been removed by its instance: it need not stay, not even after a load."""
+
+
 class Claim(NamedTuple):
     """The partitions that a member process claims to read."""
 
@@ -298,8 +302,9 @@ class GroupBooks:
 
     def left(self, life: int, group: str) -> None:
         """Members left, perhaps removed by their instances; the image has them until the next generation."""
-        for known in [known for known in self._active_ms if known[:2] == (life, group)]:
-            del self._active_ms[known]
+        image = self.images.get(group)
+        for member in image.members if image is not None else ():
+            self._active_ms[life, group, member.member_id] = LONG_AGO_MS
 
     def synced(self, life: int, group: str, member_id: str, generation: int, now_ms: int) -> None:
         """A coordinator decided to send a member its assignment."""

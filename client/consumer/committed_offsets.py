@@ -307,8 +307,9 @@ class CommittedOffsets:
 
 
 def _not_a_member(group: str, member: Membership) -> CommitFailed:
+    why = member.rejoin_reason or "it missed a round"
     return CommitFailed(
-        f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
-        "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms.",
+        f"This consumer is not a member of group {group!r} at the moment ({why}); its partitions may belong to others. "
+        "poll() joins again; poll more often or raise max_poll_interval_ms.",
         group=group,
     )

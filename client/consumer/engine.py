@@ -146,7 +146,7 @@ class Engine:
     async def last_call(self, *, commit: bool, timeout_s: float) -> ListenerCall | None:
         """The steps before `close`: the last commit; returns the pending call of the listener."""
         group = self.group
-        if commit and self.commits_by_itself and (group is None or (group.is_steady and group.may_commit)):
+        if commit and self.commits_by_itself and (group is None or group.may_commit):
             try:
                 await self.committed.commit(self.positions(), timeout_s=timeout_s)
             except RaylogError as error:

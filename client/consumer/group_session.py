@@ -96,7 +96,8 @@ class GroupSession:
         A cooperative one does while it joins, until the round ends; a refused commit then costs nothing.
         """
         member = self.membership
-        return member.is_stable or (member.is_cooperative and member.is_joining and member.commit_identity[0] >= 0)
+        keeps = member.is_cooperative and member.is_joining
+        return (member.is_stable or keeps) and member.commit_identity[0] >= 0
 
     @property
     def needs_turn(self) -> bool:
@@ -131,6 +132,9 @@ class GroupSession:
     def listener_called(self) -> None:
         """The listener call was made; the rebalance continues."""
         self._handover.called()
+        call = self._handover.call
+        if call is not None and call.kind == "assigned":
+            self.membership.has_missed = False  # what it held is dropped: what it holds now it may commit
 
     def rejoin(self, reason: str) -> None:
         """Join again at the next turn, for instance because the subscription was changed."""
@@ -186,7 +190,7 @@ class GroupSession:
             raise as_raylog_error(failure) from failure
         if partitions is not None:
             self._step = Step.TAKING_UP
-            self._handover.begin(partitions, is_lost=member.lost, announces=True)
+            self._handover.begin(partitions, is_lost=member.lost, is_fresh=member.has_missed, announces=True)
         return True
 
     # Joining

@@ -44,7 +44,7 @@ class Handover:
         self._on_assignment = on_assignment
         self._notify = notify
         self._target: list[TopicPartition] | None = None
-        self._announces = self._is_lost = False
+        self._announces = self._is_lost = self._is_fresh = False
         self._commit: asyncio.Task[None] | None = None
         self.call: ListenerCall | None = None
         """The call that has to be made before anything else."""
@@ -56,19 +56,27 @@ class Handover:
 
     @property
     def revoked(self) -> list[TopicPartition]:
-        """What is held, and not part of the target."""
-        target = frozenset(self._target or ())
+        """What is held, and not part of the target, or not kept in any case."""
+        target = frozenset(() if self._is_fresh else self._target or ())
         return [each for each in self._assignment.states if each not in target]
 
-    def begin(self, target: Iterable[TopicPartition], *, is_lost: bool = False, announces: bool = False) -> None:
+    def begin(
+        self,
+        target: Iterable[TopicPartition],
+        *,
+        is_lost: bool = False,
+        is_fresh: bool = False,
+        announces: bool = False,
+    ) -> None:
         """Change to these partitions.
 
-        `is_lost`: what goes belongs to others already, and is not committed. `announces`: the listener learns what has
-        come, even if that is nothing; without it the target adds nothing.
+        `is_lost`: what goes belongs to others already, and is not committed. `is_fresh`: so may what stays, which
+        begins at the committed offset again. `announces`: the listener learns what has come, even if that is nothing;
+        without it the target adds nothing.
         """
         self._target = list(dict.fromkeys(TopicPartition(*each) for each in target))
-        self._is_lost, self._announces = is_lost, announces
-        if self.revoked and self._commit_positions is not None and not is_lost:
+        self._is_lost, self._is_fresh, self._announces = is_lost or is_fresh, is_fresh, announces
+        if self.revoked and self._commit_positions is not None and not self._is_lost:
             self._commit = asyncio.ensure_future(self._committed(self._commit_positions()))
             self._commit.add_done_callback(lambda _: self._notify())
         else:
@@ -103,6 +111,9 @@ class Handover:
 
     def _change(self) -> None:
         target, self._target = self._target or [], None
+        if self._is_fresh:
+            self._assignment.set_partitions((), Start.COMMITTED)
+            self._on_assignment()
         held = self._assignment.states
         added = [each for each in target if each not in held]
         if added or len(held) != len(target):

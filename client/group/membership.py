@@ -164,6 +164,14 @@ class Membership:
         """What it claimed to own in its last join."""
         self._metadata: dict[str, bytes] = {}
         """What each member of the round has sent, where this one leads."""
+        self.has_missed = False
+        """A round ended without this member, though it still counts as one: what it holds may have been given away.
+
+        A join that was sent twice can arrive again in a later round, which then ends without its sender. Of what it
+        holds nothing may be committed or kept: others may have read on, and committed more.
+        """
+        self._seen_generation = NO_GENERATION
+        """The last generation that it received."""
         self._awaits_return = False
         """It leads, and its assignment makes a member give partitions back: another round has to give them out."""
         self._writes_early = False
@@ -176,7 +184,7 @@ class Membership:
     @property
     def commit_identity(self) -> tuple[int, str]:
         """Generation and member id for an offset commit, of the last assignment; generation -1: none is held."""
-        return self.owned_generation, self.member_id
+        return NO_GENERATION if self.has_missed else self.owned_generation, self.member_id
 
     # Joining
 
@@ -227,7 +235,9 @@ class Membership:
         A static leader that returns need not assign, but has to watch the topics for all members (KIP-814): their rows
         are then in `unassigned_rows`.
         """
-        self.generation = reply.generation_id
+        if self.is_cooperative and self.owned and reply.generation_id > self._seen_generation + 1:
+            self.has_missed = True
+        self.generation = self._seen_generation = reply.generation_id
         self.protocol = reply.protocol_name or ""
         self.member_id = reply.member_id
         self.is_leader = reply.leader == reply.member_id
@@ -316,7 +326,7 @@ class Membership:
             self.need_rejoin("it gave partitions back, which the next round gives to others")
         elif self._awaits_return:
             self.need_rejoin("it leads, and partitions were given back, which the next round gives to others")
-        self._claimed, self._awaits_return = frozenset(), False
+        self._claimed, self._awaits_return, self.has_missed = frozenset(), False, False
 
     def gave_back(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions are not held any more, as their topics are not subscribed to."""
@@ -351,7 +361,7 @@ class Membership:
         if self.is_stable or (self.is_cooperative and self.owned):
             self.lost = True
         self.generation = NO_GENERATION
-        self.is_stable = self.is_joining = False
+        self.is_stable = self.is_joining = self.has_missed = False
         self.is_leader = False
         if member_too:
             self.member_id = ""

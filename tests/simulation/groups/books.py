@@ -22,7 +22,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.operators import why_kept
-from tests.simulation.groups.ownership import taken_too_early, withheld
+from tests.simulation.groups.ownership import superseded, taken_too_early, withheld
 from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
@@ -37,6 +37,10 @@ Place = tuple[str, int, str]
 _UNKNOWN = Sender(0, "", -1, moved_back=True)
 EXPIRY_MS = 2_500
 """Deadline after an offset's retention for its expiry, while a coordinator runs."""
+
+
+LONG_AGO_MS = -(10**9)
+"""When a member was active last that may have been removed by its instance: it need not stay, not even after a load."""
 
 
 class Claim(NamedTuple):
@@ -298,8 +302,9 @@ class GroupBooks:
 
     def left(self, life: int, group: str) -> None:
         """Members left, perhaps removed by their instances; the image has them until the next generation."""
-        for known in [known for known in self._active_ms if known[:2] == (life, group)]:
-            del self._active_ms[known]
+        image = self.images.get(group)
+        for member in image.members if image is not None else ():
+            self._active_ms[life, group, member.member_id] = LONG_AGO_MS
 
     def synced(self, life: int, group: str, member_id: str, generation: int, now_ms: int) -> None:
         """A coordinator decided to send a member its assignment."""
@@ -429,7 +434,9 @@ class GroupBooks:
             joined = claim.joined_with.get(image.protocol)
             if claim.generation != image.generation and (not joined or joined != member.metadata(image.protocol)):
                 continue
-            for partition in sorted(claim.partitions):
+            is_kept = claim.generation != image.generation
+            kept = claim.partitions - superseded(image, claim.generation) if is_kept else claim.partitions
+            for partition in sorted(kept):
                 if partition in found:
                     raise Violation(
                         RULE,

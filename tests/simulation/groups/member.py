@@ -235,8 +235,11 @@ class Member:
         partitions = frozenset(number for _, number in member.synced(assignment))
         revoked = self.positions.keys() - partitions
         self._reads_on = False
-        if revoked:
-            self._claim(partitions | revoked)
+        if member.has_missed:
+            self.positions = {}
+            self.simulation.books.gives_back(self.process)
+            self._take_up(partitions)
+        elif revoked:
             self._commit(lambda _, __: self._take_up(partitions))
         else:
             self._take_up(partitions)

@@ -17,6 +17,20 @@ def owned_in(metadata: bytes) -> frozenset[int]:
     return frozenset(number for topic, number in read_subscription(metadata).owned if topic == TOPIC)
 
 
+def superseded(image: GroupChanged, generation: int) -> frozenset[int]:
+    """Partitions that a member of this generation got later than in ``generation``.
+
+    A join that was sent twice may arrive once more, in the next round: that round ends without its sender, and may give
+    away what it holds, as if it had been dropped. The claim of the newer generation counts from then on.
+    """
+    found: set[int] = set()
+    for member in image.members:
+        metadata = member.metadata(image.protocol)
+        if metadata and read_subscription(metadata).generation > generation:
+            found |= owned_in(metadata)
+    return frozenset(found)
+
+
 def withheld(image: GroupChanged) -> frozenset[int]:
     """Partitions that a cooperative generation may leave without an owner: a member has to give them back first."""
     if image.protocol != COOPERATIVE:

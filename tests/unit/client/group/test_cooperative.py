@@ -194,7 +194,8 @@ def test_a_group_becomes_cooperative_in_two_rolling_restarts(group: Group) -> No
             group.produce(10)
             wait_for(group.everything_was_read, "records were left out")
     assert group.cluster.do(lambda: group.coordinator.generations[-1].protocol) == "cooperative-sticky"
-    assert len(everything(group)) == PARTITIONS * group.produced
+    # A member that is stopped amid a round may leave records uncommitted, which are then read again: none is lost.
+    assert len(everything(group)) >= PARTITIONS * group.produced
     with (
         Consumer("flights", **options(group)) as eager,
         pytest.raises(InconsistentGroupProtocol, match="partition_assignment_strategy") as mixed,

@@ -30,10 +30,13 @@ from raylog.core.queues.lanes import Lanes
 from raylog.core.queues.letters import DeadLetters
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
 from raylog.core.queues.records import QueueChange
-from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, TERMINAL, WAITING, Cell
+from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell
 
 PEEK_MAX: Final = 1_000
 """Most ranges that one answer lists."""
+REACH: Final = 8
+"""With order by key, the records of a key that are handed out together lie within so many times as many offsets as are
+handed out in all. Less would lock more keys for one member, more would have it read more records of others."""
 
 
 class QueueMachine:
@@ -219,10 +222,10 @@ class QueueMachine:
         if lanes is None or left <= 0:
             return []
         found: list[tuple[int, int, Cell]] = []
-        taken = lanes.take(event.end, left, left)
+        taken = lanes.take(event.end, left, REACH * left)
         for number, (first, end) in enumerate(taken):
             cell = self.book.at(first)
-            if self._is_unstored(first, end) or (self._is_last_try(cell) and found):
+            if (self._unstored and self._is_unstored(first, end)) or (self._is_last_try(cell) and found):
                 for offset, _ in taken[number:]:
                     lanes.freed(offset)
                 break
@@ -252,12 +255,13 @@ class QueueMachine:
         if lanes is None:
             return
         offset = max(event.first, lanes.scanned_end)
+        fresh = self.book.end
         for place, key in event.keys:
             if place < offset:
                 continue
-            self._pass_over(offset, place)
-            cell = self.book.at(place)
-            if cell.state not in TERMINAL and cell.state != ARCHIVING:
+            if offset < place:
+                self._pass_over(offset, place)
+            if place >= fresh or self.book.at(place).state in (AVAILABLE, ACQUIRED, WAITING):
                 lanes.add(place, key)
             offset = place + 1
         self._pass_over(offset, event.end)

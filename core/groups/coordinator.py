@@ -67,7 +67,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
-from raylog.core.groups.use import use_of
+from raylog.core.groups.use import GroupUse, use_of
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
@@ -243,9 +243,9 @@ class CoordinatorMachine:
             case OffsetResetReceived():
                 self._reset(event, decision)
             case OffsetDeleteReceived():
-                if (group := self._named_group(event, decision)) is not None:
+                if self._named_group(event, decision) is not None:
                     unstable = self._pending.pending_keys(event.group)
-                    offsets.delete(self._offsets, use_of(group), event, decision, pending=unstable)
+                    offsets.delete(self._offsets, self._use(event.group), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
                 names = sorted(self._groups)
@@ -322,8 +322,9 @@ class CoordinatorMachine:
         self._drop_if_blank(event.group)
 
     def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:
-        group = self._groups.setdefault(event.group, Group(event.group))
-        resets.reset(self._offsets, use_of(group), event, decision, pending=self._pending.pending_keys(event.group))
+        self._groups.setdefault(event.group, Group(event.group))
+        unstable = self._pending.pending_keys(event.group)
+        resets.reset(self._offsets, self._use(event.group), event, decision, pending=unstable)
         self._drop_if_blank(event.group)
 
     def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
@@ -339,7 +340,7 @@ class CoordinatorMachine:
         group = self._named_group(event, decision)
         if group is None:
             return
-        if (active := use_of(group).active_error()) is not None:
+        if (active := self._use(event.group).active_error()) is not None:
             decision.refuse(event.request, active)
             return
         if self._pending.is_open(group.name):
@@ -394,8 +395,13 @@ class CoordinatorMachine:
         self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
         for name in sorted(self._groups):
             group = self._groups[name]
-            unstable = self._pending.pending_keys(name)
-            for key in offsets.expired(self._offsets, use_of(group), decision.wall_ms, self._settings):
+            # Of most groups all offsets are young: then it does not matter what their members subscribe to.
+            is_due = self._offsets.has_older(name, decision.wall_ms - self._settings.offsets_retention_ms)
+            unstable = self._pending.pending_keys(name) if is_due else set()
+            expired = (
+                offsets.expired(self._offsets, self._use(name), decision.wall_ms, self._settings) if is_due else []
+            )
+            for key in expired:
                 if key in unstable:
                     continue
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
@@ -424,6 +430,10 @@ class CoordinatorMachine:
         if self._next_expiry_ms > decision.now_ms:  # else there are more of them than one tick deletes
             self._idleness.propose()
             decision.propose_sleep()
+
+    def _use(self, name: str) -> GroupUse:
+        """Return how a group that exists is used: the one place that knows which protocol it has."""
+        return use_of(self._groups[name])
 
     def _set_wall_clock(self, now_ms: int, wall_ms: int | None) -> None:
         if wall_ms is not None:

@@ -7,6 +7,7 @@ group's state (Kafka's table). Called by ``coordinator.py``.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
@@ -27,6 +28,8 @@ from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import GroupUse
+
+_NO_OFFSETS: Final[dict[OffsetKey, OffsetCommitted]] = {}
 
 
 class OffsetStore:
@@ -67,6 +70,10 @@ class OffsetStore:
     def has(self, group: str) -> bool:
         """Return whether the group has any offset."""
         return group in self._by_group
+
+    def has_older(self, group: str, than_ms: int) -> bool:
+        """Return whether the group has an offset that was committed at that time of day, or before."""
+        return any(0 <= held.committed_ms <= than_ms for held in self._by_group.get(group, _NO_OFFSETS).values())
 
     def get(self, key: OffsetKey) -> OffsetCommitted | None:
         """Return one offset, or None."""

@@ -18,6 +18,7 @@ LEVELS: Final[Mapping[int, str]] = {
     "topics with `message.timestamp.type=LogAppendTime` or a `compression.type` of their own",
     4: "0.2.0: time and queues: topics `__scheduled`, `__share_state` and `__undeliverable`; delayed records, queues, "
     "dead letters",
+    5: "0.2.0: groups of the consumer protocol (KIP-848): their records in `__consumer_offsets`",
 }
 """Every level that was ever given out, and what came with it."""
 COMPACTION_LEVEL: Final = 2
@@ -28,6 +29,8 @@ REWRITING_LEVEL: Final = 3
 """From this level on a topic may have `message.timestamp.type=LogAppendTime`, and a `compression.type`."""
 QUEUES_LEVEL: Final = 4
 """From this level on records may be delayed, topics read as queues, and expired records go to dead-letter topics."""
+CONSUMER_GROUPS_LEVEL: Final = 5
+"""From this level on groups may use the consumer protocol."""
 FIRST_LEVEL: Final = 1
 """The level of a cluster whose metadata has no level, and of a broker that registers without one."""
 

@@ -96,18 +96,16 @@ def commit_error(group: Group, event: OffsetCommitReceived | TxnOffsetCommitRece
     return error
 
 
-def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
+def commit(event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
     """Handle OffsetCommit of a sender that may commit; return the keys of what was committed.
 
     Replies [[topic, partition, error code]...].
     """
-    if event.member_id in group.members:
-        group.members[event.member_id].restart_session(event.now_ms)
     rows: list[object] = []
     keys: list[OffsetKey] = []
     for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
         committed = OffsetCommitted(
-            key=OffsetKey(group.name, topic_id, topic, partition),
+            key=OffsetKey(event.group, topic_id, topic, partition),
             offset=offset,
             leader_epoch=leader_epoch,
             metadata=metadata,
@@ -158,22 +156,22 @@ def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, i
 
 def delete(
     store: OffsetStore,
-    group: Group,
     event: OffsetDeleteReceived,
     decision: GroupDecision,
     *,
+    has_members: bool,
     pending: Collection[OffsetKey],
 ) -> None:
     """Handle OffsetDelete. Replies [[topic, partition, error code]...]; deleting a missing offset is no error.
 
     ``pending``: a transaction is about to commit these; they stay, and are refused as unstable.
     """
-    if group.members:
-        decision.refuse(event.request, NonEmptyGroup(f"Group {group.name!r} has members; stop them first."))
+    if has_members:
+        decision.refuse(event.request, NonEmptyGroup(f"Group {event.group!r} has members; stop them first."))
         return
     rows: list[object] = []
     for topic_id, topic, partition in event.partitions:
-        key = OffsetKey(group.name, topic_id, topic, partition)
+        key = OffsetKey(event.group, topic_id, topic, partition)
         is_pending = key in pending
         if not is_pending and store.get(key) is not None:
             decision.write(OffsetDeleted(key=key))
@@ -181,21 +179,18 @@ def delete(
     decision.reply(event.request, rows)
 
 
-def expired(store: OffsetStore, group: Group, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
-    """Return the offsets whose retention is over.
+def expired(store: OffsetStore, group: str, emptied_ms: int, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+    """Return the offsets whose retention is over, of a group without members since ``emptied_ms``: -1 = not known.
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
     group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
     no offset expires: the coordinator does not open subscriptions, so it does not know which topics are still read.
     Offsets without a known time stay.
     """
-    if group.state is not GroupState.EMPTY or wall_ms < 0:
-        return []
-    emptied_ms = group.image.changed_ms if group.image is not None else 0
-    if emptied_ms < 0:
+    if emptied_ms < 0 or wall_ms < 0:
         return []
     return [
         record.key
-        for record in store.of(group.name)
+        for record in store.of(group)
         if record.committed_ms >= 0 and wall_ms - max(record.committed_ms, emptied_ms) >= settings.offsets_retention_ms
     ]

@@ -7,7 +7,7 @@ superseded life may continue for a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from raylog.actors.coordinators.runner import fence_row
@@ -422,6 +422,10 @@ class Coordinator:
             self.runner.sleep_refused()
         else:
             self.end("its groups are not used")
+
+    def look_up_topics(self, topics: Sequence[str]) -> None:
+        """Never here: these groups use the classic protocol."""
+        raise Violation("I15", f"topics {topics} are looked up for a group of the classic protocol")
 
     def fatal(self, reason: str) -> None:
         """A defect ends the run: the runner raises it."""

@@ -9,7 +9,7 @@ from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import FencedInstanceId
-from raylog.core.groups import offsets, rebalance
+from raylog.core.groups import offsets, rebalance, views
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
@@ -333,9 +333,9 @@ GROUP_BUGS = (
     _bug(
         "the offsets of a group with members expire",
         "I15",
-        offsets,
-        "expired",
-        sabotage.expire_the_living(offsets.expired),
+        views,
+        "empty_groups",
+        sabotage.expire_the_living,
     ),
     _bug(
         "offsets expire as soon as their group is empty",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from raylog.client.group import early_protocol, embedded_protocol
 from raylog.client.group.assignor import Subscription
@@ -13,9 +14,15 @@ __all__ = ["assignment_for", "is_early", "read_assignment", "read_subscription"]
 
 
 def read_subscription(metadata: bytes, instance_id: str | None = None) -> Subscription:
-    """A member's subscription. Raises ValueError."""
+    """A member's subscription. Raises ValueError.
+
+    One of an earlier release has given back what its lists name: it is user data, as `sticky` has it in Kafka's bytes.
+    """
     if is_early(metadata):
-        return early_protocol.decode_subscription(metadata, instance_id)[0]
+        found = early_protocol.decode_subscription(metadata, instance_id)[0]
+        if not found.owned:
+            return found
+        return replace(found, owned=(), user_data=embedded_protocol.encode_previous(found.owned, found.generation))
     return embedded_protocol.decode_subscription(metadata, instance_id)
 
 

@@ -164,6 +164,8 @@ class Membership:
         """What it claimed to own in its last join."""
         self._metadata: dict[str, bytes] = {}
         """What each member of the round has sent, where this one leads."""
+        self._awaits_return = False
+        """It leads, and its assignment makes a member give partitions back: another round has to give them out."""
         self._writes_early = False
         """Its leader runs an earlier release, which reads no other form."""
         self.unassigned_rows: list[JoinGroupMember] = []
@@ -187,6 +189,7 @@ class Membership:
         """The JoinGroup request. An eager member holds no generation from here until it has synced."""
         wanted = tuple(sorted(topics))
         self._claimed = frozenset(self.owned if self.is_cooperative else ())
+        self._awaits_return = False
         self.is_stable = False
         self.is_joining = True
         return JoinGroupRequest(
@@ -267,6 +270,9 @@ class Membership:
             result = assign(
                 self.assignors, self.protocol, subscriptions, partition_counts, is_cooperative=self.is_cooperative
             )
+            self._awaits_return = any(
+                set(each.owned) - set(result[member_id]) for member_id, each in subscriptions.items()
+            )
             rows = [
                 SyncGroupAssignment(member_id, assignment_for(self._metadata.get(member_id, b""), result[member_id]))
                 for member_id in sorted(result)
@@ -301,10 +307,16 @@ class Membership:
                 self.need_rejoin("its leader runs an earlier release, and could not read what it subscribes to")
 
     def taken_up(self) -> None:
-        """The last assignment is in force: what it took from this member was given back, so that others can get it."""
+        """The last assignment is in force: what it took from this member was given back, so that others can get it.
+
+        That takes another round. The leader joins for it as well as the members that gave partitions back: a static one
+        of these may be replaced meanwhile by a process that knows of nothing to give back, and begins no round.
+        """
         if self._claimed - frozenset(self.owned):
             self.need_rejoin("it gave partitions back, which the next round gives to others")
-            self._claimed = frozenset()
+        elif self._awaits_return:
+            self.need_rejoin("it leads, and partitions were given back, which the next round gives to others")
+        self._claimed, self._awaits_return = frozenset(), False
 
     def gave_back(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions are not held any more, as their topics are not subscribed to."""

@@ -34,13 +34,18 @@ from tests.simulation.whole.runs import run_whole
 from tests.simulation.world import Violation
 
 REBALANCE_STORM = "rebalance-storm"
+REBALANCE_COOPERATIVE = "rebalance-cooperative"
 GROUP_TRANSACTIONS = "group-transactions"
 VOTERS = "voters"
 METADATA = "metadata"
 CONSUMER_GROUPS = "consumer-groups"
 STORIES = "stories"
 """The scripted stories of partitions, one a seed, for what is too rare in random schedules."""
-_GROUPS = {REBALANCE_STORM: group_faults.draw, GROUP_TRANSACTIONS: group_faults.draw_transactions}
+_GROUPS = {
+    REBALANCE_STORM: group_faults.draw,
+    REBALANCE_COOPERATIVE: group_faults.draw_cooperative,
+    GROUP_TRANSACTIONS: group_faults.draw_transactions,
+}
 """The profiles of the group world, and what draws their options."""
 ALL = "all"
 ALL_PROFILES = tuple(

@@ -11,6 +11,7 @@ from tests.unit.style.sources import ROOT
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 RUN_HERE = {
+    "broadcast_assignor.py",
     "compacted_table.py",
     "exactly_once_word_count.py",
     "interceptors.py",
@@ -84,6 +85,11 @@ def test_workers_handle_the_orders_of_a_customer_in_order_and_each_once(user: Re
     for _ in range(2):
         printed = user.python(example("worker_pool.py"), "--address", "local")
         assert "400 orders of 40 customers handled, those of each in order: True" in printed
+
+
+def test_every_member_gets_every_partition_by_an_assignor_of_ones_own(user: Reader) -> None:
+    printed = user.python(example("broadcast_assignor.py"), "--address", "local").splitlines()
+    assert printed == ["3 workers hold [4, 4, 4] of 4 partitions, and know [40, 40, 40] prices"]
 
 
 def test_interceptors_sign_and_check(user: Reader) -> None:

@@ -7,7 +7,7 @@ see; test_group_books.py reports hand-made histories. The books never look into 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from raylog.core.groups.records import (
     record_from_wire,
 )
 from raylog.core.groups.states import GroupState
+from tests.simulation.groups.ownership import taken_too_early, withheld
 from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
@@ -44,6 +45,8 @@ class Claim(NamedTuple):
     member_id: str
     generation: int
     partitions: frozenset[int]
+    joined_with: Mapping[str, bytes] = {}
+    """The metadata of its last join, by assignor, where it holds its partitions while it joins."""
 
 
 @dataclass(slots=True)
@@ -177,8 +180,13 @@ class GroupBooks:
                         f"and to {member.member_id}",
                     )
                 owners[partition] = member.member_id
-        if image.state is GroupState.STABLE and len(owners) < self._partitions:
+        is_assigned = before is None or (before.generation, before.state) != (image.generation, image.state)
+        given_out = owners.keys() | withheld(image)
+        if image.state is GroupState.STABLE and is_assigned and len(given_out) < self._partitions:
             raise Violation(RULE, f"generation {image.generation} leaves partitions without an owner: {owners}")
+        early = taken_too_early(image)
+        if early is not None:
+            raise Violation(RULE, f"in generation {image.generation} {early}")
         if image != before and image.changed_ms != row.decided_ms + WALL_AHEAD_MS:
             raise Violation(RULE, f"generation {image.generation} is dated {image.changed_ms}")
         if image != before and image.state is GroupState.EMPTY:
@@ -359,6 +367,15 @@ class GroupBooks:
         self._claims[process] = claim
         self._one_owner(claim.group)
 
+    def joins(self, process: int, member_id: str, joined_with: Mapping[str, bytes]) -> None:
+        """A member process joins, and holds its partitions meanwhile."""
+        if process in self._claims:
+            self._claims[process] = self._claims[process]._replace(member_id=member_id, joined_with=joined_with)
+
+    def shares(self, group: str) -> set[int]:
+        """Return the member processes that hold partitions of the current generation."""
+        return set(self.owners(group).values())
+
     def gives_back(self, process: int) -> None:
         """A member process holds no partitions any more."""
         self._claims.pop(process, None)
@@ -384,19 +401,22 @@ class GroupBooks:
     def owners(self, group: str) -> dict[int, int]:
         """Return the member process of each partition claimed in the current generation."""
         image = self.images.get(group)
-        members = {member.member_id for member in image.members} if image is not None else set()
+        members = {member.member_id: member for member in image.members} if image is not None else {}
         found: dict[int, int] = {}
         for process, claim in self._claims.items():
-            if image is None or claim.group != group or claim.generation != image.generation:
+            member = members.get(claim.member_id)
+            if image is None or member is None or claim.group != group:
                 continue
-            if claim.member_id not in members:
+            # A cooperative member holds its partitions in the next generation too, if that was made of its last join.
+            joined = claim.joined_with.get(image.protocol)
+            if claim.generation != image.generation and (not joined or joined != member.metadata(image.protocol)):
                 continue
             for partition in sorted(claim.partitions):
                 if partition in found:
                     raise Violation(
                         RULE,
                         f"processes {found[partition]} and {process} both hold partition {partition} "
-                        f"in generation {claim.generation}",
+                        f"in generation {image.generation}",
                     )
                 found[partition] = process
         return found

@@ -1,6 +1,6 @@
 """What a seed decides about one run of the group world: number of members, their timeouts, and the faults.
 
-Rates are events per virtual second. Drawn by ``draw``, the profile ``rebalance-storm``.
+Rates are events per virtual second. Drawn by ``draw``, the profile ``rebalance-storm``, and by what derives from it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,12 @@ from dataclasses import dataclass, replace
 
 _ALIKE = (("roundrobin", "range"),)
 _DIFFERENT = (("range", "roundrobin"), ("roundrobin", "range"), ("sticky", "range", "roundrobin"), ("range", "sticky"))
+_COOPERATIVE = (("cooperative-sticky",),)
+_CHANGING = (
+    (("range",), ("cooperative-sticky", "range")),
+    (("cooperative-sticky",), ("cooperative-sticky", "range")),
+)
+"""The two rolling restarts by which a group becomes cooperative."""
 LATE_MS = 1500
 """Longest extra delay of a message whose connection has broken."""
 
@@ -28,6 +34,8 @@ class GroupFaults:
     """Each process draws one; all have an assignor in common."""
     odd_share: float = 0
     """Share of processes that support one assignor only, which others may not know; they end soon."""
+    early_share: float = 0
+    """Share of processes that run an earlier release, with another form of the embedded protocol."""
     group_max_size: int = 10_000
     session_timeout_ms: int = 600
     rebalance_timeout_ms: int = 1200
@@ -155,6 +163,27 @@ def draw(seed: int) -> GroupFaults:
         visit_rate=sometimes(1.0),
         probe_rate=sometimes(4.0),
         sleep_after_ms=source.choice((-1, 60, 300)),
+    )
+
+
+def draw_cooperative(seed: int) -> GroupFaults:
+    """Return the options of one run of ``rebalance-cooperative``: the same storms, and members that read on.
+
+    Some groups are about to become cooperative, or have members of an earlier release.
+    """
+    source = random.Random(seed * 1_000_003 + 73)
+    early_share = source.choice((0.0, 0.0, 0.0, 0.5))
+    drawn = draw(seed)
+    if early_share:  # some members of the earlier release have to be there in the end
+        drawn = replace(drawn, crash_rate=0.1, leave_rate=0.1, double_rate=0.0, visit_rate=0.0, chaos_s=4)
+    return replace(
+        drawn,
+        strategies=_ALIKE if early_share else source.choice((_COOPERATIVE, _COOPERATIVE, _COOPERATIVE, *_CHANGING)),
+        early_share=early_share,
+        slots=source.choice((2, 3, 4)),
+        partitions=source.choice((3, 4, 6)),
+        group_max_size=10_000,
+        poll_ms=source.choice((40, 40, 200)),
     )
 
 

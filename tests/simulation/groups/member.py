@@ -27,6 +27,7 @@ from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP
 from raylog.protocol.message import Message
 from tests.simulation.groups.books import Claim
+from tests.simulation.groups.early import EarlyMembership
 from tests.simulation.groups.topic import TOPIC, TOPIC_ID
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation
@@ -66,6 +67,7 @@ class Member:
         client_id: str,
         instance: str | None,
         assignors: tuple[str, ...] = ("range",),
+        is_early: bool = False,
     ) -> None:
         """``process`` is unique to this process, and so are its timeouts: their record must be its own."""
         faults = simulation.faults
@@ -76,7 +78,8 @@ class Member:
         self.group = group
         self.alive = True
         self.paused_until_us = 0
-        self.membership = Membership(
+        kind = EarlyMembership if is_early else Membership
+        self.membership = kind(
             group,
             client_id=client_id,
             instance_id=instance,
@@ -93,6 +96,8 @@ class Member:
         self._last_number = 0
         self._busy = False
         """A rebalance is in progress."""
+        self._reads_on = False
+        """It is one that has taken nothing away yet."""
         self._assignments = 0
         self._committing = False
         self._beating = False
@@ -155,11 +160,18 @@ class Member:
         if self._asleep(self._poll):
             return
         self.world.after(self.world.between_us(0.5, 1.5 * self.simulation.faults.poll_ms), self._poll)
-        if self._busy or self._leaving:
+        member = self.membership
+        if self._leaving:
             return
-        if self.membership.rejoin_reason is not None:
+        if self._busy:
+            if self._reads_on and not member.lost:
+                self._read()
+        elif member.rejoin_reason is not None:
             self._busy = True
-            if self.positions and not self.membership.lost:
+            if member.is_cooperative and not member.lost:
+                self._reads_on = True
+                self._join()
+            elif self.positions and not member.lost:
                 self._commit(lambda _, __: self._rejoin())
             else:
                 self._rejoin()
@@ -178,6 +190,7 @@ class Member:
 
     def _give_back(self) -> None:
         self._assignments += 1
+        self._reads_on = False
         self.positions = {}
         self.fetched = False
         self.simulation.books.gives_back(self.process)
@@ -189,7 +202,11 @@ class Member:
             return
         if self._is_fenced:
             raise Violation("I15", f"member {self.process} joins again, though another process has its instance")
-        args = _sent(self.membership.join_request([TOPIC]))
+        request = self.membership.join_request([TOPIC])
+        if self.membership.is_cooperative:
+            metadata = {each.name: each.metadata for each in request.protocols}
+            self.simulation.books.joins(self.process, request.member_id, metadata)
+        args = _sent(request)
         timeout_ms = self.membership.rebalance_timeout_ms + JOIN_EXTRA_MS
         self._call(Call.JOIN.value, args, timeout_ms, self._joined)
 
@@ -216,11 +233,34 @@ class Member:
         member = self.membership
         assignment = SYNC_GROUP.read_reply(result).assignment
         partitions = frozenset(number for _, number in member.synced(assignment))
-        self.world.log("member {} holds {} in generation {}", self.process, sorted(partitions), member.generation)
-        self.simulation.books.claims(self.process, Claim(self.group, member.member_id, member.generation, partitions))
+        revoked = self.positions.keys() - partitions
+        self._reads_on = False
+        if revoked:
+            self._claim(partitions | revoked)
+            self._commit(lambda _, __: self._take_up(partitions))
+        else:
+            self._take_up(partitions)
+
+    def _take_up(self, partitions: frozenset[int]) -> None:
+        """What a cooperative member lost was committed and is dropped; what is new begins at its committed offset."""
+        if self._leaving or not self.alive:
+            return
+        member = self.membership
         self._busy = False
         self._assignments += 1
-        self._fetch_offsets(partitions, self._assignments)
+        if member.lost:
+            return  # while it committed; the next poll gives everything back
+        self.world.log("member {} holds {} in generation {}", self.process, sorted(partitions), member.generation)
+        self.positions = {number: at for number, at in self.positions.items() if number in partitions}
+        self._claim(partitions)
+        member.taken_up()
+        self.fetched = False
+        self._fetch_offsets(partitions - self.positions.keys(), self._assignments)
+
+    def _claim(self, partitions: frozenset[int]) -> None:
+        member = self.membership
+        claim = Claim(self.group, member.member_id, member.owned_generation, partitions)
+        self.simulation.books.claims(self.process, claim)
 
     def _join_failed(self, call: Call, error: RaylogError) -> None:
         member = self.membership
@@ -231,6 +271,8 @@ class Member:
         if reaction.retry:
             self._forget_coordinator()
         member.need_rejoin(error.message)
+        if member.lost:
+            self._give_back()  # the shipped client does so in its next poll, and returns no record before
         if isinstance(error, MemberIdRequired):
             self._join()
         else:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import GroupBooks
 from tests.simulation.groups.coordinator import Coordinator
+from tests.simulation.groups.early import EarlyMembership
 from tests.simulation.groups.faults import GroupFaults
 from tests.simulation.groups.member import Member
 from tests.simulation.groups.outsider import Outsider
@@ -59,6 +60,8 @@ class GroupSimulation:
         self._processes = 0
         self._outsider = Outsider(self, -1, 0, group=GROUP, client_id="admin", instance=None)
         self._producers = [Producer(self, number) for number in range(faults.producers)]
+        self._upgraded: set[int] = set()
+        """Slots that have had a process of this release: an earlier one does not come back."""
         self._lull_until_us = 0
         self._talk_since_us: int | None = None
         """Since when members and coordinator are connected, during a calm."""
@@ -143,6 +146,9 @@ class GroupSimulation:
         owners = self.books.owners(GROUP)
         if sorted(owners) != list(range(self.faults.partitions)):
             return f"partitions {sorted(owners)} have an owner"
+        idle = {member.process for member in self.members.values() if member.alive} - self.books.shares(GROUP)
+        if idle and len(living) <= self.faults.partitions:
+            return f"member processes {sorted(idle)} have no partition"
         overdue = self.books.overdue(self.world.now_ms)
         if overdue:
             return f"the offsets of {overdue} are not forgotten"
@@ -259,7 +265,18 @@ class GroupSimulation:
     ) -> Member:
         assignors = _ODD if is_odd else self.world.random.choice(self.faults.strategies)
         process = self._processes
-        member = Member(self, slot, process, group=group, client_id=client_id, instance=instance, assignors=assignors)
+        member = Member(
+            self,
+            slot,
+            process,
+            group=group,
+            client_id=client_id,
+            instance=instance,
+            assignors=assignors,
+            is_early=slot not in self._upgraded and self.world.chance(self.faults.early_share),
+        )
+        if not isinstance(member.membership, EarlyMembership):
+            self._upgraded.add(slot)
         self.world.log("member {} of {} starts in slot {} as {} with {}", process, group, slot, instance, assignors)
         member.start()
         return member

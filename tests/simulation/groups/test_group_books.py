@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
-import msgspec
 import pytest
 
-from raylog.client.group.embedded_protocol import encode_assignment
+from raylog.client.group.assignor import Subscription
+from raylog.client.group.embedded_protocol import encode_assignment, encode_subscription
 from raylog.core.groups.records import (
     GroupChanged,
     GroupDeleted,
@@ -20,7 +21,7 @@ from raylog.core.groups.records import (
 from raylog.core.groups.states import GroupState
 from raylog.core.ids import TopicPartition
 from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
-from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
+from tests.simulation.groups.topic import TOPIC, TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
 LIFE = 1
@@ -33,7 +34,7 @@ def anomaly() -> pytest.RaisesExc[Violation]:
 
 
 def member(member_id: str, *partitions: int, instance: str | None = None) -> MemberRecord:
-    assignment = encode_assignment([TopicPartition("orders", number) for number in partitions]) if partitions else []
+    assignment = encode_assignment([TopicPartition("orders", number) for number in partitions]) if partitions else b""
     return MemberRecord(
         member_id=member_id,
         instance_id=instance,
@@ -41,8 +42,15 @@ def member(member_id: str, *partitions: int, instance: str | None = None) -> Mem
         session_timeout_ms=600,
         rebalance_timeout_ms=1000,
         protocols=(("range", b""),),
-        assignment=msgspec.msgpack.encode(assignment) if assignment else b"",
+        assignment=assignment,
     )
+
+
+def keeper(member_id: str, owned: tuple[int, ...], *partitions: int) -> MemberRecord:
+    """A cooperative member that holds ``owned`` while it joins, and gets ``partitions``."""
+    held = tuple(TopicPartition(TOPIC, number) for number in owned)
+    metadata = encode_subscription(Subscription(topics=(TOPIC,), owned=held, generation=1))
+    return replace(member(member_id, *partitions), protocols=(("cooperative-sticky", metadata),))
 
 
 class History:
@@ -58,7 +66,7 @@ class History:
         key, value = record.to_wire()
         self.books.stored(next(self._end), Row(key, value, self.now_ms, LIFE, request, sender))
 
-    def generation(self, number: int, *members: MemberRecord, stable: bool = True) -> None:
+    def generation(self, number: int, *members: MemberRecord, stable: bool = True, protocol: str = "range") -> None:
         self.now_ms += 10
         state = (GroupState.STABLE if stable else GroupState.COMPLETING_REBALANCE) if members else GroupState.EMPTY
         self.write(
@@ -66,7 +74,7 @@ class History:
                 group="g",
                 generation=number,
                 protocol_type="consumer",
-                protocol="range",
+                protocol=protocol,
                 leader=members[0].member_id if members else "",
                 state=state,
                 changed_ms=WALL_AHEAD_MS + self.now_ms,
@@ -305,6 +313,37 @@ def test_a_deleted_group_keeps_no_offset() -> None:
         found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
     found.write(OffsetDeleted(key=KEY), sender=Sender(0, "", -1, False))
     found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
+
+
+def cooperative(history: History, number: int, *members: MemberRecord, stable: bool = True) -> None:
+    history.generation(number, *members, stable=stable, protocol="cooperative-sticky")
+
+
+def test_a_partition_that_its_owner_has_to_give_back_first_has_none() -> None:
+    history = History(partitions=2)
+    cooperative(history, 1, keeper("a", (), 0, 1))
+    cooperative(history, 2, keeper("a", (0, 1), 0), keeper("b", ()))
+    cooperative(history, 3, keeper("a", (0,), 0), keeper("b", (), 1))
+    with anomaly():
+        cooperative(history, 4, keeper("a", (0,), 0), keeper("b", ()))
+
+
+def test_a_partition_that_is_given_away_before_its_owner_gave_it_back() -> None:
+    history = History()
+    cooperative(history, 1, keeper("a", (), 0, 1))
+    with anomaly():
+        cooperative(history, 2, keeper("a", (0, 1), 0), keeper("b", (), 1))
+
+
+def test_a_member_that_reads_on_beside_the_next_owner() -> None:
+    history = History()
+    first, second = keeper("a", ()), keeper("b", (), 0)
+    cooperative(history, 1, replace(first, assignment=member("a", 0).assignment))
+    history.books.claims(1, claim("a", 1, 0))
+    history.books.joins(1, "a", dict(first.protocols))
+    cooperative(history, 2, first, second)
+    with anomaly():
+        history.books.claims(2, claim("b", 2, 0))
 
 
 def test_a_generation_that_leaves_a_partition_unread() -> None:

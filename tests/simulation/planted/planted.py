@@ -21,6 +21,7 @@ from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.checks.checkers import CommittedOnce
 from tests.simulation.groups.planted import GROUP_BUGS
+from tests.simulation.groups.planted_cooperative import COOPERATIVE_BUGS
 from tests.simulation.groups.transactions.planted import PENDING_BUGS
 from tests.simulation.partition.controller import ControllerNode
 from tests.simulation.partition.disk import VirtualLog
@@ -306,6 +307,7 @@ EVERY_BUG = (
     + VOUCHING_BUGS
     + QUORUM_BUGS
     + GROUP_BUGS
+    + COOPERATIVE_BUGS
     + PENDING_BUGS
     + STORAGE_BUGS
     + CALL_BUGS

@@ -266,12 +266,13 @@ class GroupMember(Client):
     def _assigned(self, consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
         group = consumer._engine.group
         assert group is not None
-        member = group.membership
-        for at in partitions:
+        member, held = group.membership, consumer.assignment()
+        for at in sorted(held):  # a cooperative member holds what it kept in the new generation too
             self.books.owns(self.group, member.generation, at, self.instance or self.name)
+        for at in partitions:
             if at not in self._last:
                 self._before[at] = self.books.commits.get((self.group, at), 0)
-        for at in [at for at in self._last if at not in partitions]:
+        for at in [at for at in self._last if at not in held]:
             del self._last[at]
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:

@@ -127,6 +127,8 @@ class Plan:
     """Names of :data:`TOPICS`."""
     client_hosts: int = 1
     has_static_members: bool = False
+    is_cooperative: bool = False
+    """Whether members of groups read on while their group rebalances."""
     seek_share: float = 0.005
     """Share of polls of the reader that a seek follows."""
     is_operated: bool = False
@@ -178,13 +180,13 @@ class Plan:
             "fetch_min_bytes": chance.choice([1, 500]),
             "max_partition_fetch_bytes": chance.choice([500, 1_048_576]),
             "metadata_max_age_ms": chance.choice([1_000, 30_000]),
-            "partition_assignment_strategy": ("range",),
+            "partition_assignment_strategy": "cooperative-sticky" if self.is_cooperative else "range",
         }
 
 
 def draw(profile: str, seed: int) -> Plan:
     """Return the plan of a seed."""
-    plan = _draw(profile, seed)
+    plan = replace(_draw(profile, seed), is_cooperative=seed % 2 == 0)
     if profile == WHOLE:
         return replace(plan, **CLIENTS)
     if profile == MINORITY:

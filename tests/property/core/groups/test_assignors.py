@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples.broadcast_assignor import BroadcastAssignor
 from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.assignors import ASSIGNORS, RangeAssignor, rebalance_protocol_of, strategies_of
 from raylog.client.group.assignors import assign as assign_by
@@ -359,3 +360,15 @@ def test_members_may_get_nothing_and_a_partition_may_go_to_several() -> None:
 def test_an_unknown_assignor_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InconsistentGroupProtocol, match="did you mean 'sticky'"):
         assign("stiky", {}, {})
+
+
+@settings(max_examples=50, deadline=None)
+@given(groups, counts)
+def test_broadcast_gives_each_member_all_that_it_wants(
+    members: dict[str, Subscription], partition_counts: dict[str, int]
+) -> None:
+    given_out = assign_by([BroadcastAssignor()], "broadcast", members, partition_counts)
+    for member, each in members.items():
+        assert sorted(given_out[member]) == sorted(
+            TopicPartition(topic, number) for topic in each.topics for number in range(partition_counts.get(topic, 0))
+        )

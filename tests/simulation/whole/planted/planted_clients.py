@@ -11,7 +11,8 @@ from raylog.client.cluster.metadata import MetadataCache
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.consumer.engine import Engine
-from raylog.client.consumer.partition import PartitionState
+from raylog.client.consumer.handover import Handover
+from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.delivery import Delivery
 from raylog.core.errors import RaylogError
@@ -102,6 +103,17 @@ def _keeps_what_was_revoked(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_partitions
 
 
+def _begins_what_it_keeps_again(original: Callable[..., None]) -> Callable[..., None]:
+    """A cooperative member takes its whole assignment for new."""
+
+    def change(self: Handover) -> None:
+        if self._announces:
+            self._assignment.set_partitions((), Start.COMMITTED)
+        original(self)
+
+    return change
+
+
 def _keeps_its_buffer(original: Callable[..., None]) -> Callable[..., None]:
     """What was fetched before a seek is read after it."""
 
@@ -152,6 +164,14 @@ CLIENT_BUGS: Final = (
         "set_partitions",
         _keeps_what_was_revoked,
         ("W6", "W5", "W7"),
+        seeds=20,
+    ),
+    Bug(
+        "a member begins what it keeps at the committed offset again",
+        Handover,
+        "_change",
+        _begins_what_it_keeps_again,
+        ("W5", "W9"),
         seeds=20,
     ),
     Bug("a seek keeps what was fetched before", PartitionState, "_drop", _keeps_its_buffer, ("W5",)),

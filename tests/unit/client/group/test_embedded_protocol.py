@@ -123,7 +123,7 @@ def test_a_member_of_an_earlier_release_is_answered_in_its_form() -> None:
     wire = [1, ["flights", "trips"], [["flights", [0, 2]], ["trips", [1]]], 7, b"\x01\x02"]
     metadata = msgspec.msgpack.encode(wire)
     expected = Subscription(
-        topics=("flights", "trips"), owned=OWNED, generation=7, user_data=b"\x01\x02", instance_id="one"
+        topics=("flights", "trips"), generation=7, user_data=encode_previous(OWNED, 7), instance_id="one"
     )
     assert read_subscription(metadata, "one") == expected
     answer = assignment_for(metadata, ASSIGNED)

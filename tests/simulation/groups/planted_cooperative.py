@@ -1,0 +1,82 @@
+"""Planted bugs in cooperative rebalances and in the embedded protocol, all caught by ``rebalance-cooperative``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from raylog.client.group import embedded_protocol, membership
+from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.group.assignors import assign
+from raylog.client.group.membership import Membership
+from raylog.client.group.sticky import CooperativeStickyAssignor, assign_sticky
+from raylog.core.ids import TopicPartition
+from tests.simulation.planted.bugs import bugs, nothing
+
+PROFILE = "rebalance-cooperative"
+
+
+def _most_advanced_of_any(assignors: Sequence[PartitionAssignor]) -> RebalanceProtocol:
+    return max(protocol for each in assignors for protocol in each.rebalance_protocols)
+
+
+def _in_one_round(
+    assignors: Sequence[PartitionAssignor],
+    name: str,
+    subscriptions: Mapping[str, Subscription],
+    partition_counts: Mapping[str, int],
+    **_: bool,
+) -> Assignment:
+    if name == CooperativeStickyAssignor.name:
+        return assign_sticky(subscriptions, partition_counts)
+    return assign(assignors, name, subscriptions, partition_counts)
+
+
+def _kafkas_bytes_for_all(_: bytes, partitions: Iterable[TopicPartition]) -> bytes:
+    return embedded_protocol.encode_assignment(partitions)
+
+
+COOPERATIVE_BUGS = bugs(
+    PROFILE,
+    ("I15", "L2"),
+    ("partitions are given away while others own them", 30, membership, "assign", _in_one_round),
+    (
+        "a cooperative member claims nothing when it joins",
+        30,
+        Membership,
+        "join_request",
+        "frozenset(self.owned if self.is_cooperative else ())",
+        "frozenset()",
+    ),
+    ("no second round follows", 30, Membership, "taken_up", nothing),
+    (
+        "what a member kept is not lost with its generation",
+        60,
+        Membership,
+        "lose",
+        "if self.is_stable or (self.is_cooperative and self.owned):",
+        "if self.is_stable:",
+    ),
+    (
+        "a member with an eager assignor reads on",
+        60,
+        membership,
+        "rebalance_protocol_of",
+        _most_advanced_of_any,
+    ),
+    (
+        "a member claims what it had before the last round",
+        60,
+        Membership,
+        "synced",
+        "self.owned = read_assignment(assignment)",
+        "self.owned = tuple(sorted({*read_assignment(assignment), *self._claimed}))",
+    ),
+    (
+        "a leader answers an earlier release in bytes it cannot read",
+        30,
+        membership,
+        "assignment_for",
+        _kafkas_bytes_for_all,
+    ),
+    ("a member does not adapt to a leader of an earlier release", 60, Membership, "_learn_form", nothing),
+)

@@ -58,6 +58,11 @@ def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
 class ConsumerMembership:
     """One member, through as many joins as it takes."""
 
+    is_cooperative = True
+    """It keeps what it holds while the group rebalances."""
+    is_joining = False
+    """No round stops its commits."""
+
     def __init__(
         self,
         group: str,

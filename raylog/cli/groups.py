@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from raylog.client.admin.admin import Admin
-    from raylog.client.admin.descriptions import GroupDescription
+    from raylog.client.admin.descriptions import GroupDescription, MemberDescription
     from raylog.client.admin.lag import PartitionLag
 
 
@@ -38,12 +38,32 @@ def list_(target: Target, as_json: bool) -> None:
         groups = admin.list_groups()
     if as_json:
         show_json(
-            [{"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type} for group in groups]
+            [
+                {
+                    "group": group.group_id,
+                    "state": group.state,
+                    "protocol_type": group.protocol_type,
+                    "type": group.group_type,
+                }
+                for group in groups
+            ]
         )
     elif groups:
-        show_table("", ["group", "state"], [[group.group_id, group.state] for group in groups])
+        show_table(
+            "", ["group", "state", "type"], [[group.group_id, group.state, group.group_type] for group in groups]
+        )
     else:
         click.echo("No groups yet; a consumer with a group_id makes one.")
+
+
+def _epochs(member: MemberDescription) -> dict[str, object]:
+    return {
+        "epoch": member.member_epoch,
+        "state": member.member_state,
+        "topics": list(member.topics),
+        "revoking": [str(each) for each in member.revoking],
+        "target": [str(each) for each in member.target],
+    }
 
 
 @group.command()
@@ -66,12 +86,15 @@ def describe(target: Target, name: str, as_json: bool) -> None:
                 "state": found.state,
                 "protocol": found.protocol,
                 "generation": found.generation,
+                "type": found.group_type,
+                **({"target_epoch": found.target_epoch} if found.group_type == "consumer" else {}),
                 "members": [
                     {
                         "member_id": member.member_id,
                         "client_id": member.client_id,
                         "instance_id": member.instance_id,
                         "assignment": [str(each) for each in member.assignment],
+                        **(_epochs(member) if found.group_type == "consumer" else {}),
                     }
                     for member in found.members
                 ],
@@ -90,10 +113,11 @@ def describe(target: Target, name: str, as_json: bool) -> None:
         )
         return
     count = len(found.members)
-    click.echo(
-        f"Group {found.group_id}: {found.state}, generation {found.generation}, "
-        f"{count} {'member' if count == 1 else 'members'}"
-    )
+    if found.group_type == "consumer":
+        generation = f"consumer protocol, epoch {found.generation}, target epoch {found.target_epoch}"
+    else:
+        generation = f"generation {found.generation}"
+    click.echo(f"Group {found.group_id}: {found.state}, {generation}, {count} {'member' if count == 1 else 'members'}")
     if rows:
         show_table("", COLUMNS, [[_cell(row[name]) for name in row] for row in rows])
     for pending in found.pending_offsets:

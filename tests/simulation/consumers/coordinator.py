@@ -88,6 +88,9 @@ class Coordinator:
         """Fence earlier lives, read the log, serve."""
         if not self.is_alive or self._is_asleep(self.load):
             return
+        if self.simulation.fence > self.life:
+            self.end()  # its successor has registered
+            return
         self._loads += 1
         self._is_writing = False
         self.simulation.fence = self.life

@@ -35,7 +35,7 @@ class ConsumerFaults:
     pause_rate: float = 0
     leave_rate: float = 0
     slow_rate: float = 0
-    """A member takes longer to give partitions up than its rebalance timeout."""
+    """A member takes longer to give partitions up than its rebalance timeout, or never does."""
     coordinator_crash_rate: float = 0
     coordinator_move_rate: float = 0
     coordinator_pause_rate: float = 0

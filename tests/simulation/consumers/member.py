@@ -34,9 +34,10 @@ COMMIT_US = 70_000
 class Line:
     """One connection to a coordinator."""
 
-    def __init__(self, simulation: ConsumerSimulation, coordinator: Coordinator) -> None:
+    def __init__(self, member: Member, coordinator: Coordinator) -> None:
         """Open it."""
-        self.simulation, self.world, self.coordinator = simulation, simulation.world, coordinator
+        self.member, self.coordinator = member, coordinator
+        self.simulation, self.world = member.simulation, member.world
         self.is_broken = False
         self.lag_us = self.world.between_us(0, 2)
         """How long after a pause of the coordinator its requests are read."""
@@ -59,14 +60,21 @@ class Line:
 
     def _arrive(self, number: int, method: str, args: object) -> None:
         if self.is_broken:
-            # It was in a buffer, and is read late. A commit that comes so late may move an offset back, as in Kafka.
-            if method != groups.OFFSET_COMMIT.name and self.world.chance(0.5):
-                late_us = self.world.between_us(0, LATE_MS)
-                self.world.after(late_us, self.coordinator.receive, self, number, method, args)
+            if self.world.chance(0.5):  # it was in a buffer, and is read late
+                self.world.after(self.world.between_us(0, LATE_MS), self._arrive_late, number, method, args)
         elif not self.coordinator.is_alive:
             self.break_off()
         else:
             self.coordinator.receive(self, number, method, args)
+
+    def _arrive_late(self, number: int, method: str, args: Any) -> None:
+        # A commit that comes behind a later one of the same owner moves the offset back, here as in Kafka. One that
+        # comes behind its owner must not.
+        if method == groups.OFFSET_COMMIT.name:
+            owners, member_id = self.simulation.books.group.owners, self.member.membership.member_id
+            if any(owners.get(Place(*row[:3]), member_id) == member_id for row in args[3]):
+                return
+        self.coordinator.receive(self, number, method, args)
 
     def answer(self, number: int, result: object, error: RaylogError | None) -> None:
         """The coordinator answers."""
@@ -117,6 +125,8 @@ class Member:
         self.is_alive = True
         self.paused_until_us = 0
         self.slow_until_us = 0
+        self.is_stuck = False
+        """It never gives partitions up: its listener does not return."""
         self._line: Line | None = None
         self._beat = 0
         """The number of the heartbeat that is waited for; 0 = none."""
@@ -179,7 +189,8 @@ class Member:
                 self.positions.pop(partition, None)
             takes_ms = self.simulation.faults.revoke_ms * self.world.random.uniform(0.2, 1.5)
             slow_us = max(0, self.slow_until_us - self.world.now_us)
-            self.world.after(int(takes_ms * 1000) + slow_us, self._given_up, given_up)
+            if not self.is_stuck:
+                self.world.after(int(takes_ms * 1000) + slow_us, self._given_up, given_up)
         elif member.assigned is not None and member.owned != member.assigned:
             member.holds(member.assigned)
             self.simulation.check()
@@ -301,7 +312,7 @@ class Member:
             if coordinator is None:
                 self.world.after(10_000, answer, None, NotCoordinator("none is known"))
                 return -1
-            self._line = line = Line(self.simulation, coordinator)
+            self._line = line = Line(self, coordinator)
         return line.send(method.name, _wire(request), answer, timeout_ms)
 
     def break_off(self) -> None:

@@ -73,10 +73,12 @@ class ConsumerSimulation:
         world.run_until(world.now_us + limit_ms * 1000)
         self._everything_is_read(limit_ms)
         epochs, marks = self.books.group.epoch, dict(self.books.offsets)
-        lost = [member.membership.epoch for member in self.members.values()]
+        lost = [member.membership.epoch for member in self.members.values() if not member.is_stuck]
         world.run_until(world.now_us + 2_000_000)
         self._everything_is_read(2_000)
-        if self.books.group.epoch != epochs or lost != [each.membership.epoch for each in self.members.values()]:
+        if self.books.group.epoch != epochs or lost != [
+            each.membership.epoch for each in self.members.values() if not each.is_stuck
+        ]:
             raise Violation("CL6", f"the group goes from epoch {epochs} to {self.books.group.epoch} for no reason")
         for place in self._places():
             if self.books.offsets.get(place, 0) <= marks.get(place, 0):
@@ -92,7 +94,7 @@ class ConsumerSimulation:
             Place(topic_id, *partition): member.process
             for member in self.members.values()
             for partition, topic_id in member.membership.owned.items()
-            if partition in member.positions
+            if partition in member.positions and not member.membership.lost
         }
         missing = [place for place in self._places() if place not in held]
         if missing or len(held) != len(self._places()):
@@ -230,7 +232,10 @@ class ConsumerSimulation:
         member.paused_until_us = self.world.now_us + self.world.between_us(50, 2_000)
 
     def _slow(self) -> None:
-        self._one().slow_until_us = self.world.now_us + self.world.between_us(200, 2_500)
+        member = self._one()
+        member.slow_until_us = self.world.now_us + self.world.between_us(200, 2_500)
+        others = [each for each in self.members.values() if each is not member and not each.is_stuck]
+        member.is_stuck = member.is_stuck or (len(others) > 0 and self.world.chance(0.3))
 
     def _resubscribe(self) -> None:
         member = self._one()

@@ -18,7 +18,7 @@ class Job:
     """A job. Times are in seconds unless the name states otherwise."""
 
     load: str
-    """A function of `loads`: produce, transact, consume, follow, pace, small, group, probe, create."""
+    """A function of `loads`: produce, transact, consume, follow, pace, small, group, rebalance, probe, create."""
     client: str
     """A module of `clients`."""
     topic: str
@@ -45,6 +45,8 @@ class Job:
     isolation: str = "read_uncommitted"
     """What consumers see of transactions."""
     connections: int = 1
+    assignor: str = ""
+    """By which a group shares its partitions; none: the client's default."""
     fresh: bool = False
     """Whether a server that keeps everything in memory drops it first."""
     once: bool = False

@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.clients.base import Client, Unsupported
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import cpu_seconds
+from benchmarks.rebalances import rebalance
 from benchmarks.report import stats
 
 POOL = 1_000
@@ -338,5 +339,5 @@ def create(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
 
 LOADS: dict[str, Callable[[Job, Make, ReportReady], Outcome]] = {
     item.__name__: item
-    for item in (produce, transact, count, consume, listen, follow, pace, small, group, probe, create)
+    for item in (produce, transact, count, consume, listen, follow, pace, small, group, rebalance, probe, create)
 }

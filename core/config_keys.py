@@ -11,10 +11,12 @@ from raylog.core.config_key import DAY_MS as _DAY_MS
 from raylog.core.config_key import INT_MAX, LONG_MAX, ConfigKey
 from raylog.core.config_key import int_key as _int
 from raylog.core.config_key import keys_of as _keys
+from raylog.core.coordinators.hashing import HASH_SETTING
 from raylog.core.queue_keys import QUEUE_KEYS
 from raylog.core.time_keys import TIME_KEYS
 
 TOPIC_KEYS: Final = _keys(
+    HASH_SETTING,
     ConfigKey(
         name="cleanup.policy",
         kind="list",

@@ -17,7 +17,7 @@ LEVELS: Final[Mapping[int, str]] = {
     3: "0.2.0: transactions: coordinators of kind `transaction`, markers in partitions, pending offsets of groups; "
     "topics with `message.timestamp.type=LogAppendTime` or a `compression.type` of their own",
     4: "0.2.0: time and queues: topics `__scheduled`, `__share_state` and `__undeliverable`; delayed records, queues, "
-    "dead letters",
+    "dead letters; Kafka's hash from a group to its coordinator",
     5: "0.2.0: groups of the consumer protocol (KIP-848): their records in `__consumer_offsets`",
 }
 """Every level that was ever given out, and what came with it."""
@@ -27,6 +27,8 @@ TRANSACTIONS_LEVEL: Final = 3
 """From this level on producers may have a transactional id."""
 REWRITING_LEVEL: Final = 3
 """From this level on a topic may have `message.timestamp.type=LogAppendTime`, and a `compression.type`."""
+HASH_LEVEL: Final = 4
+"""From this level on the topics of coordinators are created with Kafka's hash (``core/coordinators/hashing.py``)."""
 QUEUES_LEVEL: Final = 4
 """From this level on records may be delayed, topics read as queues, and expired records go to dead-letter topics."""
 CONSUMER_GROUPS_LEVEL: Final = 5

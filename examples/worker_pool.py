@@ -19,6 +19,7 @@ import raylog
 TOPIC = "orders"
 ORDERS, CUSTOMERS, WORKERS = 400, 40, 8
 HANDLER_S = 0.005
+IDLE_S = 3.0
 
 
 def main() -> int:
@@ -44,8 +45,8 @@ def main() -> int:
         with raylog.Consumer(TOPIC, **options) as consumer:
             pool = raylog.WorkerPool(consumer, handle, workers=WORKERS)
             began_s = time.monotonic()
-            pool.run(idle_timeout=1.0)
-            took_s = time.monotonic() - began_s - 1.0
+            pool.run(idle_timeout=IDLE_S)
+            took_s = time.monotonic() - began_s - IDLE_S
 
     count = sum(map(len, handled.values()))
     is_in_order = all(offsets == sorted(offsets) for offsets in handled.values())

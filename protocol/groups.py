@@ -258,15 +258,36 @@ class OffsetFetchResult(Message, frozen=True):
     committed_metadata: str
 
 
+class OffsetResetPartition(Message, frozen=True):
+    """The offset to commit, and the committed one that this was planned from: -1 = none was committed, -2 = any."""
+
+    topic_id: str
+    topic: str
+    partition: Int64
+    committed_offset: Int64
+    planned_from: Int64
+
+
+class OffsetResetRequest(Message, frozen=True):
+    """Commit offsets for a group without members, all or none, unless it was used since this was planned.
+
+    ``generation_id``: of the group when this was planned, 0 = it did not exist, -1 = any.
+    """
+
+    group_id: str
+    generation_id: Int64
+    offsets: Sequence[OffsetResetPartition]
+
+
 class OffsetDeleteRequest(Message, frozen=True):
-    """Delete committed offsets of a group without members; one that was not committed is none."""
+    """Delete committed offsets of topics that no member subscribes to; one that was not committed is none."""
 
     group_id: str
     partitions: Sequence[OffsetFetchPartition]
 
 
 class OffsetDeleteResult(Message, frozen=True):
-    """``error_code`` 0: no offset is committed any more."""
+    """``error_code`` 0: no offset is committed any more. GROUP_SUBSCRIBED_TO_TOPIC: members read the topic."""
 
     topic: str
     partition: Int64
@@ -414,6 +435,7 @@ TXN_OFFSET_COMMIT: Final = Method(
 )
 END_TXN_OFFSETS: Final = Method("end_txn_offsets", EndTxnOffsetsRequest, Empty, CLUSTER, since=TRANSACTIONS_LEVEL)
 OFFSET_FETCH: Final = Method("offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], TOKEN, TokenScope.GROUP)
+OFFSET_RESET: Final = Method("offset_reset", OffsetResetRequest, Empty, CLIENT)
 OFFSET_DELETE: Final = Method("offset_delete", OffsetDeleteRequest, list[OffsetDeleteResult], CLIENT)
 LIST_GROUPS: Final = Method("list_groups", ListGroupsRequest, list[ListedGroup], CLIENT)
 DESCRIBE_GROUP: Final = Method("describe_group", DescribeGroupRequest, DescribeGroupReply, TOKEN, TokenScope.GROUP)
@@ -432,6 +454,7 @@ GROUP_COORDINATOR: Final = Endpoint.of(
         TXN_OFFSET_COMMIT,
         END_TXN_OFFSETS,
         OFFSET_FETCH,
+        OFFSET_RESET,
         OFFSET_DELETE,
         LIST_GROUPS,
         DESCRIBE_GROUP,

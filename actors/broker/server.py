@@ -377,9 +377,9 @@ class BrokerServer:
         if found is not None and found.port:
             request.reply(FindCoordinatorReply(index, found.host, found.port))
         else:
-            self._spawn(self._ensure_coordinator(request, kind, index), request)
+            self._spawn(self._ensure_coordinator(request, kind, key, index), request)
 
-    async def _ensure_coordinator(self, request: Request, kind: str, index: int) -> None:
+    async def _ensure_coordinator(self, request: Request, kind: str, key: str, index: int) -> None:
         await self._link.call(
             ENSURE_COORDINATOR.name, EnsureCoordinatorRequest(kind, index), timeout_s=FORWARD_TIMEOUT_S
         )
@@ -391,7 +391,10 @@ class BrokerServer:
         except TimeoutError:
             request.fail(CoordinatorNotAvailable(f"The {kind} coordinator {index} is being started; try again."))
         else:
-            request.reply(FindCoordinatorReply(index, found.host, found.port))
+            if coordinator_index(self.image, kind, key) != index:  # the topic that was created is not as expected
+                request.fail(CoordinatorNotAvailable(f"The {kind} coordinator of {key!r} is another one; try again."))
+            else:
+                request.reply(FindCoordinatorReply(index, found.host, found.port))
 
     async def _forward(self, request: Request) -> None:
         reply = await self._link.call(request.method, request.args, timeout_s=FORWARD_TIMEOUT_S)

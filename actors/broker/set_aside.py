@@ -95,7 +95,10 @@ def replaced(directory: Path) -> list[Path]:
 
 
 def clear_half_deleted(directory: Path) -> None:
-    """Finish the removals that a crash interrupted."""
+    """Finish the moves and the removals that a crash interrupted."""
+    for place in (directory / DAMAGED, directory / REPLACED):
+        if is_folder(place):
+            sync_folder(place)  # before the first sync of `directory`, which drops the old name of what moved here
     doomed = half_deleted(directory)
     if doomed:
         sync_folder(directory)  # the process may have ended before the folder's old name was removed from the disk

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.controller.voters import voters_max
+from raylog.core.coordinators.hashing import HASH_KEY, JAVA, coordinator_partition
 from raylog.core.errors import UnknownTopicOrPartition
+from raylog.core.features import HASH_LEVEL
 from raylog.core.metadata.image import BrokerImage, MetadataImage, TopicImage
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReplica, MetadataReply, MetadataTopic
@@ -28,13 +29,16 @@ def coordinator_index(image: MetadataImage, kind: str, key: str) -> int:
     """Return the partition of the internal topic, hence the coordinator, of a group or a transactional id."""
     topic = image.topic(topic_behind(kind))
     config = ClusterConfig.from_dict(image.config)
+    own: Mapping[str, str] = {}
     if topic is not None:
-        count = len(topic.partitions)
+        count, own = len(topic.partitions), topic.config
     elif kind == "transaction":
         count = config.transaction_state_log_num_partitions
     else:
         count = config.offsets_topic_num_partitions
-    return zlib.crc32(key.encode()) % count
+    if topic is None and image.feature_level >= HASH_LEVEL:
+        own = {HASH_KEY: JAVA}  # as it will be created
+    return coordinator_partition(key, count, own)
 
 
 def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -> dict[str, object]:

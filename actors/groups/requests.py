@@ -38,6 +38,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(groups.TXN_OFFSET_COMMIT, ev.TxnOffsetCommitReceived, NAMES),
         DerivedEvent(groups.END_TXN_OFFSETS, ev.EndTxnOffsetsReceived, NAMES),
         DerivedEvent(groups.OFFSET_FETCH, ev.OffsetFetchReceived, NAMES),
+        DerivedEvent(groups.OFFSET_RESET, ev.OffsetResetReceived, NAMES),
         DerivedEvent(groups.OFFSET_DELETE, ev.OffsetDeleteReceived, NAMES),
         DerivedEvent(groups.LIST_GROUPS, ev.ListGroupsReceived),
         DerivedEvent(groups.DESCRIBE_GROUP, ev.DescribeGroupReceived, NAMES),

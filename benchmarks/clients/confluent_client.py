@@ -92,6 +92,7 @@ class Measured(Client):
                 "queued.min.messages": 1_000_000,
                 "queued.max.messages.kbytes": 262_144,
                 "fetch.queue.backoff.ms": 5,
+                **({"partition.assignment.strategy": self.job.assignor} if self.job.assignor else {}),
             },
         )
         self._has_group = group is not None
@@ -121,6 +122,25 @@ class Measured(Client):
     def rewind(self) -> None:
         """Go back to the first record."""
         self.consumer.assign(self._partitions)
+
+    def take_by_partition(self, timeout_s: float) -> set[int]:
+        """Take messages; the partitions they came from."""
+        found = set()
+        message = self.consumer.poll(timeout_s)
+        while message is not None:
+            if message.error() is None:
+                found.add(message.partition())
+            message = self.consumer.poll(0)
+        return found
+
+    def held(self) -> frozenset[int]:
+        """The partitions that the group has assigned to this consumer."""
+        return frozenset(each.partition for each in self.consumer.assignment())
+
+    def send_to(self, partition: int, payload: bytes) -> None:
+        """Send one message to a partition."""
+        self.producer.produce(self.job.topic, payload, partition=partition)
+        self.producer.poll(0)
 
     def is_assigned(self) -> bool:
         """Whether the group has assigned partitions."""

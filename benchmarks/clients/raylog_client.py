@@ -89,6 +89,7 @@ class Measured(Client):
             isolation_level=self.job.isolation,
             enable_auto_commit=False,
             max_poll_records=POLL_RECORDS,
+            partition_assignment_strategy=self.job.assignor or None,
         )
         self._gives_one_batch = "timeout" in inspect.signature(self.consumer.consume_batch).parameters
         if self.job.form == "arrow" and not self._gives_one_batch:
@@ -145,6 +146,18 @@ class Measured(Client):
             return
         for partition, end in self.consumer.end_offsets(self._partitions).items():
             self.consumer.seek(partition, max(0, end - self.job.newest))
+
+    def take_by_partition(self, timeout_s: float) -> set[int]:
+        """Take records; the partitions they came from."""
+        return {partition for _, partition in self.consumer.poll(timeout_s * 1000)}
+
+    def held(self) -> frozenset[int]:
+        """The partitions that the group has assigned to this consumer."""
+        return frozenset(partition for _, partition in self.consumer.assignment())
+
+    def send_to(self, partition: int, payload: bytes) -> None:
+        """Send one record to a partition."""
+        self.producer.send(self.job.topic, payload, partition=partition)
 
     def is_assigned(self) -> bool:
         """Whether the group has assigned partitions."""

@@ -19,6 +19,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "consume": throughput.consume,
     "catchup": flows.catchup,
     "group": crowds.group,
+    "rebalance": crowds.rebalance,
     **{name: as_scenario(row) for name, row in ROWS.items()},
     "create": recovery.create,
     "growth": growth.growth,
@@ -28,7 +29,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
 """In run order: scenarios sensitive to idle replicas first, those that kill servers last."""
 WEIGHTS = {
     "limits": 6, "latency": 50, "small": 30, "produce": 115, "together": 25, "memory": 3, "consume": 65, "catchup": 22,
-    "group": 22, "create": 40, "growth": 90, "failover": 40, "restart": 40, "transactions": 50,
+    "group": 22, "rebalance": 60, "create": 40, "growth": 90, "failover": 40, "restart": 40, "transactions": 50,
     **dict.fromkeys(ROWS, 60),
 }  # fmt: skip
 """Approximate seconds of each in a quick run, which define its share of the run's time."""

@@ -1,4 +1,4 @@
-"""Many at once: 50 producers without batching, and groups of ten consumers."""
+"""Many at once: 50 producers without batching, and groups of ten and of fifty consumers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.scenarios.throughput import fill_each
 
 CONNECTIONS = 50
 MEMBERS = 10
+MANY_MEMBERS, MANY_PARTITIONS = 50, 200
 
 
 def small(bench: Bench) -> None:
@@ -41,3 +42,19 @@ def group(bench: Bench) -> None:
 
         case = f"{MEMBERS} members, 10 partitions, until all have joined"
         bench.rounds("group", case, contestants, measure, metric="join_s", count=bench.pace.slow_rounds)
+
+
+def rebalance(bench: Bench) -> None:
+    """Fifty cooperative members of 200 partitions come together, and one more joins; those that stay should read on."""
+    contestants = bench.among("raylog records", "confluent-kafka")
+    with bench.topic(contestants, MANY_PARTITIONS, 1) as job_for:
+
+        def measure(contestant: Contestant) -> Outcome | None:
+            job = job_for(contestant)
+            if job is None:
+                return None
+            options = {"connections": MANY_MEMBERS, "partitions": MANY_PARTITIONS, "assignor": "cooperative-sticky"}
+            return run(replace(job, load="rebalance", **options))
+
+        case = f"{MANY_MEMBERS} cooperative members, {MANY_PARTITIONS} partitions, then one more"
+        bench.rounds("rebalance", case, contestants, measure, metric="join_s", count=bench.pace.slow_rounds)

@@ -25,6 +25,7 @@ from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.reassignments import AsyncMoving
 from raylog.client.admin.redrives import AsyncRedrives
+from raylog.client.admin.resets import AsyncResets
 from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
@@ -82,6 +83,7 @@ class AsyncAdmin(
     AsyncMoving,
     AsyncFeatures,
     AsyncGroups,
+    AsyncResets,
     AsyncTransactionAdmin,
     AsyncSchedules,
     AsyncQueues,
@@ -445,6 +447,8 @@ class Admin(SynchronousClient):
     delete_group = blocking(AsyncAdmin.delete_group)
     delete_offsets = blocking(AsyncAdmin.delete_offsets)
     alter_group_offsets = blocking(AsyncAdmin.alter_group_offsets)
+    reset_offsets = blocking(AsyncAdmin.reset_offsets)
+    remove_members = blocking(AsyncAdmin.remove_members)
     group_lag = blocking(AsyncAdmin.group_lag)
     list_transactions = blocking(AsyncAdmin.list_transactions)
     describe_transactions = blocking(AsyncAdmin.describe_transactions)

@@ -133,7 +133,10 @@ class PendingOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One group, its members, its committed offsets, and those of transactions that are open."""
+    """One group, its members, its committed offsets, and those of transactions that are open.
+
+    `coordinator` is where it answers, as host:port.
+    """
 
     group_id: str
     state: str
@@ -144,6 +147,7 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
     offsets: dict[TopicPartition, int]
     pending_offsets: tuple[PendingOffset, ...] = ()
+    coordinator: str = ""
     group_type: str = "classic"
     """`classic` or `consumer`; then `generation` is the group's epoch, and `protocol` its assignor."""
     target_epoch: int = -1

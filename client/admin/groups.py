@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription, PendingOffset
@@ -17,7 +16,8 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.group.exchange import read_assignment
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import RaylogError, from_code
+from raylog.core.coordinators.hashing import coordinator_partition
+from raylog.core.errors import GroupSubscribedToTopic, RaylogError, from_code
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.groups import (
     DELETE_GROUP,
@@ -45,8 +45,12 @@ class AsyncGroups:
 
     cluster: ClusterClient
 
-    async def list_groups(self, *, timeout_s: float = 30.0) -> list[GroupListing]:
-        """All groups, sorted by name. Queries every coordinator that had a group, and starts those that sleep."""
+    async def list_groups(self, states: Iterable[str] | None = None, *, timeout_s: float = 30.0) -> list[GroupListing]:
+        """All groups, sorted by name; only those in one of these `states`, such as "Empty", if any are named (KIP-518).
+
+        Queries every coordinator that had a group, and starts those that sleep.
+        """
+        wanted = None if states is None else {each.lower() for each in states}
         deadline = Deadline(timeout_s)
         await self.cluster.refresh((OFFSETS_TOPIC,), timeout_s=deadline.left_s)
         topic = self.cluster.metadata.topic(OFFSETS_TOPIC)
@@ -63,12 +67,13 @@ class AsyncGroups:
                 rows = await self.cluster.call_coordinator(key, LIST_GROUPS, request, timeout_s=deadline.left_s)
             found.update((row.group_id, row.protocol_type, row.state, row.group_type) for row in rows)
 
-        keys = keys_of_each_coordinator(len(topic.partitions))
+        keys = keys_of_each_coordinator(len(topic.partitions), config=topic.config)
         answers = await asyncio.gather(*(add(*each) for each in enumerate(keys)), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [GroupListing(*row) for row in sorted(found)]
+        listed = [GroupListing(*row) for row in sorted(found)]
+        return [each for each in listed if wanted is None or each.state.lower() in wanted]
 
     async def _had_groups(self, partition: int, deadline: Deadline) -> bool:
         """Whether a partition of the offsets topic was ever written to, which wakes nothing; True if it is not known.
@@ -85,7 +90,9 @@ class AsyncGroups:
     async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
         """One group with members and committed offsets. Raises GroupIdNotFound."""
         request = DescribeGroupRequest(group_id)
+        deadline = Deadline(timeout_s)
         found = await self.cluster.call_coordinator(group_id, DESCRIBE_GROUP, request, timeout_s=timeout_s)
+        host, port = await self.cluster.coordinator(group_id, timeout_s=deadline.left_s)
         return GroupDescription(
             found.group,
             found.state,
@@ -108,6 +115,7 @@ class AsyncGroups:
                 )
                 for row in found.pending_offsets
             ),
+            f"{host}:{port}",
             found.group_type,
             found.target_epoch,
         )
@@ -119,10 +127,11 @@ class AsyncGroups:
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0
     ) -> None:
-        """Delete the offsets that a group without members has committed for these (topic, partition).
+        """Delete the offsets that a group has committed for these (topic, partition).
 
-        Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup, and, after the others
-        were deleted, UnstableOffsetCommit for an offset that an open transaction is about to commit.
+        Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup for a group with members
+        that are no consumers, and, after the others were deleted, GroupSubscribedToTopic for a topic that members
+        subscribe to (KIP-496), UnstableOffsetCommit for an offset that an open transaction is about to commit.
         """
         deadline = Deadline(timeout_s)
         named = set(partitions)
@@ -137,11 +146,12 @@ class AsyncGroups:
         results = await self.cluster.call_coordinator(group_id, OFFSET_DELETE, request, timeout_s=deadline.left_s)
         for row in results:
             if row.error_code:
-                raise from_code(
-                    row.error_code,
-                    f"The offset of {row.topic}-{row.partition} was not deleted in group {group_id!r} (error "
-                    f"{row.error_code}); `raylog group describe {group_id}` shows whether it is pending.",
-                )
+                where = f"The offset of {row.topic}-{row.partition} was not deleted in group {group_id!r}"
+                if row.error_code == GroupSubscribedToTopic.code:
+                    why = "members of it subscribe to the topic; stop them, or have them subscribe to others."
+                else:
+                    why = f"`raylog group describe {group_id}` shows whether it is pending (error {row.error_code})."
+                raise from_code(row.error_code, f"{where}: {why}")
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, timeout_s: float = 30.0
@@ -172,13 +182,13 @@ class AsyncGroups:
         return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=deadline.left_s)
 
 
-def keys_of_each_coordinator(partitions: int, prefix: str = "") -> list[str]:
-    """One group name for each partition of the offsets topic, each hashing to it as brokers hash (CRC-32)."""
+def keys_of_each_coordinator(partitions: int, prefix: str = "", *, config: Mapping[str, str]) -> list[str]:
+    """One group name for each partition of the offsets topic, which has this configuration, as brokers hash."""
     keys: dict[int, str] = {}
     number = 0
     while len(keys) < partitions:
         key = f"{prefix}{number}"
-        keys.setdefault(zlib.crc32(key.encode()) % partitions, key)
+        keys.setdefault(coordinator_partition(key, partitions, config), key)
         number += 1
     return [keys[index] for index in range(partitions)]
 

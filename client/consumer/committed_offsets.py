@@ -290,12 +290,12 @@ class CommittedOffsets:
                 raise RebalanceInProgress(
                     f"Group {group!r} rebalances, and this member keeps its partitions meanwhile ({error.message}); "
                     "call poll(), which completes the rebalance, and commit again.",
-                    **error.details,
+                    **{"group": group, **error.details},
                 ) from error
             raise CommitFailed(
                 f"The commit of group {group!r} was refused ({error.message}); records since the last commit will be "
                 "read again. Poll more often, or raise max_poll_interval_ms.",
-                **error.details,
+                **{"group": group, "member_id": member_id, "member_generation": generation, **error.details},
             ) from error
         for row in results:
             if row.error_code:
@@ -334,5 +334,6 @@ class CommittedOffsets:
 def _not_a_member(group: str, member: GroupMember) -> CommitFailed:
     return CommitFailed(
         f"This consumer is not a member of group {group!r} at the moment ({member.rejoin_reason}); its "
-        "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms."
+        "partitions may belong to others. poll() joins again; poll more often or raise max_poll_interval_ms.",
+        group=group,
     )

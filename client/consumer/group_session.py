@@ -175,6 +175,8 @@ class GroupSession:
             partitions = work.result()
         except Exception as failure:  # any error: without another join the member would wait without a limit
             member.need_rejoin("its last join failed")
+            if isinstance(failure, RaylogError):
+                raise
             raise as_raylog_error(failure) from failure
         if partitions is not None:
             self._step = Step.TAKING_UP

@@ -99,6 +99,8 @@ class WorkerPool:
     def run(self, timeout: float | None = None, *, idle_timeout: float | None = None) -> None:
         """Poll and handle records until `stop()`, or for `timeout` seconds, or until none came for `idle_timeout`.
 
+        Seconds before the consumer has joined its group, and those of handlers that run, are not idle.
+
         Then it waits for the handlers that run, commits, and moves the consumer's positions back to the first record
         that is not finished: nothing is left out by whatever reads next. Raises HandlerFailed, and what `poll` raises;
         after RecordDeserializationFailed, for example, `seek()` behind the record and call it again.
@@ -162,7 +164,9 @@ class WorkerPool:
             now_s = time.monotonic()
             if timeout is not None and now_s - began_s >= timeout:
                 return
-            if idle_timeout is not None and now_s - last_s >= idle_timeout and not self._in_flight:
+            if self._in_flight or not self._has_joined():
+                last_s = now_s
+            elif idle_timeout is not None and now_s - last_s >= idle_timeout:
                 return
             self._commit_when_due(now_s)
             room = self._max_in_flight - self._in_flight
@@ -182,6 +186,11 @@ class WorkerPool:
                 self._hand_out(partition, records, records[-1].offset + 1 if after is None else after)
             if found:
                 last_s = time.monotonic()
+
+    def _has_joined(self) -> bool:
+        """Whether the consumer knows its partitions; a member of a group may have none."""
+        group = self._consumer._engine.group
+        return group is None or group.is_steady
 
     def _hand_out(self, partition: TopicPartition, records: list[Record], after: int) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
+from raylog.core.coordinators.hashing import HASH_KEY, JAVA
 from raylog.core.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -28,7 +29,7 @@ from raylog.core.errors import (
     UnsupportedVersion,
     did_you_mean,
 )
-from raylog.core.features import COMPACTION_LEVEL, FIRST_LEVEL, TRANSACTIONS_LEVEL
+from raylog.core.features import COMPACTION_LEVEL, FIRST_LEVEL, HASH_LEVEL, TRANSACTIONS_LEVEL
 from raylog.core.ids import ProducerId
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated, TopicConfigured
@@ -118,7 +119,9 @@ class Coordinators:
         if kind == "transaction":
             count, wanted = settings.transactions_topic_partitions, settings.transactions_topic_replication_factor
         is_compacted = decision.image.feature_level >= COMPACTION_LEVEL
-        config = COMPACTED if is_compacted else INTERNAL_TOPIC_CONFIG
+        config = dict(COMPACTED if is_compacted else INTERNAL_TOPIC_CONFIG)
+        if decision.image.feature_level >= HASH_LEVEL:
+            config[HASH_KEY] = JAVA
         self._topics.create_internal(name, count, wanted, config, decision)
 
     def compact(self, decision: ControllerDecision) -> None:

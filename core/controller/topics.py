@@ -20,6 +20,7 @@ from raylog.core.controller.events import (
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.placement import Assignment, place_replicas
 from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.coordinators.hashing import HASH_KEY
 from raylog.core.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -30,7 +31,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.core.features import COMPACTION_LEVEL, QUEUES_LEVEL, REWRITING_LEVEL
+from raylog.core.features import COMPACTION_LEVEL, HASH_LEVEL, QUEUES_LEVEL, REWRITING_LEVEL
 from raylog.core.forwarding.settings import expires
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage, TopicImage
@@ -54,6 +55,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     "cleanup.policy": COMPACTION_LEVEL,
     "compression.type": REWRITING_LEVEL,
     "message.timestamp.type": REWRITING_LEVEL,
+    HASH_KEY: HASH_LEVEL,
     **{key.name: QUEUES_LEVEL for key in TIME_KEYS},
 }
 """Keys that had one value only before this feature level, their default."""
@@ -151,6 +153,10 @@ class Topics:
         factor = min(state.replication_factor for state in topic.partitions)
         config = _checked_config({**kept, **event.set}, factor, decision.image)
         check_expiry(event.topic, config)
+        if config.get(HASH_KEY) != topic.config.get(HASH_KEY):
+            raise InvalidConfig(
+                f"{HASH_KEY} of {event.topic!r} cannot be changed: its groups would be looked for in other partitions."
+            )
         if sleep_after_ms(config, decision.image.config) < 0 <= sleep_after_ms(topic.config, decision.image.config):
             asleep = (state.replicas for state in topic.partitions if state.asleep is not None)
             self._check_awake(Counter(broker for replicas in asleep for broker in replicas), decision.image)

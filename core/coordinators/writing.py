@@ -1,6 +1,7 @@
 """Rows that wait to be appended to a coordinator's partition: the queue between machine and log.
 
-Rows come in step by step; batches go out, none larger than the log takes. Positions count rows, so that the queue is
+Rows come in step by step; batches go out, none larger than the log takes. A step's rows are stored together wherever
+they fit into one batch, so that a crash leaves none or all of them. Positions count rows, so that the queue is
 the ``Durability`` of the coordinator's runner (``actors/coordinators/runner.py``, its only user). Pure.
 """
 
@@ -25,7 +26,8 @@ class RowQueue(Generic[RowT]):
     def __init__(self, wake: Callable[[], None]) -> None:
         """Start empty. ``wake`` has :meth:`take` called soon, until it returns an empty batch."""
         self._wake = wake
-        self._rows: deque[tuple[RowT, int]] = deque()
+        self._rows: deque[tuple[RowT, int, int]] = deque()
+        """Rows with their sizes, and those of their whole steps with the first row of each, 0 with the others."""
         self._end = 0
         self._stored = 0
         self._under_way = 0
@@ -44,10 +46,13 @@ class RowQueue(Generic[RowT]):
         self._wake()
 
     def add(self, rows: Iterable[tuple[RowT, int]]) -> None:
-        """Queue rows, each with its size in bytes."""
-        before = len(self._rows)
-        self._rows.extend(rows)
-        self._end += len(self._rows) - before
+        """Queue the rows of a step, each with its size in bytes."""
+        step = list(rows)
+        whole = sum(size for _, size in step)
+        for row, size in step:
+            self._rows.append((row, size, whole))
+            whole = 0
+        self._end += len(step)
         self._wake()
 
     def take(self, bytes_max: int) -> list[RowT]:
@@ -56,8 +61,12 @@ class RowQueue(Generic[RowT]):
         rows = self._rows
         batch: list[RowT] = []
         left = bytes_max
-        while rows and (not batch or rows[0][1] <= left):
-            row, size = rows.popleft()
+        while rows:
+            row, size, whole = rows[0]
+            is_apart = whole <= bytes_max and whole > left  # its step fits into a batch, and not into this one
+            if batch and (is_apart or size > left):
+                break
+            rows.popleft()
             batch.append(row)
             left -= size
         self._under_way = len(batch)

@@ -77,6 +77,12 @@ class GroupIdNotFound(RaylogError):
     code = 69
 
 
+class ResetOutdated(RaylogError):
+    """The group was used since its reset was planned; plan the reset again."""
+
+    code = 1090
+
+
 class MemberIdRequired(RaylogError):
     """The member has to join again with the id it was just given."""
 
@@ -93,6 +99,12 @@ class FencedInstanceId(RaylogError):
     """Another member uses this static instance id."""
 
     code = 82
+
+
+class GroupSubscribedToTopic(RaylogError):
+    """Members of the group subscribe to this topic; its offsets are in use."""
+
+    code = 86
 
 
 class FencedMemberEpoch(RaylogError):

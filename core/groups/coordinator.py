@@ -27,7 +27,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from raylog.core.groups import offsets, pending, rebalance, views
+from raylog.core.groups import offsets, pending, rebalance, resets, views
 from raylog.core.groups.consumer import commits
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups, description
@@ -47,6 +47,7 @@ from raylog.core.groups.events import (
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    OffsetResetReceived,
     RequestDropped,
     SleepRefused,
     SleepRequested,
@@ -71,6 +72,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.use import use_of
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
@@ -252,11 +254,12 @@ class CoordinatorMachine:
                 self._drop_if_blank(event.group)
             case OffsetFetchReceived():
                 self._fetch(event, decision)
+            case OffsetResetReceived():
+                self._reset(event, decision)
             case OffsetDeleteReceived():
                 if (named := self._named_group(event, decision)) is not None:
                     unstable = self._pending.pending_keys(event.group)
-                    has_members = bool(named.members)
-                    offsets.delete(self._offsets, event, decision, has_members=has_members, pending=unstable)
+                    offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
                 decision.reply(event.request, views.listed(self._groups.values(), self._consumers))
@@ -335,28 +338,31 @@ class CoordinatorMachine:
         self._drop_if_blank(event.group)
 
     def _commit(self, event: OffsetCommitReceived | TxnOffsetCommitReceived, decision: GroupDecision) -> None:
-        consumers = self._consumers.get(event.group)
-        group = self._groups.get(event.group)
-        if group is None and consumers is None:
+        group = self._groups.get(event.group) or self._consumers.get(event.group)
+        if group is None:
             if event.generation >= 0:
                 decision.refuse(
                     event.request, IllegalGeneration(f"There is no group {event.group!r}; join again.", generation=0)
                 )
                 return
             group = self._groups[event.group] = Group(event.group)
-        error: RaylogError | None = None
-        if consumers is not None:
-            error = commits.commit_error(consumers, event)
-        elif group is not None:
+        if isinstance(group, ConsumerGroup):
+            error = commits.commit_error(group, event)
+        else:
             error = offsets.commit_error(group, event)
         if error is not None:
             decision.refuse(event.request, error)
         elif isinstance(event, TxnOffsetCommitReceived):
             pending.txn_commit(self._pending, event, decision)
         else:
-            if group is not None and event.member_id in group.members:
+            if isinstance(group, Group) and event.member_id in group.members:
                 group.members[event.member_id].restart_session(event.now_ms)
             pending.supersede(self._pending, event.group, offsets.commit(event, decision), decision)
+        self._drop_if_blank(event.group)
+
+    def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:
+        group = self._consumers.get(event.group) or self._groups.setdefault(event.group, Group(event.group))
+        resets.reset(self._offsets, use_of(group), event, decision, pending=self._pending.pending_keys(event.group))
         self._drop_if_blank(event.group)
 
     def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
@@ -376,8 +382,8 @@ class CoordinatorMachine:
         group = self._named_group(event, decision)
         if group is None:
             return
-        if group.members or (isinstance(group, Group) and group.state is not GroupState.EMPTY):
-            decision.refuse(event.request, NonEmptyGroup(f"Group {event.group!r} has members; stop them first."))
+        if (active := use_of(group).active_error()) is not None:
+            decision.refuse(event.request, active)
             return
         if self._pending.is_open(group.name):
             decision.refuse(
@@ -413,20 +419,21 @@ class CoordinatorMachine:
 
     def _expire(self, decision: GroupDecision) -> None:
         self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
-        for name, emptied_ms in views.empty_groups(self._groups.values(), self._consumers):
+        for name in sorted([*self._groups, *self._consumers.names()]):
+            group = self._groups.get(name) or self._consumers.group(name)
             unstable = self._pending.pending_keys(name)
-            for key in offsets.expired(self._offsets, name, emptied_ms, decision.wall_ms, self._settings):
+            for key in offsets.expired(self._offsets, use_of(group), decision.wall_ms, self._settings):
                 if key in unstable:
                     continue
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
                 decision.write(OffsetDeleted(key=key))
-            if self._has_offsets(name):
+            if self._has_offsets(name) or not use_of(group).is_empty:
                 continue
-            if name in self._consumers:
+            if isinstance(group, ConsumerGroup):
                 self._consumers.delete(name, decision)
-            elif not self._groups[name].pending:
+            elif not group.pending:
                 decision.write(GroupDeleted(group=name))
         for name in self._pending.groups():
             for forgotten in pending.expired(self._pending, name, decision.wall_ms, self._settings):

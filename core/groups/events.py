@@ -127,8 +127,19 @@ class OffsetFetchReceived(GroupRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetResetReceived(GroupRequest):
+    """OffsetReset request: (topic id, topic, partition, offset, the committed offset it was planned from) each.
+
+    Planned from -1 = none was committed, -2 = any. ``generation`` is the group's when the reset was planned, -1 = any.
+    """
+
+    generation: int
+    offsets: Sequence[tuple[str, str, int, int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteReceived(GroupRequest):
-    """OffsetDelete request: (topic id, topic, partition) each; only for a group without members."""
+    """OffsetDelete request: (topic id, topic, partition) each; not of topics that members subscribe to."""
 
     partitions: Sequence[tuple[str, str, int]]
 
@@ -196,6 +207,7 @@ RequestEvent = (
     | TxnOffsetCommitReceived
     | EndTxnOffsetsReceived
     | OffsetFetchReceived
+    | OffsetResetReceived
     | OffsetDeleteReceived
     | ListGroupsReceived
     | DescribeGroupReceived

@@ -186,6 +186,11 @@ class Group:
             names &= {name for name, _ in member.protocols}
         return self.protocol_type == protocol_type and bool(names)
 
+    def common_protocols(self, *, besides: str | None) -> set[str]:
+        """Return the assignors that all members support, without a member that is about to be replaced or updated."""
+        others = [member for member in self.members.values() if member.member_id != besides]
+        return set.intersection(*({name for name, _ in member.protocols} for member in others)) if others else set()
+
     def select_protocol(self) -> str:
         """Return the assignor with the most votes: each member votes for its first one that all support.
 

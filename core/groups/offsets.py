@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
+    GroupSubscribedToTopic,
     InvalidRequest,
-    NonEmptyGroup,
     OffsetMetadataTooLarge,
     RaylogError,
     RebalanceInProgress,
@@ -26,6 +26,7 @@ from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.use import GroupUse
 
 
 class OffsetStore:
@@ -156,41 +157,50 @@ def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, i
 
 def delete(
     store: OffsetStore,
+    use: GroupUse,
     event: OffsetDeleteReceived,
     decision: GroupDecision,
     *,
-    has_members: bool,
     pending: Collection[OffsetKey],
 ) -> None:
     """Handle OffsetDelete. Replies [[topic, partition, error code]...]; deleting a missing offset is no error.
 
-    ``pending``: a transaction is about to commit these; they stay, and are refused as unstable.
+    Offsets of topics that members subscribe to stay, and are refused (KIP-496); so are those of all topics while it is
+    not known what members subscribe to. ``pending``: a transaction is about to commit these; they stay, and are refused
+    as unstable.
     """
-    if has_members:
-        decision.refuse(event.request, NonEmptyGroup(f"Group {event.group!r} has members; stop them first."))
+    if not use.are_consumers and (active := use.active_error()) is not None:
+        decision.refuse(event.request, active)
         return
     rows: list[object] = []
     for topic_id, topic, partition in event.partitions:
-        key = OffsetKey(event.group, topic_id, topic, partition)
-        is_pending = key in pending
-        if not is_pending and store.get(key) is not None:
+        key = OffsetKey(use.group, topic_id, topic, partition)
+        code = 0
+        if use.reads(topic):
+            code = GroupSubscribedToTopic.code
+        elif key in pending:
+            code = UnstableOffsetCommit.code
+        elif store.get(key) is not None:
             decision.write(OffsetDeleted(key=key))
-        rows.append([topic, partition, UnstableOffsetCommit.code if is_pending else 0])
+        rows.append([topic, partition, code])
     decision.reply(event.request, rows)
 
 
-def expired(store: OffsetStore, group: str, emptied_ms: int, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
-    """Return the offsets whose retention is over, of a group without members since ``emptied_ms``: -1 = not known.
+def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+    """Return the offsets whose retention is over.
 
     A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
-    group (an administrator's reset) counts from the commit, so that it cannot vanish at once. While a group has members
-    no offset expires: the coordinator does not open subscriptions, so it does not know which topics are still read.
+    group (an administrator's reset) counts from the commit, so that it cannot vanish at once. In a stable group only
+    offsets of topics that no member subscribes to expire, counted from the commit (KIP-211); amid a round none does.
     Offsets without a known time stay.
     """
-    if emptied_ms < 0 or wall_ms < 0:
+    since_ms = use.counts_from_ms
+    if since_ms is None or wall_ms < 0:
         return []
     return [
         record.key
-        for record in store.of(group)
-        if record.committed_ms >= 0 and wall_ms - max(record.committed_ms, emptied_ms) >= settings.offsets_retention_ms
+        for record in store.of(use.group)
+        if not use.reads(record.key.topic)
+        and record.committed_ms >= 0
+        and wall_ms - max(record.committed_ms, since_ms) >= settings.offsets_retention_ms
     ]

@@ -59,7 +59,10 @@ def join(group: Group, event: JoinReceived, decision: GroupDecision, new_member_
             event.request,
             InconsistentGroupProtocol(
                 f"The members of group {group.name!r} have no assignor in common with this one; give all of them "
-                "the same partition_assignment_strategy."
+                "the same partition_assignment_strategy.",
+                group=group.name,
+                protocol_type=group.protocol_type,
+                assignors=sorted(group.common_protocols(besides=event.member_id or replaced)),
             ),
         )
     elif (error := _size_error(group, event, protocols, replaced, settings)) is not None:

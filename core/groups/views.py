@@ -1,4 +1,4 @@
-"""Groups as others see them: described, listed as empty, and as one kind of group turned into the other. Pure."""
+"""Groups as others see them: described, listed, and one kind of group turned into the other. Pure."""
 
 from __future__ import annotations
 
@@ -42,17 +42,6 @@ def listed(classic: Iterable[Group], consumers: Iterable[ConsumerGroup]) -> list
     rows = [(each.name, each.protocol_type, each.state.value, "classic") for each in classic]
     rows += [(each.name, "consumer", each.state, "consumer") for each in consumers]
     return [list(row) for row in sorted(rows)]
-
-
-def empty_groups(classic: Iterable[Group], consumers: Iterable[ConsumerGroup]) -> list[tuple[str, int]]:
-    """Return the groups without members, with the time of day since which they are empty: -1 = not known."""
-    found = [
-        (group.name, 0 if group.image is None else group.image.changed_ms)
-        for group in classic
-        if group.state is GroupState.EMPTY
-    ]
-    found += [(each.name, each.image.changed_ms) for each in consumers if each.image is not None and not each.members]
-    return sorted(found)
 
 
 def mixed(group: str, *, theirs: Literal["classic", "consumer"]) -> InconsistentGroupProtocol:

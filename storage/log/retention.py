@@ -21,7 +21,8 @@ def removable(segments: list[Segment], config: LogConfig, now_ms: int, high_wate
     """How many segments from the start may be removed; all of them only if the active one holds records.
 
     A segment goes when it ends at or below the high watermark and it lies below the log start, or its youngest record
-    is older than retention.ms, or the log without it still holds retention.bytes.
+    is older than retention.ms, or the log without it still holds retention.bytes. One without a record that has a time,
+    of markers alone, is as old as itself.
     """
     left = sum(segment.size for segment in segments)
     count = 0
@@ -30,13 +31,17 @@ def removable(segments: list[Segment], config: LogConfig, now_ms: int, high_wate
         if segment.next_offset > high_watermark or (last and segment.size == 0):
             break
         deleted = segment.next_offset <= log_start
-        aged = config.deletes and config.retention_ms >= 0 and now_ms - segment.max_timestamp > config.retention_ms
+        aged = config.deletes and config.retention_ms >= 0 and now_ms - _youngest_ms(segment) > config.retention_ms
         surplus = config.deletes and config.retention_bytes >= 0 and left - segment.size >= config.retention_bytes
         if not (deleted or aged or surplus) or (last and not aged):
             break
         left -= segment.size
         count += 1
     return count
+
+
+def _youngest_ms(segment: Segment) -> int:
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
 
 
 class DeletedFiles:

@@ -78,6 +78,7 @@ class Segment:
         """A failed append was rolled back, and a loss of power may restore its bytes."""
         self.max_timestamp = NO_TIMESTAMP
         self.created_ms = created_ms
+        """Wall clock at its first batch, or when the log was opened if that is later."""
         self.index_interval = index_interval
         self.sealed = False
         self.has_aborted = False

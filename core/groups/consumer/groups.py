@@ -96,6 +96,10 @@ class ConsumerGroups:
         """Return the names of the groups, in order."""
         return sorted(self._groups)
 
+    def group(self, name: str) -> ConsumerGroup:
+        """Return a group that exists."""
+        return self._groups[name]
+
     def parked(self) -> list[RequestId]:
         """Return the heartbeats that wait."""
         sessions = [session for group in self._groups.values() for session in group.sessions.values()]

@@ -139,7 +139,8 @@ class CopiesWorkload:
                 invoked_s = self._history.now_s()
                 try:
                     polled = consumer.poll(POLL_MS)
-                except RaylogError:
+                except RaylogError as error:
+                    print(f"{name} at {positions}: {error!r}", flush=True)
                     self._over.wait(RETRY_S)
                     continue
                 seen = []

@@ -19,6 +19,7 @@ from raylog.core.errors import (
     NonEmptyGroup,
     RaylogError,
     RebalanceInProgress,
+    ResetOutdated,
     UnknownMemberId,
 )
 from raylog.core.groups.records import (
@@ -42,6 +43,7 @@ from tests.simulation.groups.observed import (
     malformed,
     voted,
 )
+from tests.simulation.groups.operators import codes_of_deletion, why_not_reset, why_outdated
 from tests.simulation.groups.transactions.ledgers import POT
 from tests.simulation.world import Violation
 
@@ -51,7 +53,9 @@ if TYPE_CHECKING:
 _GENERATION: Final = 1
 """Index of the generation in the arguments of a member's requests, except a join."""
 _INSTANCE: Final = {"join_group": 2, "sync_group": 3, "heartbeat": 3, "offset_commit": 4}
-_OFFSETS: Final = frozenset({"offset_commit", "offset_fetch", "offset_delete", "delete_group", "describe_group"})
+_OFFSETS: Final = frozenset(
+    {"offset_commit", "offset_fetch", "offset_delete", "offset_reset", "delete_group", "describe_group"}
+)
 """Requests whose answer is compared with the committed offsets."""
 
 
@@ -246,6 +250,11 @@ class Answers:
                 return None if completing else "members that prepare a round, or read, may commit"
             case RebalanceInProgress():
                 return self._why_no_round(group, now_ms, is_heartbeat=call.method == "heartbeat")
+            case ResetOutdated():
+                is_outdated = why_outdated(group, group.offsets, call.args) is not None
+                return None if is_outdated else "the group is as it was planned from"
+            case NonEmptyGroup() if call.method == "offset_delete":
+                return "consumers have other topics as well"
             case NonEmptyGroup():
                 return "it has no members" if group.is_empty and not group.is_touched else None
             case GroupIdNotFound():
@@ -343,6 +352,9 @@ class Answers:
                 self._committed(group, call, result, now_ms)
             case "offset_fetch":
                 self._fetched(group, call, result)
+            case "offset_reset":
+                if (why := why_not_reset(group, self._before, call.args)) is not None:
+                    raise self._wrong(call, why)
             case "offset_delete":
                 self._deleted(group, call, result)
             case "leave_group":
@@ -421,14 +433,15 @@ class Answers:
             raise self._wrong(call, f"the answer is {result}, and {wanted} is committed")
 
     def _deleted(self, group: ObservedGroup, call: Call, result: Any) -> None:
-        places = {tuple(place) for place in call.args[1]}
-        left = {place: held for place, held in self._before.items() if place not in places}
+        deleted = set[tuple[Any, ...]]()
+        for place, (topic, partition, code) in zip(call.args[1], result, strict=True):
+            allowed = codes_of_deletion(group, place[0])
+            if [topic, partition] != list(place[1:]) or code not in allowed:
+                raise self._wrong(call, f"{place} is answered with {topic}-{partition} and {code}, not {allowed}")
+            deleted |= {tuple(place)} if code == 0 else set()
+        left = {place: held for place, held in self._before.items() if place not in deleted}
         if group.offsets != left:
             raise self._wrong(call, f"{group.offsets} is left and not {left}")
-        if [list(row) for row in result] != [[topic, partition, 0] for _, topic, partition in call.args[1]]:
-            raise self._wrong(call, f"the codes are {result}")
-        if not group.is_empty or group.joining:
-            raise self._wrong(call, "the group has members")
 
     def _has_left(self, group: ObservedGroup, call: Call, result: Any, now_ms: int) -> None:
         for (member_id, instance, code), (may_be, is_there, holder) in zip(result, self._leavers, strict=True):

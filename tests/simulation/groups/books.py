@@ -21,6 +21,7 @@ from raylog.core.groups.records import (
     record_from_wire,
 )
 from raylog.core.groups.states import GroupState
+from tests.simulation.groups.operators import why_kept
 from tests.simulation.groups.ownership import taken_too_early, withheld
 from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
@@ -88,6 +89,8 @@ class GroupBooks:
         self._offsets: dict[Place, _Offset] = {}
         self._stored_rows: Counter[tuple[int, int]] = Counter()
         """Rows in the log by life and request."""
+        self._resets: dict[tuple[int, int], int] = {}
+        """Rows of each reset, by life and request."""
         self._active_ms: dict[tuple[int, str, str], int] = {}
         self._loaded_ms: dict[int, int] = {}
         self._left: set[tuple[str, str]] = set()
@@ -117,9 +120,12 @@ class GroupBooks:
         books = self._offsets.get(place)
         if books is None or not books.commits:
             raise Violation(RULE, f"the offset of {place} is deleted, and there is none")
-        self._is_empty(place[0], "an offset is deleted")
+        image = self.images.get(place[0])
+        if (why := why_kept(image, place[2], expires=row.sender is None)) is not None:
+            raise Violation(RULE, f"the offset of {place} is deleted, though {why}")
         if row.sender is None:
-            since_ms = max(books.stored_ms, self._emptied_ms.get(place[0], 0))
+            is_empty = image is None or image.state is GroupState.EMPTY
+            since_ms = max(books.stored_ms, self._emptied_ms.get(place[0], 0) if is_empty else 0)
             if row.decided_ms - since_ms < self._retention_ms:
                 raise Violation(RULE, f"the offset of {place} is forgotten after {row.decided_ms - since_ms} ms")
         books.commits.append((offset, -1, row.sender or _UNKNOWN))
@@ -157,8 +163,9 @@ class GroupBooks:
             place
             for place, books in self._offsets.items()
             if self.committed(*place) >= 0
-            and (place[0] not in self.images or self.images[place[0]].state is GroupState.EMPTY)
-            and now_ms - max(books.stored_ms, self._emptied_ms.get(place[0], 0)) > self._retention_ms + EXPIRY_MS
+            and why_kept(self.images.get(place[0]), place[2], expires=True) is None
+            and now_ms - max(books.stored_ms, self._emptied_ms.get(place[0], 0), self._stable_ms.get(place[0], 0))
+            > self._retention_ms + EXPIRY_MS
         ]
 
     def _group_changed(self, image: GroupChanged, row: Row) -> None:
@@ -273,6 +280,17 @@ class GroupBooks:
     def loaded(self, life: int, now_ms: int) -> None:
         """A life of the coordinator begins to serve: every member has a fresh session timeout."""
         self._loaded_ms[life] = now_ms
+
+    def sent(self, rows: Iterable[Row]) -> None:
+        """A coordinator sends a batch to the log, which is stored whole or not at all."""
+        counts = Counter((row.life, row.request) for row in rows)
+        for decided, count in counts.items():
+            if count != self._resets.get(decided, count):
+                raise Violation(RULE, f"a batch has {count} of the {self._resets[decided]} rows of a reset")
+
+    def reset_decided(self, life: int, request: int, rows: int) -> None:
+        """A coordinator decided to reset so many offsets, which fit into one batch of the log."""
+        self._resets[life, request] = rows
 
     def active(self, life: int, group: str, member_id: str, now_ms: int) -> None:
         """A coordinator counted a member's request as a heartbeat."""

@@ -51,7 +51,7 @@ ROUND_LESS_MS = 300
 """How much shorter it may be."""
 PROBE_ROUND_MS = 1_000
 """The rebalance timeout of a client that is only a probe."""
-_DELETERS = ("offset_commit", "offset_delete", "delete_group")
+_DELETERS = ("offset_commit", "offset_reset", "offset_delete", "delete_group")
 """Requests that write offsets, or delete them."""
 
 
@@ -290,6 +290,7 @@ class Coordinator:
             if isinstance(effect, ev.AppendRecords):
                 for key, value in effect.records:
                     self._row(key, value, replayed=False)
+                self._note_reset(effect.records)
             elif isinstance(effect, (Reply, Refuse)) and not self._requests[effect.request].is_of_pot:
                 answers.settled(self._requests[effect.request])
                 deadlines.settled(self._requests[effect.request])
@@ -315,6 +316,13 @@ class Coordinator:
                 self._note_activity(call, effect.result)
         answers.stepped()
         deadlines.stepped(is_tick=is_tick)
+
+    def _note_reset(self, rows: Sequence[tuple[list[object], list[object] | None]]) -> None:
+        call = self._call
+        if call is not None and call.method == "offset_reset":
+            size = sum(row_bytes(key, value) for key, value in rows)
+            if size <= self.simulation.faults.batch_bytes_max:
+                self.simulation.books.reset_decided(self._number, call.request, len(rows))
 
     def _row(self, key: list[object], value: list[object] | None, *, replayed: bool) -> None:
         if not str(key[1]).startswith(POT):
@@ -353,6 +361,8 @@ class Coordinator:
         if error is None and call.method == "offset_commit":
             accepted = [code for _, _, code in cast("list[tuple[str, int, int]]", result) if code == 0]
             books.commit_answered(self._number, call.request, len(accepted))
+        if error is None and call.method == "offset_reset":
+            books.commit_answered(self._number, call.request, len(call.args[2]))
         if error is None and call.method in ("join_group", "sync_group"):
             is_join = call.method == "join_group"
             generation = cast("list[int]", result)[0] if is_join else call.args[1]
@@ -397,6 +407,7 @@ class Coordinator:
         rows = [] if runner is None else runner.take_batch(self.simulation.faults.batch_bytes_max)
         self._is_writing = bool(rows)
         if rows:
+            self.simulation.books.sent(rows)
             self.simulation.topic.append(self.epoch, rows, self._guard(self._written))
 
     def _written(self, end: int) -> None:

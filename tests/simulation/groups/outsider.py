@@ -7,7 +7,7 @@ from typing import Any, Final
 from raylog.core.errors import MemberIdRequired, RaylogError
 from tests.simulation.groups.coordinator import PROBE_ROUND_MS
 from tests.simulation.groups.member import REQUEST_MS, Member, Then
-from tests.simulation.groups.topic import OTHER_ID, TOPIC, TOPIC_ID
+from tests.simulation.groups.topic import ELSE_ID, ELSEWHERE, OTHER_ID, TOPIC, TOPIC_ID
 
 _STRANGER: Final = "stranger"
 """An id that no coordinator has issued."""
@@ -30,6 +30,14 @@ class Outsider(Member):
         self.moved_back.add(self._last_number + 1)
         self._send("offset_commit", [self.group, -1, "", rows])
 
+    def reset_as_planned(
+        self, group: str, generation: int, before: dict[tuple[str, str, int], int], to: list[int]
+    ) -> None:
+        """Reset these offsets, from what was committed when an operator looked."""
+        rows: list[object] = [[*place, offset, before[place]] for place, offset in zip(before, to, strict=True)]
+        self.moved_back.add(self._last_number + 1)
+        self._send("offset_reset", [group, generation, rows])
+
     def keep(self, group: str, groups: tuple[str, ...]) -> None:
         """Commit, fetch or delete a ledger's offsets, or describe or delete it, or one of the groups with members.
 
@@ -42,6 +50,7 @@ class Outsider(Member):
             for topic_id in (TOPIC_ID, OTHER_ID)
             for partition in range(self.simulation.faults.partitions)
         ]
+        places.append([ELSE_ID, ELSEWHERE, 0])
         some = [place for place in places if self.world.chance(0.4)]
         requests: tuple[tuple[int, str, list[object]], ...] = (
             (4, "offset_commit", [group, -1, "", [self._offset_row(place) for place in places]]),
@@ -70,7 +79,7 @@ class Outsider(Member):
             (generation, member_id, "nothing"),
         )
         number, member, claimed = choose(claims)
-        offset = [[TOPIC_ID, TOPIC, 0, 0, -1, ""]]
+        offset = [[TOPIC_ID, TOPIC, 0, 0, -1, ""], [ELSE_ID, ELSEWHERE, 0, 0, -1, ""]]
         leaves = [["", held]] if self.world.chance(0.1) else [[_STRANGER, held], [_STRANGER, None]]
         requests: tuple[tuple[str, list[Any]], ...] = (
             ("heartbeat", [group, number, member, claimed]),

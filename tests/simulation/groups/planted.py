@@ -9,11 +9,12 @@ from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import FencedInstanceId
-from raylog.core.groups import offsets, rebalance, views
+from raylog.core.groups import coordinator, offsets, rebalance, resets, use
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.use import GroupUse
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
 from tests.simulation.groups.topic import OffsetsTopic
@@ -333,9 +334,9 @@ GROUP_BUGS = (
     _bug(
         "the offsets of a group with members expire",
         "I15",
-        views,
-        "empty_groups",
-        sabotage.expire_the_living,
+        offsets,
+        "expired",
+        sabotage.expire_the_living(offsets.expired),
     ),
     _bug(
         "offsets expire as soon as their group is empty",
@@ -375,6 +376,57 @@ GROUP_BUGS = (
         GroupDecision,
         "write",
         sabotage.keep_empty_groups(GroupDecision.write),
+    ),
+    # ------------------------------------------------------------ an operator's changes
+    _bug("the offsets of a group in use are reset", "I15", GroupUse, "active_error", lambda self: None),
+    _bug(
+        "a reset overlooks that the group was used",
+        "I15",
+        resets,
+        "_outdated",
+        Edit("if event.generation not in (-1, use.generation):", "if False:"),
+        seeds=200,
+    ),
+    _bug(
+        "a reset overlooks what was committed since",
+        "I15",
+        resets,
+        "_outdated",
+        Edit("if planned_from not in (ANY, offset) and", "if False and"),
+    ),
+    _bug("a reset skips its last partition", "I15", resets, "reset", Edit("for row in rows:", "for row in rows[:-1]:")),
+    _bug(
+        "a reset that is repeated is refused",
+        "I15",
+        resets,
+        "_outdated",
+        Edit(" and offset != row.offset", ""),
+        seeds=200,
+    ),
+    _bug(
+        "a reset is stored in parts",
+        "I15",
+        RowQueue,
+        "take",
+        Edit("whole <= bytes_max and whole > left", "False"),
+        seeds=200,
+    ),
+    _bug("offsets that members read are deleted", "I15", GroupUse, "reads", lambda self, topic: False),
+    _bug(
+        "no offset of a group with members is deleted",
+        "I15 L2",
+        use,
+        "subscribed_topics",
+        lambda group: None,
+        seeds=100,
+    ),
+    _bug(
+        "offsets without subscribers are kept while a group reads",
+        "L2",
+        coordinator,
+        "use_of",
+        Edit("elif is_empty or group.state is GroupState.STABLE:", "elif is_empty:"),
+        seeds=100,
     ),
     # ------------------------------------------------------------ the runner
     _bug("the rows of a batch are swapped", "I15", RowQueue, "take", sabotage.swap_rows(RowQueue.take)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.groups.use import GroupUse
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.topic import OffsetsTopic, Row
 
@@ -303,18 +304,22 @@ def leaders_alone(original: Callable[..., list[Any]]) -> Callable[..., list[Any]
 # ---------------------------------------------------------------- expiry and deletion
 
 
-def expire_the_living(classic: Iterable[Group], consumers: object) -> list[tuple[str, int]]:
-    """Every group counts as empty."""
-    return sorted((group.name, 0 if group.image is None else group.image.changed_ms) for group in classic)
+def expire_the_living(original: Callable[..., list[OffsetKey]]) -> Callable[..., list[OffsetKey]]:
+    """Only the age of a commit counts."""
+
+    def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+        oldest_ms = wall_ms - settings.offsets_retention_ms
+        return [record.key for record in store.of(use.group) if record.committed_ms <= oldest_ms]
+
+    return expired
 
 
 def expire_when_empty(original: Callable[..., list[OffsetKey]]) -> Callable[..., list[OffsetKey]]:
     """The age of a commit counts, and not how long its group has been empty."""
 
-    def expired(
-        store: OffsetStore, group: str, emptied_ms: int, wall_ms: int, settings: GroupSettings
-    ) -> list[OffsetKey]:
-        return original(store, group, min(0, emptied_ms), wall_ms, settings)
+    def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
+        oldest_ms = wall_ms - settings.offsets_retention_ms
+        return [record.key for record in store.of(use.group) if use.is_empty and record.committed_ms <= oldest_ms]
 
     return expired
 
@@ -354,9 +359,11 @@ def notes_are_lost(original: Callable[..., None]) -> Callable[..., None]:
     return replay
 
 
-def delete_all_offsets(store: OffsetStore, event: OffsetDeleteReceived, decision: GroupDecision, **_: object) -> None:
+def delete_all_offsets(
+    store: OffsetStore, use: GroupUse, event: OffsetDeleteReceived, decision: GroupDecision, **_: object
+) -> None:
     """A deletion of some offsets deletes all of the group."""
-    for committed in store.of(event.group):
+    for committed in store.of(use.group):
         decision.write(OffsetDeleted(key=committed.key))
     decision.reply(event.request, [[topic, partition, 0] for _, topic, partition in event.partitions])
 

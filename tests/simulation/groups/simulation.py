@@ -11,7 +11,7 @@ from tests.simulation.groups.early import EarlyMembership
 from tests.simulation.groups.faults import GroupFaults
 from tests.simulation.groups.member import Member
 from tests.simulation.groups.outsider import Outsider
-from tests.simulation.groups.topic import OffsetsTopic
+from tests.simulation.groups.topic import ELSE_ID, ELSEWHERE, TOPIC, TOPIC_ID, OffsetsTopic
 from tests.simulation.groups.transactions.ledgers import Ledgers
 from tests.simulation.groups.transactions.producer import Producer
 from tests.simulation.groups.wire import Wire
@@ -392,11 +392,31 @@ class GroupSimulation:
     def _reset(self) -> None:
         partition = self.world.random.randrange(self.faults.partitions)
         committed = self.books.committed(GROUP, partition)
-        if committed > 0:
+        if self.world.chance(0.6):
+            self._plan_reset(self.world.random.choice((GROUP, BRIEF)), partition)
+        elif committed > 0:
             self._outsider.reset({partition: self.world.random.randint(0, committed)})
 
+    def _plan_reset(self, group: str, partition: int) -> None:
+        """An operator looks at a group's offsets, and resets them a moment later."""
+        before = {
+            (ELSE_ID, ELSEWHERE, 0): self.books.committed(group, 0, ELSE_ID),
+            (TOPIC_ID, TOPIC, partition): self.books.committed(group, partition),
+        }
+        to = [self.world.random.randint(0, 9), self.world.random.randint(0, max(0, *before.values()))]
+        if group in (GROUP, BRIEF):  # a member that is sent ahead would leave records unread
+            to[1] = min(to[1], max(0, self.books.committed(group, partition)))
+        image = self.books.images.get(group)
+        generation = 0 if image is None else image.generation
+        when = self.world.between_us(0, 300)
+        self.world.after(when, self._outsider.reset_as_planned, group, generation, before, to)
+
     def _keep_ledgers(self) -> None:
-        self._outsider.keep(self.world.random.choice(_LEDGERS), (GROUP, BRIEF))
+        ledger = self.world.random.choice(_LEDGERS)
+        if self.world.chance(0.2):
+            self._plan_reset(ledger, self.world.random.randrange(self.faults.partitions))
+        else:
+            self._outsider.keep(ledger, (GROUP, BRIEF))
 
     def _probe(self) -> None:
         self._outsider.probe(self.world.random.choice((GROUP, GROUP, BRIEF, _LEDGERS[0])))

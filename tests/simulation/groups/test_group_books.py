@@ -21,11 +21,12 @@ from raylog.core.groups.records import (
 from raylog.core.groups.states import GroupState
 from raylog.core.ids import TopicPartition
 from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
-from tests.simulation.groups.topic import TOPIC, TOPIC_ID, Row, Sender
+from tests.simulation.groups.topic import ELSE_ID, ELSEWHERE, TOPIC, TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
 
 LIFE = 1
-KEY = OffsetKey("g", TOPIC_ID, "orders", 0)
+KEY = OffsetKey("g", TOPIC_ID, TOPIC, 0)
+ELSEWHERE_KEY = OffsetKey("g", ELSE_ID, ELSEWHERE, 0)
 RETENTION_MS = 1_000
 
 
@@ -82,10 +83,19 @@ class History:
             )
         )
 
-    def commit(self, member_id: str, generation: int, offset: int, *, process: int = 1, back: bool = False) -> None:
+    def commit(
+        self,
+        member_id: str,
+        generation: int,
+        offset: int,
+        *,
+        process: int = 1,
+        back: bool = False,
+        key: OffsetKey = KEY,
+    ) -> None:
         self.write(
             OffsetCommitted(
-                key=KEY,
+                key=key,
                 offset=offset,
                 leader_epoch=-1,
                 metadata="",
@@ -368,3 +378,27 @@ def test_a_member_receives_a_generation_before_it_is_stored(history: History) ->
     history.books.generation_answered("g", 2, is_stable=False)
     with anomaly():
         history.books.generation_answered("g", 2, is_stable=True)
+
+
+def test_offsets_that_members_read_stay_and_others_may_be_deleted(history: History) -> None:
+    operator = Sender(0, "", -1, moved_back=False)
+    topics = (("range", b"... orders ..."),)
+    history.generation(2, *(replace(member(each, place), protocols=topics) for place, each in enumerate("ab")))
+    history.commit("a", 2, 4)
+    history.commit("a", 2, 5, key=ELSEWHERE_KEY)
+    with anomaly():
+        history.write(OffsetDeleted(key=KEY), sender=operator)
+    with anomaly():
+        history.write(OffsetDeleted(key=ELSEWHERE_KEY))  # its retention is not over
+    history.now_ms += RETENTION_MS
+    assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0, ELSE_ID)]
+    history.write(OffsetDeleted(key=ELSEWHERE_KEY), sender=operator)
+
+
+def test_a_reset_is_in_one_batch() -> None:
+    books = GroupBooks()
+    rows = [Row(["offset", "g", TOPIC_ID, TOPIC, number], None, 0, LIFE, 7, None) for number in range(2)]
+    books.reset_decided(LIFE, 7, 2)
+    books.sent(rows)
+    with anomaly():
+        books.sent(rows[:1])

@@ -23,6 +23,9 @@ TOPIC = "orders"
 TOPIC_ID = "t" * 32
 OTHER_ID = "u" * 32
 """A topic of the same name that was deleted."""
+ELSEWHERE = "returns"
+ELSE_ID = "r" * 32
+"""A topic that no member reads."""
 
 
 class Sender(NamedTuple):

@@ -64,7 +64,7 @@ def check_opened(log: PartitionLog, model: Model) -> None:
     model.sent += model.tail
     model.start = model.durable_start = start
     if model.cleanings:
-        hidden = any(batches[-1].end <= start for batches in model.cleanings)
+        hidden = any(batches[0].base < start for batches in model.cleanings)
         below = [segment.read(0, segment.size) for segment in log.segments if hidden and segment.base_offset < start]
         model.take_cleaned(b"".join([*below, read_all(log)]))
     if model.ghosts:
@@ -215,6 +215,8 @@ def start_after_retention(log: PartitionLog, model: Model, config: LogConfig, no
             return base
         size = sum(len(batch.data) for batch in batches)
         newest = max(batch.newest for batch in batches)
+        if newest < 0:  # markers alone: as old as their segment
+            newest = next(segment.created_ms for segment in log.segments if segment.base_offset == base)
         is_old = config.retention_ms >= 0 and now_ms - newest > config.retention_ms
         is_surplus = config.retention_bytes >= 0 and left - size >= config.retention_bytes
         is_active = (base, end) == bounds[-1]

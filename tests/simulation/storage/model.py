@@ -160,12 +160,17 @@ class Model:
         self.ghosts = []
 
     def take_cleaned(self, data: bytes | None = None) -> None:
-        """What was cleaned stands in place of the old batches, if it is among the bytes that were found."""
+        """What was cleaned stands in place of the old batches, if it is among the bytes that were found, and they not.
+
+        Below the start, where batches may be missing, the cleaned ones may differ only there.
+        """
         present = None if data is None else {data[at : at + header.size] for at, header in iter_headers(data)}
         for batches in self.cleanings:
+            base, end = batches[0].base, batches[-1].end
             visible = [batch for batch in batches if batch.end > self.start] or batches
-            if present is None or all(batch.data in present for batch in visible):
-                base, end = batches[0].base, batches[-1].end
+            replaced = {batch.data for batch in self.batches if base <= batch.base < end}
+            replaced -= {batch.data for batch in batches}
+            if present is None or (all(batch.data in present for batch in visible) and not replaced & present):
                 others = [batch for batch in self.batches if batch.end <= base or batch.base >= end]
                 self.batches = sorted([*others, *batches], key=lambda found: found.base)
                 self.cleaned_to = max(self.cleaned_to, end)

@@ -128,7 +128,7 @@ CALL_BUGS = (
             40,
             log,
             "removable",
-            "now_ms - segment.max_timestamp",
+            "now_ms - _youngest_ms(segment)",
             "now_ms - segment.created_ms",
         ),
         (

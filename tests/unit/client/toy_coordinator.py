@@ -24,9 +24,11 @@ from raylog.core.groups.events import (
     HeartbeatReceived,
     JoinReceived,
     LeaveReceived,
+    ListGroupsReceived,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    OffsetResetReceived,
     RequestDropped,
     SyncReceived,
     Tick,
@@ -201,7 +203,12 @@ def _owners(record: GroupChanged) -> dict[TopicPartition, str]:
 
 
 def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
-    common: dict[str, Any] = {"cause": f"{method} {number}", "now_ms": now_ms, "request": number, "group": args[0]}
+    common: dict[str, Any] = {
+        "cause": f"{method} {number}",
+        "now_ms": now_ms,
+        "request": number,
+        "group": args[0] if args else "",
+    }
     makers: dict[str, Callable[[], Event]] = {
         "join_group": lambda: JoinReceived(
             **common,
@@ -229,6 +236,8 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
             **common, partitions=args[1], require_stable=(args[2:] or [False])[0]
         ),
         "delete_group": lambda: DeleteGroupReceived(**common),
+        "offset_reset": lambda: OffsetResetReceived(**common, generation=args[1], offsets=args[2]),
+        "list_groups": lambda: ListGroupsReceived(**{name: value for name, value in common.items() if name != "group"}),
         "offset_delete": lambda: OffsetDeleteReceived(**common, partitions=args[1]),
         "txn_offset_commit": lambda: TxnOffsetCommitReceived(
             **common,

@@ -18,6 +18,7 @@ STEPS = st.lists(st.tuples(st.lists(st.integers(1, 150), max_size=6), st.integer
 def test_rows_are_appended_in_order_in_batches_that_the_log_takes(steps: list[tuple[list[int], int]]) -> None:
     queue: RowQueue[tuple[int, int]] = RowQueue(lambda: None)
     log: list[tuple[int, int]] = []
+    batches: list[set[int]] = []
     sizes = {(step, place): size for step, (rows, _) in enumerate(steps) for place, size in enumerate(rows)}
 
     def store_one() -> bool:
@@ -25,6 +26,7 @@ def test_rows_are_appended_in_order_in_batches_that_the_log_takes(steps: list[tu
         assert len(batch) <= 1 or sum(sizes[row] for row in batch) <= LIMIT
         assert queue.durable_end() == len(log), "a batch counts when it is stored"
         log.extend(batch)
+        batches.append({step for step, _ in batch})
         if batch:
             queue.stored()
         assert queue.durable_end() == len(log)
@@ -38,15 +40,28 @@ def test_rows_are_appended_in_order_in_batches_that_the_log_takes(steps: list[tu
     while store_one():
         pass
     assert log == sorted(sizes)
+    for step, (rows, _) in enumerate(steps):
+        if rows and sum(rows) <= LIMIT:
+            assert sum(step in batch for batch in batches) == 1, "a step that fits into a batch is stored whole"
 
 
-def test_batches_are_filled() -> None:
+def test_batches_are_filled_with_whole_steps() -> None:
     queue: RowQueue[str] = RowQueue(lambda: None)
     queue.add([("a", 40)])
-    queue.add([("b", 40), ("c", 40)])
+    queue.add([("b", 40)])
+    queue.add([("c", 10), ("d", 40)])
     assert queue.take(LIMIT) == ["a", "b"]
     queue.stored()
-    assert queue.take(LIMIT) == ["c"]
+    assert queue.take(LIMIT) == ["c", "d"]
+
+
+def test_a_step_that_is_larger_than_a_batch_is_split() -> None:
+    queue: RowQueue[str] = RowQueue(lambda: None)
+    queue.add([("a", 40)])
+    queue.add([("b", 40), ("c", 40), ("d", 40)])
+    assert queue.take(LIMIT) == ["a", "b"]
+    queue.stored()
+    assert queue.take(LIMIT) == ["c", "d"]
 
 
 def test_a_second_batch_waits_for_the_first() -> None:

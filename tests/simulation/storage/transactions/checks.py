@@ -43,13 +43,15 @@ def _is_unstable(found: Transaction, watermark: int) -> bool:
 def _check_stable(log: PartitionLog, model: Model, known: list[Transaction], watermark: int) -> None:
     """The stable end lies between two bounds, which are equal unless part of a transaction was removed.
 
-    So by retention, or by a cleaner below the log start. An idle producer's last transaction may be forgotten.
+    So by retention, or by a cleaner: below the log start, or before the marker was cut off. An idle producer's last
+    transaction may be forgotten.
     """
+    of_producers = {batch.base for batch in model.batches if batch.producer >= 0}
     in_files = max(log.segments[0].base_offset, min(model.cleaned_to, model.start))
     unstable = [found for found in known if _is_unstable(found, watermark)]
     lowest = min((max(found.first, model.start) for found in unstable), default=watermark)
     certain = [
-        (found, [offset for offset in found.batches if offset >= in_files])
+        (found, [offset for offset in found.batches if offset >= in_files and offset in of_producers])
         for found in unstable
         if found.marker is None or found.marker_offset >= model.known_from.get(found.producer, 0)
     ]

@@ -6,7 +6,7 @@ from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.ages import Ages
 from raylog.storage.cleaner.markers import Markers
-from raylog.storage.log import recovery
+from raylog.storage.log import partition_log, recovery
 from raylog.storage.log.cleanable import CleanableLog
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
@@ -20,6 +20,17 @@ PROFILE = "storage-transactions"
 CAUGHT = ("S15", "S13", "S14", "S5", "S10", "S9")
 
 TRANSACTION_BUGS = bugs(
+    PROFILE,
+    ("S12",),
+    (
+        "a segment of markers alone is old at once",
+        100,
+        partition_log,
+        "removable",
+        "now_ms - _youngest_ms(segment)",
+        "now_ms - segment.max_timestamp",
+    ),
+) + bugs(
     PROFILE,
     CAUGHT,
     (
@@ -40,7 +51,7 @@ TRANSACTION_BUGS = bugs(
     ),
     (
         "the lag of a segment counts from its first batch",
-        20,
+        100,
         Ages,
         "first_ms",
         "for _, header in segment.walk(0) if header.max_timestamp > UNDATED_MS",

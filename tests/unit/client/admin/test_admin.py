@@ -1,13 +1,12 @@
 """Admin and AsyncAdmin."""
 
-import zlib
-
 import pytest
 
 from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.admin.groups import keys_of_each_coordinator
 from raylog.client.producer.producer import Producer
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
+from raylog.core.coordinators.hashing import HASH_KEY, JAVA, coordinator_partition
 from raylog.core.errors import (
     ClientClosed,
     ElectionNotNeeded,
@@ -108,8 +107,9 @@ def test_without_groups_the_list_is_empty(cluster: ToyCluster) -> None:
 
 
 def test_every_coordinator_gets_a_key_of_its_own() -> None:
-    keys = keys_of_each_coordinator(16)
-    assert [zlib.crc32(key.encode()) % 16 for key in keys] == list(range(16))
+    for config in ({}, {HASH_KEY: JAVA}):
+        keys = keys_of_each_coordinator(16, config=config)
+        assert [coordinator_partition(key, 16, config) for key in keys] == list(range(16))
 
 
 def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:

@@ -6,13 +6,22 @@ owner in each generation.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
-from raylog.core.errors import CommitFailed, InconsistentGroupProtocol, RaylogError, RebalanceInProgress
+from raylog.client.group.assignor import PartitionAssignor, Subscription
+from raylog.core.errors import (
+    AssignorFailed,
+    CommitFailed,
+    InconsistentGroupProtocol,
+    InvalidConfig,
+    InvalidGroupId,
+    RaylogError,
+    RebalanceInProgress,
+)
 from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import read
 from tests.unit.client.group.test_groups import ALL, PARTITIONS, Group, options
@@ -188,9 +197,14 @@ def test_a_group_becomes_cooperative_in_two_rolling_restarts(group: Group) -> No
     assert len(everything(group)) == PARTITIONS * group.produced
     with (
         Consumer("flights", **options(group)) as eager,
-        pytest.raises(InconsistentGroupProtocol, match="partition_assignment_strategy"),
+        pytest.raises(InconsistentGroupProtocol, match="partition_assignment_strategy") as mixed,
     ):
         read(eager, 1)
+    assert mixed.value.details == {
+        "group": "board",
+        "protocol_type": "consumer",
+        "assignors": ["cooperative-sticky"],
+    }
 
 
 def test_a_commit_that_the_end_of_the_round_overtakes_may_be_repeated(group: Group) -> None:
@@ -211,8 +225,11 @@ def test_a_commit_that_the_end_of_the_round_overtakes_may_be_repeated(group: Gro
         assert refused.value.retriable
         assert membership.generation == generation, "its member was not forgotten"
         consumer._do(lambda: setattr(membership, "is_joining", False))
-        with pytest.raises(CommitFailed, match="max_poll_interval_ms"):
+        with pytest.raises(CommitFailed, match="max_poll_interval_ms") as evicted:
             consumer.commit()
+        assert evicted.value.details["group"] == "board"
+        assert evicted.value.details["member_generation"] == generation - 1
+        assert evicted.value.details["generation"] == generation
 
 
 @pytest.mark.parametrize("kind", ["move", "cut", "silence"])
@@ -237,3 +254,61 @@ def test_cooperative_members_survive_their_coordinators_troubles(group: Group, k
     for member in members:
         member.stop()
     assert not [error for member in group.members for error in member.errors if isinstance(error, RaylogError)]
+
+
+class Thrower(PartitionAssignor):
+    """An assignor with a defect."""
+
+    name = "thrower"
+
+    def assign(self, subscriptions: object, partition_counts: object) -> dict[str, list[TopicPartition]]:
+        raise KeyError("no such member")
+
+
+def test_an_assignor_that_raises_fails_each_poll_of_the_leader(group: Group) -> None:
+    with Consumer("flights", **options(group, partition_assignment_strategy=[Thrower])) as consumer:
+        for _ in range(2):
+            with pytest.raises(AssignorFailed, match=r"The assignor 'thrower' raised \(KeyError") as failed:
+                read(consumer, 1)
+            assert isinstance(failed.value.__cause__, KeyError)
+
+
+def test_an_assignor_of_ones_own_shares_the_partitions_out(group: Group) -> None:
+    group.produce()
+    first = group.join("a", partition_assignment_strategy=[Odds])
+    second = group.join("b", partition_assignment_strategy=[Odds])
+    wait_for(lambda: group.has_members(2), "two members did not come together")
+    wait_for(group.everything_was_read, "records were left out")
+    shares = {frozenset(number for _, number in each.assignments[-1]) for each in (first, second)}
+    assert shares == {frozenset({0, 2, 4}), frozenset({1, 3, 5})}
+
+
+class Odds(PartitionAssignor):
+    """Even partitions to the first member, odd ones to the others; members report their assignment."""
+
+    name = "odds"
+
+    def assign(
+        self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
+    ) -> dict[str, list[TopicPartition]]:
+        first, *others = sorted(subscriptions)
+        second = others[0] if others else first
+        everything = [TopicPartition(topic, number) for topic in partition_counts for number in range(PARTITIONS)]
+        given: dict[str, list[TopicPartition]] = {first: [], second: []}
+        for each in everything:
+            given[second if each.partition % 2 else first].append(each)
+        return given
+
+
+@pytest.mark.parametrize("name", ["cooperative-stiky", "broadcast"])
+def test_an_unknown_assignor_is_refused_when_the_consumer_is_made(cluster: ToyCluster, name: str) -> None:
+    with pytest.raises(InvalidConfig, match="assignor of your own is given as its class"):
+        Consumer("flights", group_id="board", partition_assignment_strategy=name, **cluster.options)
+
+
+def test_a_commit_without_a_group_names_the_key(cluster: ToyCluster) -> None:
+    cluster.create_topic("trips")
+    with Consumer(**cluster.options) as consumer:
+        consumer.assign([TopicPartition("trips", 0)])
+        with pytest.raises(InvalidGroupId, match="group_id"):
+            consumer.commit({TopicPartition("trips", 0): 1})

@@ -22,6 +22,7 @@ from raylog.core.groups.events import (
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
+    OffsetResetReceived,
     ProposeSleep,
     RequestDropped,
     SyncReceived,
@@ -268,6 +269,17 @@ class Groups:
                 producer_epoch=epoch,
                 coordinator_epoch=coordinator_epoch,
                 committed=committed,
+            )
+        )
+        return request
+
+    def reset(self, *rows: tuple[int, int, int], generation: int = -1) -> int:
+        """Send OffsetReset of (partition, offset, planned from) each; return the request's number."""
+        request = self._number()
+        offsets = [("id1", "flights", *row) for row in rows]
+        self.step(
+            OffsetResetReceived(
+                cause="test", now_ms=self.now_ms, request=request, group=GROUP, generation=generation, offsets=offsets
             )
         )
         return request

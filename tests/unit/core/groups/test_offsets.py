@@ -54,9 +54,13 @@ def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone() -> None:
     assert groups.reply(groups.fetch()) == [["i", "t", 2, 5, 0, "x" * 4096]]
 
 
-def test_offsets_are_deleted_only_without_members() -> None:
+def test_offsets_of_another_kind_of_group_are_deleted_without_members() -> None:
     groups = Groups()
-    (member,) = groups.stable(1)
+    member = groups.new_id(protocol_type="connect")
+    groups.join(member, protocol_type="connect")
+    for _ in range(2):
+        groups.tick(groups.settings.initial_rebalance_delay_ms)
+    groups.sync(member, 1, {})
     groups.commit(1, member_id=member, generation=1)
     groups.commit(2, member_id=member, generation=1, partition=1)
     assert groups.code(groups.delete_offsets(("id1", "flights", 0))) == NonEmptyGroup.code

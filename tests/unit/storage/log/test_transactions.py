@@ -378,3 +378,13 @@ def test_the_file_of_aborted_transactions_keeps_its_form() -> None:
             from_bytes(bytes(changed))
     with pytest.raises(CorruptBatch):
         from_bytes(b"")
+
+
+def test_a_segment_of_markers_alone_is_as_old_as_itself(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", retention_ms=1000)
+    end(log)
+    log.sync()
+    assert log.apply_retention(NOW + 1000, high_watermark=1) == []
+    assert log.log_start_offset == 0
+    assert log.apply_retention(NOW + 1001, high_watermark=1) == [0]
+    log.close()

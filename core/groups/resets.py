@@ -1,0 +1,124 @@
+"""Resetting the committed offsets of a group without members: all of a request's partitions, or none.
+
+A reset is planned from what was committed and takes effect later. So it names what it was planned from, the group's
+generation and each partition's committed offset, and is refused when the group was used in between: a member that came,
+read on and left would otherwise lose its commits. Called by ``coordinator.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from raylog.core.coordinators.sizes import row_bytes
+from raylog.core.errors import (
+    InvalidRequest,
+    RaylogError,
+    RecordTooLarge,
+    ResetOutdated,
+    UnstableOffsetCommit,
+)
+from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.events import OffsetResetReceived
+from raylog.core.groups.offsets import OffsetStore, row_error
+from raylog.core.groups.records import OffsetCommitted, OffsetKey
+from raylog.core.groups.use import GroupUse
+
+ANY: Final = -2
+"""In place of the committed offset that a reset was planned from: it may be any."""
+ROW_MORE: Final = 16
+"""Bytes of a row in a batch besides its key and value, at most."""
+NAMED_MAX: Final = 5
+"""Most partitions that an error names."""
+
+
+def reset(
+    store: OffsetStore,
+    use: GroupUse,
+    event: OffsetResetReceived,
+    decision: GroupDecision,
+    *,
+    pending: Collection[OffsetKey],
+) -> None:
+    """Handle OffsetReset. Replies [].
+
+    A repetition succeeds: an offset that is already as requested counts as one that the reset was planned from.
+    ``pending``: a transaction is about to commit these; a reset of one of them is refused as unstable.
+    """
+    rows = [
+        OffsetCommitted(
+            key=OffsetKey(use.group, topic_id, topic, partition),
+            offset=offset,
+            leader_epoch=-1,
+            metadata="",
+            committed_ms=decision.wall_ms,
+        )
+        for topic_id, topic, partition, offset, _ in event.offsets
+    ]
+    error = (
+        use.active_error()
+        or _unstable(use, rows, pending)
+        or _outdated(store, use, event, rows)
+        or _illegal(use, rows, decision)
+    )
+    if error is not None:
+        decision.refuse(event.request, error)
+        return
+    for row in rows:
+        decision.write(row)
+    decision.reply(event.request, [])
+
+
+def _unstable(
+    use: GroupUse, rows: list[OffsetCommitted], pending: Collection[OffsetKey]
+) -> UnstableOffsetCommit | None:
+    unstable = [f"{row.key.topic}-{row.key.partition}" for row in rows if row.key in pending]
+    if not unstable:
+        return None
+    return UnstableOffsetCommit(
+        f"A transaction is about to commit offsets of group {use.group!r} for {', '.join(unstable[:NAMED_MAX])}; wait "
+        "for its end, or abort it."
+    )
+
+
+def _outdated(
+    store: OffsetStore, use: GroupUse, event: OffsetResetReceived, rows: list[OffsetCommitted]
+) -> ResetOutdated | None:
+    if event.generation not in (-1, use.generation):
+        return ResetOutdated(
+            f"Group {use.group!r} was used since this reset was planned (generation {event.generation}, now "
+            f"{use.generation}); plan it again.",
+            group=use.group,
+            generation=use.generation,
+        )
+    for row, (_, topic, partition, _, planned_from) in zip(rows, event.offsets, strict=True):
+        held = store.get(row.key)
+        offset = -1 if held is None else held.offset
+        if planned_from not in (ANY, offset) and offset != row.offset:
+            return ResetOutdated(
+                f"Group {use.group!r} has committed offset {offset} of {topic}-{partition} since this reset was "
+                f"planned, from {planned_from}; plan it again.",
+                group=use.group,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+            )
+    return None
+
+
+def _illegal(use: GroupUse, rows: list[OffsetCommitted], decision: GroupDecision) -> RaylogError | None:
+    """Return the error for rows that are no offsets, or too many for one batch of the log, which is stored whole."""
+    if not rows or len({row.key for row in rows}) < len(rows):
+        return InvalidRequest("A reset names partitions, each of them once.")
+    wrong = next((row for row in rows if row_error(row, decision.settings)), None)
+    if wrong is not None:
+        return InvalidRequest(
+            f"The offset {wrong.offset} of {wrong.key.topic}-{wrong.key.partition} cannot be committed in group "
+            f"{use.group!r}: it has to be 0 or more, and its names have to fit into one record."
+        )
+    if sum(row_bytes(*row.to_wire()) + ROW_MORE for row in rows) > decision.settings.record_bytes_max:
+        return RecordTooLarge(
+            f"The offsets of {len(rows)} partitions do not fit into one batch of the log, which is stored whole or "
+            "not at all; reset fewer topics at a time.",
+        )
+    return None

@@ -1,0 +1,96 @@
+"""Which topics the members of a group subscribe to, read from the metadata that they send with their joins.
+
+Offsets of topics without subscribers may be deleted (KIP-496) and expire (KIP-211) while the group has members;
+nothing else here opens the metadata. Two layouts are read: Kafka's ConsumerProtocolSubscription (version, then topics,
+big-endian), and the list in msgpack that members of release 0.2.0 send. Called by ``use.py``. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raylog.core.groups.group import Group
+
+CONSUMERS: Final = "consumer"
+"""The protocol type of groups whose members subscribe to topics."""
+_TOPICS_MAX: Final = 1 << 20
+"""More topics than any subscription has: a larger number is not one."""
+
+
+def subscribed_topics(group: Group) -> frozenset[str] | None:
+    """Return the topics of all members, also of those that have joined the next generation already.
+
+    None when it is not known: the group is of another kind, or a member's metadata cannot be read. Then every topic
+    has to count as subscribed.
+    """
+    if group.protocol_type != CONSUMERS:
+        return None
+    found: set[str] = set()
+    for member in group.members.values():
+        for _, metadata in member.protocols:
+            topics = topics_of(metadata)
+            if topics is None:
+                return None
+            found |= topics
+    return frozenset(found)
+
+
+def topics_of(metadata: bytes) -> frozenset[str] | None:
+    """Return the topics of one member's metadata, or None when it cannot be read."""
+    try:
+        return frozenset(_listed(metadata) if metadata[0] & 0xF0 == 0x90 else _kafkas(metadata))
+    except (IndexError, ValueError):  # cut off, or not text
+        return None
+
+
+def _kafkas(data: bytes) -> list[str]:
+    """Read version int16, topics as int32 of how many, then int16 of bytes and the name of each."""
+    count = _number(data, 2, 4)
+    _check(count <= _TOPICS_MAX)
+    topics: list[str] = []
+    at = 6
+    for _ in range(count):
+        size = _number(data, at, 2)
+        topics.append(_text(data, at + 2, size))
+        at += 2 + size
+    return topics
+
+
+def _listed(data: bytes) -> list[str]:
+    """Read a msgpack list whose first item is a small number, and whose second is the list of topics."""
+    _check(data[0] & 0x0F >= 2 and data[1] < 0x80)
+    kind, at = data[2], 3
+    if kind & 0xF0 == 0x90:
+        count = kind & 0x0F
+    else:
+        width = {0xDC: 2, 0xDD: 4}.get(kind, 0)
+        _check(width > 0)
+        count, at = _number(data, at, width), at + width
+    _check(count <= _TOPICS_MAX)
+    topics: list[str] = []
+    for _ in range(count):
+        kind, at = data[at], at + 1
+        if kind & 0xE0 == 0xA0:
+            size = kind & 0x1F
+        else:
+            width = {0xD9: 1, 0xDA: 2, 0xDB: 4}.get(kind, 0)
+            _check(width > 0)
+            size, at = _number(data, at, width), at + width
+        topics.append(_text(data, at, size))
+        at += size
+    return topics
+
+
+def _number(data: bytes, at: int, width: int) -> int:
+    _check(at + width <= len(data))
+    return int.from_bytes(data[at : at + width])
+
+
+def _text(data: bytes, at: int, size: int) -> str:
+    _check(at + size <= len(data))
+    return data[at : at + size].decode()
+
+
+def _check(holds: bool) -> None:
+    if not holds:
+        raise ValueError("This is no subscription.")

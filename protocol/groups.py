@@ -329,6 +329,7 @@ class DescribedMember(Description, frozen=True):
     rebalance_timeout_ms: Int64
     metadata: bytes
     assignment: bytes
+    client_host: str = ""
     member_epoch: Int64 = -1
     member_state: str = ""
     topics: Sequence[str] = ()

@@ -114,6 +114,8 @@ class MemberDescription:
     instance_id: str | None
     client_id: str
     assignment: tuple[TopicPartition, ...]
+    client_host: str = ""
+    """Where its last join came from; "" = not known."""
     member_epoch: int = -1
     member_state: str = ""
     topics: tuple[str, ...] = ()

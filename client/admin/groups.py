@@ -203,6 +203,7 @@ def _member(row: DescribedMember) -> MemberDescription:
         row.instance_id,
         row.client_id,
         _flat(row.assigned) if row.member_epoch != -1 else assigned,
+        row.client_host,
         row.member_epoch,
         row.member_state,
         tuple(row.topics),

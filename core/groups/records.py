@@ -72,6 +72,8 @@ class MemberRecord:
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
+    client_host: str = ""
+    """Where its last join came from, "" = not known."""
 
     def metadata(self, protocol: str) -> bytes:
         """Return the member's metadata for that assignor, empty when it has none."""
@@ -87,12 +89,13 @@ class MemberRecord:
             self.rebalance_timeout_ms,
             [[name, metadata] for name, metadata in self.protocols],
             self.assignment,
+            self.client_host,
         ]
 
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> MemberRecord:
         """Read the wire form."""
-        member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment, *_ = row
+        member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment, *rest = row
         pairs = [as_list(pair) for pair in as_list(protocols)]
         return cls(
             member_id=as_str(member_id),
@@ -102,6 +105,7 @@ class MemberRecord:
             rebalance_timeout_ms=as_int(rebalance_timeout_ms),
             protocols=tuple((as_str(name), as_bytes(metadata)) for name, metadata, *_ in pairs),
             assignment=as_bytes(assignment),
+            client_host=as_str(rest[0]) if rest else "",
         )
 
 

@@ -19,6 +19,7 @@ def description(group: Group) -> dict[str, object]:
             "member_id": member.member_id,
             "instance_id": member.instance_id,
             "client_id": member.client_id,
+            "client_host": member.client_host,
             "session_timeout_ms": member.session_timeout_ms,
             "rebalance_timeout_ms": member.rebalance_timeout_ms,
             "metadata": member.metadata(group.protocol),

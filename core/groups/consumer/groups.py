@@ -322,6 +322,7 @@ def _described(group: ConsumerGroup, member_id: str) -> Mapping[str, object]:
         "member_id": member_id,
         "instance_id": member.instance_id,
         "client_id": member.client_id,
+        "client_host": member.client_host,
         "session_timeout_ms": member.session_timeout_ms,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
         "metadata": b"",

@@ -116,6 +116,7 @@ def take_in(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: Grou
         rebalance_timeout_ms=event.rebalance_timeout_ms,
         topics=topics,
         assignor=assignor,
+        client_host=event.client_host or (known.client_host if known else ""),
     )
     if known != member:
         decision.write(member)

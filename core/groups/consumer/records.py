@@ -97,6 +97,7 @@ class MemberChanged:
     rebalance_timeout_ms: int
     topics: tuple[str, ...]
     assignor: str
+    client_host: str = ""
 
     def to_wire(self) -> tuple[list[object], list[object] | None]:
         """Return key and value as wire lists."""
@@ -108,6 +109,7 @@ class MemberChanged:
             self.rebalance_timeout_ms,
             list(self.topics),
             self.assignor,
+            self.client_host,
         ]
 
 
@@ -214,7 +216,7 @@ def consumer_record_from_wire(key: Sequence[object], value: Sequence[object] | N
 
 
 def _member(group: str, member_id: str, value: Sequence[object]) -> MemberChanged:
-    _, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, topics, assignor, *_ = value
+    _, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, topics, assignor, host, *_ = value
     return MemberChanged(
         group=group,
         member_id=member_id,
@@ -224,6 +226,7 @@ def _member(group: str, member_id: str, value: Sequence[object]) -> MemberChange
         rebalance_timeout_ms=as_int(rebalance_timeout_ms),
         topics=tuple(as_str(topic) for topic in as_list(topics)),
         assignor=as_str(assignor),
+        client_host=as_str(host),
     )
 
 

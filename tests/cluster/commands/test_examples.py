@@ -16,9 +16,11 @@ RUN_HERE = {
     "exactly_once_word_count.py",
     "interceptors.py",
     "quickstart.py",
+    "redrive.py",
     "tasks.py",
     "transfer.py",
     "unpaid_orders.py",
+    "half_messages.py",
     "without_ray.py",
     "work_queue.py",
     "worker_pool.py",
@@ -106,6 +108,11 @@ def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
     ]
 
 
+def test_half_messages_are_decided_by_their_checker(user: Reader) -> None:
+    printed = user.python(example("half_messages.py"), "--address", "local").splitlines()
+    assert printed[-2:] == ["committed: rent lunch", "without decision: 0"]
+
+
 def test_orders_of_a_queue_keep_their_order_and_a_bad_one_is_dead(user: Reader) -> None:
     *customers, letter = user.python(example("work_queue.py"), "--address", "local").splitlines()
     handled = [json.loads(line.partition(": ")[2]) for line in customers]
@@ -115,6 +122,16 @@ def test_orders_of_a_queue_keep_their_order_and_a_bad_one_is_dead(user: Reader) 
         number for number in range(60) if number != 13
     ]
     assert letter == "dead letter: order 13: order 13 has no address"
+
+
+def test_a_mail_is_tried_again_becomes_a_dead_letter_and_comes_back(user: Reader) -> None:
+    printed = user.python(example("redrive.py"), "--address", "local").splitlines()
+    sent, tried, letter, again = (line for line in printed if not line.startswith("<QueueMessage"))  # warnings
+    assert sent == "sent: anna@example.org, carl@example.org"
+    assert tried.startswith("tried 4 times, in ")
+    assert float(tried.split()[-2]) >= 0.7  # the three pauses
+    assert letter == "dead letter: bob@example,org, delivery_limit after 4 hand-outs"
+    assert again == "sent: anna@example.org, bob@example,org, carl@example.org"
 
 
 def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:

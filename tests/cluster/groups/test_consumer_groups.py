@@ -24,23 +24,23 @@ GAP_S_MAX = 0.2
 
 
 class Reader:
-    """A consumer that polls all the time; it keeps when each partition was read, and what its listener heard."""
+    """A consumer that polls all the time; it keeps when each partition was read, and what its listener received."""
 
     def __init__(self, cluster: LocalCluster, **config: Any) -> None:
         given: dict[str, Any] = {"group_protocol": "consumer", "group_id": "board", "auto_offset_reset": "earliest"}
         quick = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300, "auto_commit_interval_ms": 100}
         self.consumer = AsyncConsumer(**(given | quick | config), **cluster.clients())
         self.read: dict[TopicPartition, list[tuple[float, int]]] = {}
-        self.heard: list[tuple[str, list[int]]] = []
+        self.received: list[tuple[str, list[int]]] = []
         self.task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self.consumer.start()
         self.consumer.subscribe(
             [TOPIC],
-            on_assigned=lambda given: self.heard.append(("assigned", [each.partition for each in given])),
-            on_revoked=lambda given: self.heard.append(("revoked", [each.partition for each in given])),
-            on_lost=lambda given: self.heard.append(("lost", [each.partition for each in given])),
+            on_assigned=lambda given: self.received.append(("assigned", [each.partition for each in given])),
+            on_revoked=lambda given: self.received.append(("revoked", [each.partition for each in given])),
+            on_lost=lambda given: self.received.append(("lost", [each.partition for each in given])),
         )
         self.task = asyncio.create_task(self._poll())
 
@@ -120,11 +120,11 @@ async def test_members_share_the_partitions_as_they_come_and_leave(cluster: Loca
         second = Reader(cluster)
         await second.start()
         await eventually(shared([first, second], 6))
-        assert [kind for kind, _ in first.heard] == ["assigned", "revoked"]
-        assert len(first.heard[1][1]) == 3, "only what the other gets"
+        assert [kind for kind, _ in first.received] == ["assigned", "revoked"]
+        assert len(first.received[1][1]) == 3, "only what the other gets"
         await second.close()
         await eventually(shared([first], 6))
-        assert first.heard[2] == ("assigned", second.heard[0][1])
+        assert first.received[2] == ("assigned", second.received[0][1])
 
 
 @in_cluster(config=QUICK)
@@ -152,14 +152,14 @@ async def test_a_coordinator_that_fails_over_causes_no_rebalance(cluster: LocalC
         before = await admin.describe_group("board")
         began_s = time.monotonic()
         await cluster.restart_coordinator("group", 0)
-        heard = [list(reader.heard) for reader in group]
+        received = [list(reader.received) for reader in group]
         marks = {each: seen[-1][1] for reader in group for each, seen in reader.read.items()}
         await eventually(
             lambda: all(seen[-1][1] > marks[each] + 20 for reader in group for each, seen in reader.read.items())
         )
         after = await admin.describe_group("board")
         assert (after.generation, after.state) == (before.generation, "Stable")
-        assert [reader.heard for reader in group] == heard
+        assert [reader.received for reader in group] == received
         gaps = [reader.longest_gap_s(partition, began_s) for reader in group for partition in reader.assigned()]
         assert max(gaps) < GAP_S_MAX, gaps
 

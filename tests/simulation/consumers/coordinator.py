@@ -39,6 +39,11 @@ class Call:
         """Whether the connection broke."""
         return self.line.is_broken
 
+    @property
+    def peer_host(self) -> str:
+        """The host of its sender."""
+        return "here"
+
     def reply(self, args: object = None, payload: object = b"") -> None:
         """Answer."""
         self._answer(args, None)

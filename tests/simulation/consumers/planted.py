@@ -91,7 +91,7 @@ CONSUMER_BUGS = (
         "owned=grouped({} if is_join else self.assigned or self.owned)",
     ),
     _bug(
-        "a member interrupts its own heartbeat for ever",
+        "a member interrupts its own heartbeat again and again",
         "CL6",
         ConsumerMembership,
         "has_to_speak",

@@ -133,7 +133,7 @@ def described(groups: Groups) -> dict[str, object]:
     return found
 
 
-def test_a_member_joins_before_its_topics_are_known_and_gets_them_when_they_are() -> None:
+def test_a_member_joins_before_its_topics_are_known() -> None:
     groups = Groups()
     member = Member(groups, "m1")
     member.beat()
@@ -289,7 +289,7 @@ def test_bad_heartbeats_are_refused() -> None:
     assert [row["member_id"] for row in described(groups)["members"]] == [first.name]  # type: ignore[attr-defined]
 
 
-def test_protocols_do_not_mix_and_an_empty_group_converts_with_its_offsets() -> None:
+def test_protocols_do_not_mix_and_an_empty_group_converts() -> None:
     groups, first = started()
     first.commit(1, 7)
     classic = groups.join("")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.bench import Bench, Contestant
 from benchmarks.clients.run import run
@@ -56,7 +57,7 @@ def rebalance(bench: Bench) -> None:
         _rebalance(bench, contestants, name, kind)
 
 
-def _rebalance(bench: Bench, contestants: Sequence[Contestant], name: str, kind: Mapping[str, str]) -> None:
+def _rebalance(bench: Bench, contestants: Sequence[Contestant], name: str, kind: Mapping[str, Any]) -> None:
     with bench.topic(contestants, MANY_PARTITIONS, 1) as job_for:
 
         def measure(contestant: Contestant) -> Outcome | None:

@@ -91,14 +91,6 @@ CONSUMER_BUGS = (
         "owned=grouped({} if is_join else self.assigned or self.owned)",
     ),
     _bug(
-        "a member interrupts its own heartbeat again and again",
-        "CL6",
-        ConsumerMembership,
-        "has_to_speak",
-        "self.is_in_force and not self._says_report",
-        "self.is_in_force",
-    ),
-    _bug(
         "a member keeps what it has lost",
         "CL1 CL2 CL6",
         ConsumerMembership,

@@ -147,6 +147,11 @@ def _others(results: Results) -> list[Verdict]:
     found.append(_below(goal, group, "join_s", ASSIGNED_S, "s"))
     goal = f"one more member: no partition that stays is unread for {READ_ON_MS:g} ms"
     found.append(_below(goal, group, "gap_ms", READ_ON_MS, "ms"))
+    consumers = _row(results, "rebalance", "raylog records", "consumer protocol")
+    goal = f"50 members of the consumer protocol: assigned under {ASSIGNED_S:g} s after the last join"
+    found.append(_below(goal, consumers, "join_s", ASSIGNED_S, "s"))
+    goal = f"one more of them: no partition that stays is unread for {READ_ON_MS:g} ms"
+    found.append(_below(goal, consumers, "gap_ms", READ_ON_MS, "ms"))
     used = _row(results, "memory", "raylog send", "replicas")
     found.append(_below("private memory per idle replica: under 65 MB", used, "private_mb", 65.0, "MB"))
     return found

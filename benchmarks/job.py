@@ -53,6 +53,8 @@ class Job:
     """Records are sent so long before the time in their stamp, when they are due; 0: they are not delayed."""
     assignor: str = ""
     """By which a group shares its partitions; none: the client's default."""
+    group_protocol: str = "classic"
+    """`classic`, or `consumer`: the coordinator assigns."""
     fresh: bool = False
     """Whether a server that keeps everything in memory drops it first."""
     once: bool = False

@@ -197,6 +197,15 @@ class ConsumerConfig(ClientConfig):
         "subclasses of `raylog.PartitionAssignor`. With `cooperative-sticky` alone it reads on while the group "
         "rebalances.",
     )
+    group_protocol: str = key(
+        "classic",
+        "`consumer`: the coordinator assigns, and a member reads on while others come and go (KIP-848). All members of "
+        "a group use the same one.",
+        one_of=("classic", "consumer"),
+    )
+    group_remote_assignor: str | None = key(
+        None, "With `group_protocol=consumer`, how the coordinator assigns: `uniform` or `range`; none: it chooses."
+    )
     isolation_level: str = key(
         "read_uncommitted",
         "`read_committed`: see no record of a transaction before it is committed, and none that is aborted.",
@@ -226,6 +235,11 @@ class ConsumerConfig(ClientConfig):
         elif not isinstance(strategies, Iterable):
             strategies = [strategies]
         object.__setattr__(self, "partition_assignment_strategy", tuple(strategies))
+        if self.group_protocol == "consumer" and self.partition_assignment_strategy != ("range",):
+            raise InvalidConfig(
+                "partition_assignment_strategy counts with group_protocol='classic' only: with 'consumer' the "
+                "coordinator assigns; leave it out, and set group_remote_assignor to 'uniform' or 'range'."
+            )
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise InvalidConfig(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "

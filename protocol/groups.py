@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from raylog.core.features import TRANSACTIONS_LEVEL
+from raylog.core.features import CONSUMER_GROUPS_LEVEL, TRANSACTIONS_LEVEL
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
@@ -192,8 +192,49 @@ class OffsetFetchPartition(Message, frozen=True):
     partition: Int64
 
 
+class TopicPartitions(Message, frozen=True):
+    """Partitions of a topic."""
+
+    topic_id: str
+    topic: str
+    partitions: Sequence[Int64]
+
+
+class ConsumerGroupHeartbeatRequest(Message, frozen=True):
+    """Join a group of the consumer protocol (KIP-848), follow its assignment, or leave it.
+
+    ``member_id`` is made by the client. ``member_epoch``: 0 joins, -1 leaves, -2 leaves for a while (a static member),
+    else that of the last answer. ``sequence`` grows with each heartbeat of a member. ``subscribed_topics``,
+    ``server_assignor`` (empty: the group's choice) and ``owned`` None: as before. ``max_wait_ms``: how long the answer
+    may be held back while it has no news.
+    """
+
+    group_id: str
+    member_id: str
+    member_epoch: Int64
+    group_instance_id: str | None
+    sequence: Int64
+    client_id: str
+    session_timeout_ms: Int64
+    rebalance_timeout_ms: Int64
+    max_wait_ms: Int64
+    subscribed_topics: Sequence[str] | None
+    server_assignor: str | None
+    owned: Sequence[TopicPartitions] | None
+
+
+class ConsumerGroupHeartbeatReply(Message, frozen=True):
+    """The member's epoch, and its assignment where that is news; None = as before."""
+
+    member_id: str
+    member_epoch: Int64
+    assignment: Sequence[TopicPartitions] | None
+
+
 class OffsetFetchRequest(Message, frozen=True):
     """Get the committed offsets of a group.
+
+    ``member_epoch`` of a member of the consumer protocol: refused with STALE_MEMBER_EPOCH in another epoch; -1 = none.
 
     ``partitions``: None = all that have one. ``require_stable``: refused with UNSTABLE_OFFSET_COMMIT while an open
     transaction has offsets of one of them.
@@ -202,6 +243,8 @@ class OffsetFetchRequest(Message, frozen=True):
     group_id: str
     partitions: Sequence[OffsetFetchPartition] | None
     require_stable: bool = False
+    member_id: str = ""
+    member_epoch: Int64 = -1
 
 
 class OffsetFetchResult(Message, frozen=True):
@@ -256,11 +299,12 @@ class ListGroupsRequest(Message, frozen=True):
 
 
 class ListedGroup(Message, frozen=True):
-    """``state``: as in Kafka, such as ``Stable`` or ``Empty``."""
+    """``state``: as in Kafka, such as ``Stable`` or ``Empty``; ``group_type``: ``classic`` or ``consumer``."""
 
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = "classic"
 
 
 class DescribeGroupRequest(Message, frozen=True):
@@ -270,7 +314,11 @@ class DescribeGroupRequest(Message, frozen=True):
 
 
 class DescribedMember(Description, frozen=True):
-    """A member, its metadata for the leader, and its assignment."""
+    """A member, its metadata for the leader, and its assignment.
+
+    Of a member of the consumer protocol instead: its epoch and state, the topics it reads, what it is assigned, what it
+    has to give up, and what it is to have.
+    """
 
     has_bytes: ClassVar[bool] = True
 
@@ -282,6 +330,12 @@ class DescribedMember(Description, frozen=True):
     metadata: bytes
     assignment: bytes
     client_host: str = ""
+    member_epoch: Int64 = -1
+    member_state: str = ""
+    topics: Sequence[str] = ()
+    assigned: Sequence[TopicPartitions] = ()
+    revoking: Sequence[TopicPartitions] = ()
+    target: Sequence[TopicPartitions] = ()
 
 
 class PendingOffset(Message, frozen=True):
@@ -298,7 +352,10 @@ class PendingOffset(Message, frozen=True):
 
 
 class DescribeGroupReply(Description, frozen=True):
-    """``protocol`` and ``leader`` are None before the first round has ended."""
+    """``protocol`` and ``leader`` are None before the first round has ended.
+
+    ``group_type``: ``classic`` or ``consumer``; then ``generation`` is the group's epoch and ``protocol`` its assignor.
+    """
 
     has_bytes: ClassVar[bool] = True
 
@@ -311,6 +368,8 @@ class DescribeGroupReply(Description, frozen=True):
     members: Sequence[DescribedMember]
     offsets: Sequence[OffsetFetchResult]
     pending_offsets: Sequence[PendingOffset] = ()
+    group_type: str = "classic"
+    target_epoch: Int64 = -1
 
 
 class DeleteGroupRequest(Message, frozen=True):
@@ -356,6 +415,15 @@ class CoordinatorMetricsReply(Description, frozen=True):
 JOIN_GROUP: Final = Method("join_group", JoinGroupRequest, JoinGroupReply, TOKEN, TokenScope.GROUP, waits=True)
 SYNC_GROUP: Final = Method("sync_group", SyncGroupRequest, SyncGroupReply, TOKEN, TokenScope.GROUP, waits=True)
 HEARTBEAT: Final = Method("heartbeat", HeartbeatRequest, Empty, TOKEN, TokenScope.GROUP)
+CONSUMER_GROUP_HEARTBEAT: Final = Method(
+    "consumer_group_heartbeat",
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatReply,
+    TOKEN,
+    TokenScope.GROUP,
+    waits=True,
+    since=CONSUMER_GROUPS_LEVEL,
+)
 LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], TOKEN, TokenScope.GROUP)
 OFFSET_COMMIT: Final = Method("offset_commit", OffsetCommitRequest, list[OffsetCommitResult], TOKEN, TokenScope.GROUP)
 TXN_OFFSET_COMMIT: Final = Method(
@@ -381,6 +449,7 @@ GROUP_COORDINATOR: Final = Endpoint.of(
         JOIN_GROUP,
         SYNC_GROUP,
         HEARTBEAT,
+        CONSUMER_GROUP_HEARTBEAT,
         LEAVE_GROUP,
         OFFSET_COMMIT,
         TXN_OFFSET_COMMIT,

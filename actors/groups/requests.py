@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -33,6 +33,15 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
             assignments=lambda args: {row.member_id: row.assignment for row in args.assignments},
         ),
         DerivedEvent(groups.HEARTBEAT, ev.HeartbeatReceived, NAMES),
+        DerivedEvent(
+            groups.CONSUMER_GROUP_HEARTBEAT,
+            ev.MemberHeartbeatReceived,
+            NAMES,
+            topics=lambda args: args.subscribed_topics,
+            assignor=lambda args: args.server_assignor,
+            owned=lambda args: None if args.owned is None else _places(args.owned),
+            client_host=lambda args: "",
+        ),
         DerivedEvent(groups.LEAVE_GROUP, ev.LeaveReceived, NAMES),
         DerivedEvent(groups.OFFSET_COMMIT, ev.OffsetCommitReceived, NAMES),
         DerivedEvent(groups.TXN_OFFSET_COMMIT, ev.TxnOffsetCommitReceived, NAMES),
@@ -48,6 +57,10 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
 """How each request becomes an event; the shell answers the others itself."""
 
 
+def _places(rows: Sequence[groups.TopicPartitions]) -> list[tuple[str, str, int]]:
+    return [(row.topic_id, row.topic, number) for row in rows for number in row.partitions]
+
+
 def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
     """Return the event for a request; the machine will reply to ``number``.
 
@@ -55,4 +68,8 @@ def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
     """
     args = groups.GROUP_COORDINATOR.read_request(request.method, request.args)
     event = EVENTS[type(args)].make(args, request=number, now_ms=now_ms)
-    return replace(event, client_host=request.peer_host) if isinstance(event, ev.JoinReceived) else event
+    return (
+        replace(event, client_host=request.peer_host)
+        if isinstance(event, (ev.JoinReceived, ev.MemberHeartbeatReceived))
+        else event
+    )

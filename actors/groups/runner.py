@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from raylog.actors.coordinators.runner import CoordinatorPorts, CoordinatorRunner
 from raylog.actors.groups.requests import GroupRequest, event_for
 from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.events import LookUpTopics, TopicsSeen
 from raylog.core.groups.figures import GroupFigures
 
 RowT = TypeVar("RowT")
+_RowT_co = TypeVar("_RowT_co", covariant=True)
 RequestT = TypeVar("RequestT", bound=GroupRequest)
+
+
+class GroupPorts(CoordinatorPorts[_RowT_co], Protocol[_RowT_co]):
+    """Ports of a group coordinator."""
+
+    def look_up_topics(self, topics: Sequence[str]) -> None:
+        """Fetch the metadata of these topics; ``topics_seen`` of the runner follows, unless that fails."""
 
 
 class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
     """One load of a coordinator's groups."""
 
-    def __init__(self, machine: CoordinatorMachine, ports: CoordinatorPorts[RowT]) -> None:
+    def __init__(self, machine: CoordinatorMachine, ports: GroupPorts[RowT]) -> None:
         """``machine`` is a fresh one."""
         self._machine = machine
-        super().__init__(machine, ports, event_for, {})
+        super().__init__(machine, ports, event_for, {LookUpTopics: lambda effect: ports.look_up_topics(effect.topics)})
+
+    def topics_seen(self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int) -> None:
+        """Take the topic id and the number of partitions of each of these topics that exists."""
+        self.feed(TopicsSeen(cause="topics seen", now_ms=now_ms, requested=requested, topics=topics))
 
     def census(self) -> list[GroupFigures]:
         """Return the groups for the metrics; see :meth:`CoordinatorMachine.census`."""

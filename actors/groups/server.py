@@ -5,10 +5,12 @@ Runs in a ``GroupCoordinator`` actor. Its life is that of every coordinator (``a
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.controller_link import FindController
@@ -18,11 +20,16 @@ from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.settings import group_settings
+from raylog.core.errors import RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.groups import COORDINATOR_METRICS, GROUP_COORDINATOR
 from raylog.protocol.method import Endpoint
 from raylog.rpc import Request
 
+logger = logging.getLogger(__name__)
+
+LOOK_UP_TIMEOUT_S: Final = 5.0
 _Runner = GroupCoordinatorRunner[Request, EncodedRow]
 
 
@@ -37,6 +44,8 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
     ) -> None:
         """``on_fatal`` ends the process: a newer incarnation of this coordinator is registered."""
         super().__init__(spec, OFFSETS_TOPIC, find_controller=find_controller, on_fatal=on_fatal)
+        self._wanted_topics: set[str] = set()
+        self._looking: asyncio.Task[None] | None = None
 
     def _new_runner(self) -> _Runner:
         settings = replace(
@@ -44,6 +53,33 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
         )
         return _Runner(CoordinatorMachine(settings=settings, new_member_id=_new_member_id), self)
+
+    def look_up_topics(self, topics: Sequence[str]) -> None:
+        """Fetch metadata for the runner; one look-up at a time, the topics of others wait for it."""
+        self._wanted_topics.update(topics)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_up(), name=f"{self.spec.kind} topics")
+
+    async def _look_up(self) -> None:
+        while self._wanted_topics and (runner := self._runner) is not None:
+            requested, self._wanted_topics = sorted(self._wanted_topics), set()
+            try:
+                reply = await self._link.call(METADATA.name, MetadataRequest(requested), timeout_s=LOOK_UP_TIMEOUT_S)
+                found = METADATA.read_reply(reply.args)
+            except RaylogError as trouble:
+                # The machine repeats it at its next check.
+                logger.debug("group coordinator %d: topics were not looked up: %s", self.spec.index, trouble)
+                continue
+            facts = {row.topic: (row.topic_id, len(row.partitions)) for row in found.topics if row.error_code == 0}
+            if runner is self._runner:
+                runner.topics_seen(requested, facts, self.now_ms())
+
+    async def stop(self) -> None:
+        """Stop serving; everything acknowledged is in the log."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await super().stop()
 
     def _metrics(self) -> dict[str, object]:
         groups = [] if self._runner is None else self._runner.census()

@@ -93,6 +93,7 @@ class Measured(Client):
                 "queued.max.messages.kbytes": 262_144,
                 "fetch.queue.backoff.ms": 5,
                 **({"partition.assignment.strategy": self.job.assignor} if self.job.assignor else {}),
+                **({"group.protocol": "consumer"} if self.job.group_protocol == "consumer" else {}),
             },
         )
         self._has_group = group is not None

@@ -101,6 +101,7 @@ class Measured(Client):
             enable_auto_commit=False,
             max_poll_records=POLL_RECORDS,
             partition_assignment_strategy=self.job.assignor or None,
+            group_protocol=self.job.group_protocol,
         )
         self._gives_one_batch = "timeout" in inspect.signature(self.consumer.consume_batch).parameters
         if self.job.form == "arrow" and not self._gives_one_batch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.bench import Bench, Contestant
 from benchmarks.clients.run import run
@@ -45,16 +47,26 @@ def group(bench: Bench) -> None:
 
 
 def rebalance(bench: Bench) -> None:
-    """Fifty cooperative members of 200 partitions come together, and one more joins; those that stay should read on."""
+    """Fifty members of 200 partitions come together, and one more joins; those that stay should read on."""
     contestants = bench.among("raylog records", "confluent-kafka")
+    kinds = {
+        "cooperative": {"assignor": "cooperative-sticky"},
+        "consumer protocol": {"group_protocol": "consumer"},
+    }
+    for name, kind in kinds.items():
+        _rebalance(bench, contestants, name, kind)
+
+
+def _rebalance(bench: Bench, contestants: Sequence[Contestant], name: str, kind: Mapping[str, Any]) -> None:
     with bench.topic(contestants, MANY_PARTITIONS, 1) as job_for:
 
         def measure(contestant: Contestant) -> Outcome | None:
             job = job_for(contestant)
             if job is None:
                 return None
-            members = replace(job, connections=MANY_MEMBERS, partitions=MANY_PARTITIONS, assignor="cooperative-sticky")
-            return run(replace(members, load="rebalance"))
+            members = replace(job, connections=MANY_MEMBERS, partitions=MANY_PARTITIONS, load="rebalance")
+            return run(replace(members, **kind))
 
-        case = f"{MANY_MEMBERS} cooperative members, {MANY_PARTITIONS} partitions, then one more"
+        members = f"{MANY_MEMBERS} cooperative members" if name == "cooperative" else f"{MANY_MEMBERS} members, {name}"
+        case = f"{members}, {MANY_PARTITIONS} partitions, then one more"
         bench.rounds("rebalance", case, contestants, measure, metric="join_s", count=bench.pace.slow_rounds)

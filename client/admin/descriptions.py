@@ -98,11 +98,17 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = "classic"
+    """`classic` or `consumer`: which protocol its members use, or used last."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member of a group; `assignment` is what its leader gave it."""
+    """One member of a group; `assignment` is what its leader, or the coordinator, gave it.
+
+    Those behind it are of the consumer protocol: epoch (-2: a static member that is away) and state, what it
+    subscribes to, what it has to give up, and what it is to have.
+    """
 
     member_id: str
     instance_id: str | None
@@ -110,6 +116,11 @@ class MemberDescription:
     assignment: tuple[TopicPartition, ...]
     client_host: str = ""
     """Where its last join came from; "" = not known."""
+    member_epoch: int = -1
+    member_state: str = ""
+    topics: tuple[str, ...] = ()
+    revoking: tuple[TopicPartition, ...] = ()
+    target: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,10 @@ class GroupDescription:
     offsets: dict[TopicPartition, int]
     pending_offsets: tuple[PendingOffset, ...] = ()
     coordinator: str = ""
+    group_type: str = "classic"
+    """`classic` or `consumer`; then `generation` is the group's epoch, and `protocol` its assignor."""
+    target_epoch: int = -1
+    """The epoch of the target that the coordinator leads the members to; -1 in a classic group."""
 
 
 def describe_topic(info: TopicInfo) -> TopicDescription:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription, PendingOffset
 from raylog.client.admin.lag import PartitionLag, partition_lags
@@ -32,6 +32,7 @@ from raylog.protocol.groups import (
     OffsetDeleteRequest,
     OffsetFetchPartition,
     OffsetFetchRequest,
+    TopicPartitions,
 )
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -56,7 +57,7 @@ class AsyncGroups:
         if topic is None:
             return []  # no group has committed or joined yet
         at_once = asyncio.Semaphore(AT_ONCE)
-        found: set[tuple[str, str, str]] = set()
+        found: set[tuple[str, str, str, str]] = set()
 
         async def add(partition: int, key: str) -> None:
             if not await self._had_groups(partition, deadline):
@@ -64,7 +65,7 @@ class AsyncGroups:
             async with at_once:
                 request = ListGroupsRequest()
                 rows = await self.cluster.call_coordinator(key, LIST_GROUPS, request, timeout_s=deadline.left_s)
-            found.update((row.group_id, row.protocol_type, row.state) for row in rows)
+            found.update((row.group_id, row.protocol_type, row.state, row.group_type) for row in rows)
 
         keys = keys_of_each_coordinator(len(topic.partitions), config=topic.config)
         answers = await asyncio.gather(*(add(*each) for each in enumerate(keys)), return_exceptions=True)
@@ -115,6 +116,8 @@ class AsyncGroups:
                 for row in found.pending_offsets
             ),
             f"{host}:{port}",
+            found.group_type,
+            found.target_epoch,
         )
 
     async def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
@@ -195,4 +198,19 @@ def _member(row: DescribedMember) -> MemberDescription:
         assigned = read_assignment(row.assignment)
     except ValueError:
         assigned = ()  # of another kind of client, and known to its members only
-    return MemberDescription(row.member_id, row.instance_id, row.client_id, assigned, row.client_host)
+    return MemberDescription(
+        row.member_id,
+        row.instance_id,
+        row.client_id,
+        _flat(row.assigned) if row.member_epoch != -1 else assigned,
+        row.client_host,
+        row.member_epoch,
+        row.member_state,
+        tuple(row.topics),
+        _flat(row.revoking),
+        _flat(row.target),
+    )
+
+
+def _flat(rows: Sequence[TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(row.topic, number) for row in rows for number in row.partitions)

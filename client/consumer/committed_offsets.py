@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
+from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import Call, Membership
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -22,6 +23,8 @@ from raylog.core.errors import (
     RaylogError,
     RebalanceInProgress,
     RequestTimedOut,
+    StaleMemberEpoch,
+    UnknownMemberId,
     UnknownTopicOrPartition,
     from_code,
 )
@@ -33,9 +36,13 @@ from raylog.protocol.groups import (
     OffsetCommitRequest,
     OffsetFetchPartition,
     OffsetFetchRequest,
+    OffsetFetchResult,
 )
 
 logger = logging.getLogger(__name__)
+
+EPOCH_PAUSE_S = 0.02
+"""Pause before offsets are fetched again in a member's next epoch."""
 
 
 async def list_offsets(
@@ -86,10 +93,13 @@ def checked_offset(partition: tuple[str, int], given: int | OffsetAndMetadata) -
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object]
 
 
+GroupMember = Membership | ConsumerMembership
+
+
 class Speaker(NamedTuple):
     """The member and the generation of a commit; -1 without a member: a manual commit."""
 
-    member: Membership | None
+    member: GroupMember | None
     generation: int
     member_id: str
 
@@ -116,7 +126,7 @@ class CommittedOffsets:
         self._group = group
         self._require_stable = require_stable
         self._one_at_a_time = asyncio.Lock()
-        self.membership: Membership | None = None
+        self.membership: GroupMember | None = None
         """The group membership that commits carry; None: a consumer with manual assignment."""
 
     async def fetch(
@@ -134,8 +144,7 @@ class CommittedOffsets:
         if missing is not None and not ids:
             raise missing
         rows_wanted = [OffsetFetchPartition(ids[each], *each) for each in ids]
-        request = OffsetFetchRequest(group, rows_wanted, self._require_stable)
-        rows = await self._cluster.call_coordinator(group, OFFSET_FETCH, request, timeout_s=deadline.left_s)
+        rows = await self._fetch(group, rows_wanted, deadline)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         for row in rows:
             if row.committed_offset >= 0:
@@ -143,6 +152,22 @@ class CommittedOffsets:
                     row.committed_offset, row.committed_metadata, row.committed_leader_epoch
                 )
         return found
+
+    async def _fetch(
+        self, group: str, partitions: list[OffsetFetchPartition], deadline: Deadline
+    ) -> list[OffsetFetchResult]:
+        """Fetch as a member of the consumer protocol in its epoch, so that no former coordinator answers."""
+        while True:
+            member = self.membership
+            identity = member.commit_identity if isinstance(member, ConsumerMembership) else (-1, "")
+            epoch, member_id = identity if identity[0] >= 0 else (-1, "")
+            request = OffsetFetchRequest(group, partitions, self._require_stable, member_id, epoch)
+            try:
+                return await self._cluster.call_coordinator(group, OFFSET_FETCH, request, timeout_s=deadline.left_s)
+            except (StaleMemberEpoch, UnknownMemberId):
+                if deadline.left_s <= EPOCH_PAUSE_S:
+                    raise
+                await asyncio.sleep(EPOCH_PAUSE_S)  # a heartbeat is about to bring the next epoch
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The member and the generation for a commit with a transaction.
@@ -306,7 +331,7 @@ class CommittedOffsets:
         return self._group
 
 
-def _not_a_member(group: str, member: Membership) -> CommitFailed:
+def _not_a_member(group: str, member: GroupMember) -> CommitFailed:
     why = member.rejoin_reason or "it missed a round"
     return CommitFailed(
         f"This consumer is not a member of group {group!r} at the moment ({why}); its partitions may belong to others. "

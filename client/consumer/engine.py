@@ -14,7 +14,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
+from raylog.client.consumer.consumer_session import ConsumerSession, new_membership
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, GroupSession
 from raylog.client.consumer.handover import ListenerCall
@@ -107,7 +108,7 @@ class Engine:
         self._topics = SubscribedTopics(
             self.cluster, config, self.assignment, own=self._own, on_error=self._keep_error, notify=self.notify
         )
-        self.group: GroupSession | None = None
+        self.group: GroupSession | ConsumerSession | None = None
         self.listener = ListenerCalls()
         self.is_closed = False
         self._wake = asyncio.Event()
@@ -222,6 +223,9 @@ class Engine:
 
     def _join_group(self, group: str) -> None:
         config = self.config
+        if config.group_protocol == "consumer":
+            self._join_consumer_group(group)
+            return
         membership = Membership(
             group,
             client_id=config.client_id,
@@ -237,6 +241,19 @@ class Engine:
             membership,
             self.assignment,
             commit_positions=self._commit_positions if config.enable_auto_commit else None,
+            on_assignment=self._assignment_changed,
+            notify=self.notify,
+        )
+
+    def _join_consumer_group(self, group: str) -> None:
+        membership = new_membership(group, self.config)
+        self.committed.membership = membership
+        self.group = ConsumerSession(
+            self.cluster,
+            self.config,
+            membership,
+            self.assignment,
+            commit_positions=self._commit_positions_now if self.config.enable_auto_commit else None,
             on_assignment=self._assignment_changed,
             notify=self.notify,
         )
@@ -439,6 +456,10 @@ class Engine:
 
     async def _commit_positions(self) -> None:
         await self.committed.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
+
+    def _commit_positions_now(self) -> Awaitable[None]:
+        """Commit the positions of this moment: what is returned meanwhile is not processed yet."""
+        return self.committed.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
 
     def _commit_in_background(self) -> None:
         """Mark the records of earlier polls as processed: the user has called poll() again."""

@@ -204,7 +204,7 @@ class GroupSession:
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         while True:
             topics = sorted(self._assignment.topics)
-            await self._look_up(topics)
+            await look_up_topics(self._cluster, member.group, topics, self._request_s)
             call = Call.JOIN
             try:
                 timeout_s = max(self._request_s, member.rebalance_timeout_ms / 1000 + JOIN_EXTRA_S)
@@ -239,21 +239,6 @@ class GroupSession:
 
     async def _request(self, method: Method[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
         return await self._cluster.call_coordinator(self.membership.group, method, request, timeout_s=timeout_s)
-
-    async def _look_up(self, topics: Sequence[str]) -> None:
-        """Fetch the topics. Raises UnknownTopicOrPartition when none exists.
-
-        Otherwise a missing topic is left out, and added when it is created.
-        """
-        answers = await asyncio.gather(
-            *(self._cluster.topic(topic, timeout_s=self._request_s) for topic in topics), return_exceptions=True
-        )
-        missing = [answer for answer in answers if isinstance(answer, UnknownTopicOrPartition)]
-        for answer in answers:
-            if isinstance(answer, BaseException) and (len(missing) == len(topics) or answer not in missing):
-                raise answer
-        for error in missing:
-            logger.warning("Group %s goes on without a topic: %s", self.membership.group, error.message)
 
     async def _check_assignment(self, subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> None:
         """Whether partitions were added while a static leader was away, so that its old assignment lacks them."""
@@ -367,3 +352,19 @@ class GroupSession:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def look_up_topics(cluster: ClusterClient, group: str, topics: Sequence[str], timeout_s: float) -> None:
+    """Fetch the topics that a member subscribes to. Raises UnknownTopicOrPartition when none exists.
+
+    Otherwise a missing topic is left out, and added when it is created.
+    """
+    answers = await asyncio.gather(
+        *(cluster.topic(topic, timeout_s=timeout_s) for topic in topics), return_exceptions=True
+    )
+    missing = [answer for answer in answers if isinstance(answer, UnknownTopicOrPartition)]
+    for answer in answers:
+        if isinstance(answer, BaseException) and (len(missing) == len(topics) or answer not in missing):
+            raise answer
+    for error in missing:
+        logger.warning("Group %s goes on without a topic: %s", group, error.message)

@@ -34,15 +34,19 @@ class Handover:
         commit_positions: Callable[[], Awaitable[None]] | None,
         on_assignment: Callable[[], None],
         notify: Callable[[], None],
+        reads_on: bool = False,
     ) -> None:
         """`commit_positions` is awaited before partitions are revoked; None without automatic commits.
 
-        `on_assignment` is called after each change, `notify` when `advance` can go on.
+        `on_assignment` is called after each change, `notify` when `advance` can go on. `reads_on`: records of what
+        stays may be returned during the commit, because what goes is paused; `commit_positions` has to take the
+        positions when it is called.
         """
         self._assignment = assignment
         self._commit_positions = commit_positions
         self._on_assignment = on_assignment
         self._notify = notify
+        self._reads_on = reads_on
         self._target: list[TopicPartition] | None = None
         self._announces = self._is_lost = self._is_fresh = False
         self._commit: asyncio.Task[None] | None = None
@@ -53,6 +57,11 @@ class Handover:
     def is_done(self) -> bool:
         """Whether the target of the last `begin` is in force, and no call is left."""
         return self._target is None and self.call is None
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether it waits for a commit alone, and records of what stays may be returned."""
+        return self._reads_on and self.call is None and self._commit is not None and not self._commit.done()
 
     @property
     def revoked(self) -> list[TopicPartition]:
@@ -77,6 +86,9 @@ class Handover:
         self._target = list(dict.fromkeys(TopicPartition(*each) for each in target))
         self._is_lost, self._is_fresh, self._announces = is_lost or is_fresh, is_fresh, announces
         if self.revoked and self._commit_positions is not None and not self._is_lost:
+            if self._reads_on:
+                for partition in self.revoked:
+                    self._assignment.states[partition].paused = True
             self._commit = asyncio.ensure_future(self._committed(self._commit_positions()))
             self._commit.add_done_callback(lambda _: self._notify())
         else:

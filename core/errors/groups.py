@@ -105,3 +105,27 @@ class GroupSubscribedToTopic(RaylogError):
     """Members of the group subscribe to this topic; its offsets are in use."""
 
     code = 86
+
+
+class FencedMemberEpoch(RaylogError):
+    """The member is not in that epoch: the group went on without it, and it has to join again with epoch 0."""
+
+    code = 110
+
+
+class UnreleasedInstanceId(RaylogError):
+    """Another member still has this static instance id: end that process, or wait until its session ends."""
+
+    code = 111
+
+
+class UnsupportedAssignor(RaylogError):
+    """The coordinator has no assignor of that name."""
+
+    code = 112
+
+
+class StaleMemberEpoch(RaylogError):
+    """The epoch of the member went on: what it held in that epoch may belong to others."""
+
+    code = 113

@@ -27,7 +27,10 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from raylog.core.groups import offsets, pending, rebalance, resets
+from raylog.core.groups import offsets, pending, rebalance, resets, views
+from raylog.core.groups.consumer import commits
+from raylog.core.groups.consumer.group import ConsumerGroup
+from raylog.core.groups.consumer.groups import ConsumerGroups, description
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     DeleteGroupReceived,
@@ -39,6 +42,7 @@ from raylog.core.groups.events import (
     JoinReceived,
     LeaveReceived,
     ListGroupsReceived,
+    MemberHeartbeatReceived,
     Notice,
     OffsetCommitReceived,
     OffsetDeleteReceived,
@@ -49,6 +53,7 @@ from raylog.core.groups.events import (
     SleepRequested,
     SyncReceived,
     Tick,
+    TopicsSeen,
     TxnOffsetCommitReceived,
 )
 from raylog.core.groups.figures import GroupFigures
@@ -67,7 +72,7 @@ from raylog.core.groups.records import (
 )
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
-from raylog.core.groups.use import GroupUse, use_of
+from raylog.core.groups.use import use_of
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
@@ -85,6 +90,8 @@ class CoordinatorMachine:
         self._settings = settings
         self._new_member_id = new_member_id
         self._groups: dict[str, Group] = {}
+        """The groups of the classic protocol, and those that only have offsets."""
+        self._consumers = ConsumerGroups(settings)
         self._offsets = OffsetStore()
         self._pending = PendingStore()
         self._idleness = Idleness(settings.sleep_after_ms)
@@ -117,8 +124,10 @@ class CoordinatorMachine:
         self._loaded = True
         self._idleness.used(now_ms)
         self._next_expiry_ms = now_ms + self._settings.offsets_retention_check_ms
+        self._consumers.loaded(now_ms)
         for name in (*self._offsets.groups(), *self._pending.open_groups()):
-            self._groups.setdefault(name, Group(name))
+            if name not in self._consumers:
+                self._groups.setdefault(name, Group(name))
         for name in list(self._groups):
             self._groups[name].restore(now_ms)
             self._drop_if_blank(name)
@@ -126,15 +135,13 @@ class CoordinatorMachine:
 
     def census(self) -> list[GroupFigures]:
         """Return the figures of each group, by name."""
+        rows = [(name, group.state.value, len(group.members)) for name, group in self._groups.items()]
+        rows += [(each.name, each.state, len(each.members)) for each in self._consumers]
         return [
             GroupFigures(
-                name,
-                group.state.value,
-                len(group.members),
-                self._offsets.figures(name),
-                sum(len(row.offsets) for row in self._pending.open_of(name)),
+                *row, self._offsets.figures(row[0]), sum(len(each.offsets) for each in self._pending.open_of(row[0]))
             )
-            for name, group in sorted(self._groups.items())
+            for row in sorted(rows)
         ]
 
     def resign(self, *, cause: str) -> Outbox[Effect]:
@@ -149,6 +156,7 @@ class CoordinatorMachine:
                     if request is not None:
                         decision.refuse(request, NotCoordinator("The coordinator restarts; find it again."))
         self._groups.clear()
+        self._consumers.resign(decision)
         self._loaded = False
         return decision.finish()
 
@@ -170,7 +178,7 @@ class CoordinatorMachine:
                 if deleted is not None:
                     deleted.move(GroupState.DEAD)
             case _:
-                assert_never(record)
+                self._consumers.apply(record)
 
     # ------------------------------------------------------------ step
 
@@ -220,6 +228,10 @@ class CoordinatorMachine:
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
         match event:
+            case MemberHeartbeatReceived():
+                self._member_heartbeat(event, decision)
+            case TopicsSeen():
+                self._consumers.seen(event, decision)
             case JoinReceived():
                 self._join(event, decision)
             case SyncReceived():
@@ -228,6 +240,8 @@ class CoordinatorMachine:
             case HeartbeatReceived():
                 if (group := self._member_group(event, decision)) is not None:
                     rebalance.heartbeat(group, event, decision)
+            case LeaveReceived() if (consumers := self._consumers.get(event.group)) is not None:
+                decision.reply(event.request, self._consumers.leave(consumers, event.members, decision))
             case LeaveReceived():
                 if (group := self._member_group(event, decision)) is not None:
                     rows = rebalance.leave(group, event.members, decision)
@@ -243,23 +257,22 @@ class CoordinatorMachine:
             case OffsetResetReceived():
                 self._reset(event, decision)
             case OffsetDeleteReceived():
-                if self._named_group(event, decision) is not None:
+                if (named := self._named_group(event, decision)) is not None:
                     unstable = self._pending.pending_keys(event.group)
-                    offsets.delete(self._offsets, self._use(event.group), event, decision, pending=unstable)
+                    offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
-                names = sorted(self._groups)
-                groups = [self._groups[name] for name in names]
-                decision.reply(event.request, [[each.name, each.protocol_type, each.state.value] for each in groups])
+                decision.reply(event.request, views.listed(self._groups.values(), self._consumers))
             case DescribeGroupReceived():
-                if (group := self._named_group(event, decision)) is not None:
-                    decision.reply(event.request, self._description(group))
+                if (named := self._named_group(event, decision)) is not None:
+                    decision.reply(event.request, self._description(named))
             case DeleteGroupReceived():
                 self._delete(event, decision)
             case RequestDropped():
-                for group in self._groups.values():
-                    if rebalance.drop_request(group, event.request, event.now_ms):
-                        break
+                if not self._consumers.drop_request(event.request):
+                    for group in self._groups.values():
+                        if rebalance.drop_request(group, event.request, event.now_ms):
+                            break
             case Tick():
                 self._tick(decision)
                 self._sleep_if_idle(decision)
@@ -280,8 +293,8 @@ class CoordinatorMachine:
 
     def _named_group(
         self, event: OffsetDeleteReceived | DescribeGroupReceived | DeleteGroupReceived, decision: GroupDecision
-    ) -> Group | None:
-        group = self._groups.get(event.group)
+    ) -> Group | ConsumerGroup | None:
+        group = self._groups.get(event.group) or self._consumers.get(event.group)
         if group is None:
             decision.refuse(
                 event.request,
@@ -291,7 +304,28 @@ class CoordinatorMachine:
 
     # ------------------------------------------------------------ handlers that touch several groups' facts
 
+    def _member_heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
+        classic = self._groups.get(event.group)
+        error = self._consumers.refusal(event)
+        if error is None and classic is not None and (classic.members or classic.pending):
+            error = views.mixed(event.group, theirs="classic")
+        if error is not None:
+            decision.refuse(event.request, error)
+            return
+        if classic is not None:  # without members: it becomes a group of the consumer protocol, and keeps its offsets
+            if classic.image is not None:
+                decision.write(GroupDeleted(group=event.group))
+            self._groups.pop(event.group, None)
+        self._consumers.heartbeat(event, decision)
+
     def _join(self, event: JoinReceived, decision: GroupDecision) -> None:
+        consumers = self._consumers.get(event.group)
+        if consumers is not None:
+            if consumers.members:
+                decision.refuse(event.request, views.mixed(event.group, theirs="consumer"))
+                return
+            self._consumers.delete(event.group, decision)
+            decision.write(views.classic_image(consumers))
         group = self._groups.get(event.group)
         if group is None:
             if event.member_id != "":
@@ -304,7 +338,7 @@ class CoordinatorMachine:
         self._drop_if_blank(event.group)
 
     def _commit(self, event: OffsetCommitReceived | TxnOffsetCommitReceived, decision: GroupDecision) -> None:
-        group = self._groups.get(event.group)
+        group = self._groups.get(event.group) or self._consumers.get(event.group)
         if group is None:
             if event.generation >= 0:
                 decision.refuse(
@@ -312,23 +346,31 @@ class CoordinatorMachine:
                 )
                 return
             group = self._groups[event.group] = Group(event.group)
-        error = offsets.commit_error(group, event)
+        if isinstance(group, ConsumerGroup):
+            error = commits.commit_error(group, event)
+        else:
+            error = offsets.commit_error(group, event)
         if error is not None:
             decision.refuse(event.request, error)
         elif isinstance(event, TxnOffsetCommitReceived):
             pending.txn_commit(self._pending, event, decision)
         else:
-            pending.supersede(self._pending, event.group, offsets.commit(group, event, decision), decision)
+            if isinstance(group, Group) and event.member_id in group.members:
+                group.members[event.member_id].restart_session(event.now_ms)
+            pending.supersede(self._pending, event.group, offsets.commit(event, decision), decision)
         self._drop_if_blank(event.group)
 
     def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:
-        self._groups.setdefault(event.group, Group(event.group))
-        unstable = self._pending.pending_keys(event.group)
-        resets.reset(self._offsets, self._use(event.group), event, decision, pending=unstable)
+        group = self._consumers.get(event.group) or self._groups.setdefault(event.group, Group(event.group))
+        resets.reset(self._offsets, use_of(group), event, decision, pending=self._pending.pending_keys(event.group))
         self._drop_if_blank(event.group)
 
     def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
-        if event.require_stable and pending.is_unstable(self._pending, event.group, event.partitions):
+        consumers = self._consumers.get(event.group)
+        error = None if consumers is None else commits.fetch_error(consumers, event)
+        if error is not None:
+            decision.refuse(event.request, error)
+        elif event.require_stable and pending.is_unstable(self._pending, event.group, event.partitions):
             decision.refuse(
                 event.request,
                 UnstableOffsetCommit(f"A transaction is about to commit offsets of group {event.group!r}; try again."),
@@ -340,7 +382,7 @@ class CoordinatorMachine:
         group = self._named_group(event, decision)
         if group is None:
             return
-        if (active := self._use(event.group).active_error()) is not None:
+        if (active := use_of(group).active_error()) is not None:
             decision.refuse(event.request, active)
             return
         if self._pending.is_open(group.name):
@@ -353,34 +395,17 @@ class CoordinatorMachine:
             return
         for committed in self._offsets.of(group.name):
             decision.write(OffsetDeleted(key=committed.key))
-        decision.write(GroupDeleted(group=group.name))
+        if isinstance(group, ConsumerGroup):
+            self._consumers.delete(group.name, decision)
+        else:
+            decision.write(GroupDeleted(group=group.name))
         decision.reply(event.request, [])
 
-    def _description(self, group: Group) -> dict[str, object]:
-        members: list[object] = [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "session_timeout_ms": member.session_timeout_ms,
-                "rebalance_timeout_ms": member.rebalance_timeout_ms,
-                "metadata": member.metadata(group.protocol),
-                "assignment": group.assignment(member.member_id),
-            }
-            for member in group.members.values()
-        ]
-        return {
-            "group": group.name,
-            "state": group.state.value,
-            "protocol_type": group.protocol_type,
-            "protocol": group.protocol,
-            "generation": group.generation,
-            "leader": group.leader,
-            "members": members,
-            "offsets": offsets.fetch(self._offsets, group.name, None),
-            "pending_offsets": pending.described(self._pending, group.name),
-        }
+    def _description(self, group: Group | ConsumerGroup) -> dict[str, object]:
+        described = description(group) if isinstance(group, ConsumerGroup) else views.description(group)
+        described["offsets"] = offsets.fetch(self._offsets, group.name, None)
+        described["pending_offsets"] = pending.described(self._pending, group.name)
+        return described
 
     def _tick(self, decision: GroupDecision) -> None:
         # A group without members and without pending member ids has no deadlines: the usual case in a quiet cluster.
@@ -388,19 +413,18 @@ class CoordinatorMachine:
             if group.has_deadlines:
                 rebalance.tick(group, decision)
                 self._drop_if_blank(group.name)
+        self._consumers.tick(decision)
         if decision.now_ms >= self._next_expiry_ms:
             self._expire(decision)
 
     def _expire(self, decision: GroupDecision) -> None:
         self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
-        for name in sorted(self._groups):
-            group = self._groups[name]
+        for name in sorted([*self._groups, *self._consumers.names()]):
+            group = self._groups.get(name) or self._consumers.group(name)
             # Of most groups all offsets are young: then it does not matter what their members subscribe to.
             is_due = self._offsets.has_older(name, decision.wall_ms - self._settings.offsets_retention_ms)
             unstable = self._pending.pending_keys(name) if is_due else set()
-            expired = (
-                offsets.expired(self._offsets, self._use(name), decision.wall_ms, self._settings) if is_due else []
-            )
+            expired = offsets.expired(self._offsets, use_of(group), decision.wall_ms, self._settings) if is_due else []
             for key in expired:
                 if key in unstable:
                     continue
@@ -408,7 +432,11 @@ class CoordinatorMachine:
                     self._next_expiry_ms = decision.now_ms
                     return
                 decision.write(OffsetDeleted(key=key))
-            if group.state is GroupState.EMPTY and not group.pending and not self._has_offsets(name):
+            if self._has_offsets(name) or not use_of(group).is_empty:
+                continue
+            if isinstance(group, ConsumerGroup):
+                self._consumers.delete(name, decision)
+            elif not group.pending:
                 decision.write(GroupDeleted(group=name))
         for name in self._pending.groups():
             for forgotten in pending.expired(self._pending, name, decision.wall_ms, self._settings):
@@ -424,16 +452,12 @@ class CoordinatorMachine:
         """
         if not self._idleness.is_due(decision.now_ms):
             return
-        if any(group.has_deadlines for group in self._groups.values()):
+        if self._consumers.has_members or any(group.has_deadlines for group in self._groups.values()):
             return
         self._expire(decision)
         if self._next_expiry_ms > decision.now_ms:  # else there are more of them than one tick deletes
             self._idleness.propose()
             decision.propose_sleep()
-
-    def _use(self, name: str) -> GroupUse:
-        """Return how a group that exists is used: the one place that knows which protocol it has."""
-        return use_of(self._groups[name])
 
     def _set_wall_clock(self, now_ms: int, wall_ms: int | None) -> None:
         if wall_ms is not None:
@@ -457,13 +481,14 @@ class CoordinatorMachine:
     def hard_state(self) -> list[object]:
         """Return the state of the log as comparable values: equal for a machine that replayed this one's records."""
         images = [self._groups[name].image for name in sorted(self._groups)]
-        return [[image for image in images if image is not None], self._offsets.to_wire(), *self._pending.to_wire()]
+        groups = [*(image for image in images if image is not None), *self._consumers.hard_state()]
+        return [groups, self._offsets.to_wire(), *self._pending.to_wire()]
 
     def parked_requests(self) -> list[int]:
         """Return the requests that wait for other members, in order of their numbers."""
         members = [member for group in self._groups.values() for member in group.members.values()]
         parked = [request for member in members for request in (member.join_request, member.sync_request)]
-        return sorted(request for request in parked if request is not None)
+        return sorted([request for request in parked if request is not None] + self._consumers.parked())
 
     def validate(self) -> None:
         """Check every group and every cross-reference; raises InvariantBroken with the last steps."""
@@ -471,7 +496,8 @@ class CoordinatorMachine:
             if group.name != name or (group.blank and not self._has_offsets(name)):
                 require(False, f"group {name!r} is filed under its name, and more than that", self.story)
             group.validate()
+        self._consumers.validate()
         for name in (*self._offsets.groups(), *self._pending.open_groups()):
-            require(name in self._groups, "a group that has offsets exists", self.story)
+            require((name in self._groups) != (name in self._consumers), "a group that has offsets exists", self.story)
         parked = self.parked_requests()
         require(len(parked) == len(set(parked)), "a request is parked once", self.story)

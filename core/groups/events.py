@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raylog.core.coordinators.events import AppendRecords as AppendRecords
-from raylog.core.coordinators.events import CoordinatorRequest
+from raylog.core.coordinators.events import CoordinatorEvent, CoordinatorRequest
 from raylog.core.coordinators.events import ProposeSleep as ProposeSleep
 from raylog.core.coordinators.events import RequestDropped as RequestDropped
 from raylog.core.coordinators.events import SleepRefused as SleepRefused
@@ -117,11 +117,14 @@ class EndTxnOffsetsReceived(GroupRequest):
 class OffsetFetchReceived(GroupRequest):
     """OffsetFetch request: (topic id, topic, partition) each; None = all offsets of the group.
 
-    ``require_stable``: refused while a transaction has offsets of these partitions pending.
+    ``require_stable``: refused while a transaction has offsets of these partitions pending. ``member_epoch``: of a
+    member of the consumer protocol, refused when it is not its own; -1 = not as a member.
     """
 
     partitions: Sequence[tuple[str, str, int]] | None = None
     require_stable: bool = False
+    member_id: str = ""
+    member_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +160,48 @@ class DeleteGroupReceived(GroupRequest):
     """DeleteGroup request: a group without members, with all its offsets."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberHeartbeatReceived(GroupRequest):
+    """ConsumerGroupHeartbeat request (KIP-848): a member joins, follows its assignment, and leaves.
+
+    ``member_epoch`` 0 joins, -1 leaves, -2 leaves for a while (static members). ``sequence`` grows with each heartbeat
+    of a member. ``topics``, ``assignor`` and ``owned`` ((topic id, topic, partition) each) None = as before; when
+    joining, ``topics`` has to be given. The answer may be held back for ``max_wait_ms``, as long as it has no news.
+    """
+
+    member_id: str
+    member_epoch: int
+    sequence: int
+    client_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    max_wait_ms: int
+    topics: Sequence[str] | None = None
+    assignor: str | None = None
+    owned: Sequence[tuple[str, str, int]] | None = None
+    instance_id: str | None = None
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsSeen(CoordinatorEvent):
+    """The topics of a :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing one does not exist."""
+
+    requested: Sequence[str]
+    topics: Mapping[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpTopics:
+    """Fetch the metadata of these topics; :class:`TopicsSeen` follows, unless that fails."""
+
+    cause: str
+    topics: tuple[str, ...]
+
+
 RequestEvent = (
-    JoinReceived
+    MemberHeartbeatReceived
+    | JoinReceived
     | SyncReceived
     | HeartbeatReceived
     | LeaveReceived
@@ -172,9 +215,9 @@ RequestEvent = (
     | DescribeGroupReceived
     | DeleteGroupReceived
 )
-Notice = RequestDropped | Tick | SleepRequested | SleepRefused
+Notice = RequestDropped | Tick | SleepRequested | SleepRefused | TopicsSeen
 """Events that are answered to no client."""
 Event = RequestEvent | Notice
 
-Effect = AppendRecords | Reply | Refuse | ProposeSleep
+Effect = AppendRecords | Reply | Refuse | ProposeSleep | LookUpTopics
 """A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""

@@ -104,18 +104,16 @@ def commit_error(group: Group, event: OffsetCommitReceived | TxnOffsetCommitRece
     return error
 
 
-def commit(group: Group, event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
+def commit(event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
     """Handle OffsetCommit of a sender that may commit; return the keys of what was committed.
 
     Replies [[topic, partition, error code]...].
     """
-    if event.member_id in group.members:
-        group.members[event.member_id].restart_session(event.now_ms)
     rows: list[object] = []
     keys: list[OffsetKey] = []
     for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
         committed = OffsetCommitted(
-            key=OffsetKey(group.name, topic_id, topic, partition),
+            key=OffsetKey(event.group, topic_id, topic, partition),
             offset=offset,
             leader_epoch=leader_epoch,
             metadata=metadata,

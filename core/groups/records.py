@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from raylog.core.groups.consumer.records import CONSUMER_KINDS, ConsumerRecord, consumer_record_from_wire
+from raylog.core.groups.fields import as_bytes, as_int, as_list, as_str
 from raylog.core.groups.states import GroupState
 
 OFFSET_KIND: Final = "offset"
@@ -94,16 +96,16 @@ class MemberRecord:
     def from_wire(cls, row: Sequence[object]) -> MemberRecord:
         """Read the wire form."""
         member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment, *rest = row
-        pairs = [_list(pair) for pair in _list(protocols)]
+        pairs = [as_list(pair) for pair in as_list(protocols)]
         return cls(
-            member_id=_str(member_id),
-            instance_id=None if instance_id is None else _str(instance_id),
-            client_id=_str(client_id),
-            session_timeout_ms=_int(session_timeout_ms),
-            rebalance_timeout_ms=_int(rebalance_timeout_ms),
-            protocols=tuple((_str(name), _bytes(metadata)) for name, metadata, *_ in pairs),
-            assignment=_bytes(assignment),
-            client_host=_str(rest[0]) if rest else "",
+            member_id=as_str(member_id),
+            instance_id=None if instance_id is None else as_str(instance_id),
+            client_id=as_str(client_id),
+            session_timeout_ms=as_int(session_timeout_ms),
+            rebalance_timeout_ms=as_int(rebalance_timeout_ms),
+            protocols=tuple((as_str(name), as_bytes(metadata)) for name, metadata, *_ in pairs),
+            assignment=as_bytes(assignment),
+            client_host=as_str(rest[0]) if rest else "",
         )
 
 
@@ -200,7 +202,7 @@ class TxnForgotten:
         return [TXN_KIND, *self.key], None
 
 
-Record = OffsetCommitted | OffsetDeleted | GroupChanged | GroupDeleted | TxnOffsets | TxnForgotten
+Record = OffsetCommitted | OffsetDeleted | GroupChanged | GroupDeleted | TxnOffsets | TxnForgotten | ConsumerRecord
 
 
 def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> Record:
@@ -209,24 +211,26 @@ def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> R
     Raises ValueError for a kind or version that this release does not know: a coordinator that skipped such a record
     would serve a wrong view.
     """
-    kind, group = _str(key[0]), _str(key[1])
+    kind, group = as_str(key[0]), as_str(key[1])
     if kind == OFFSET_KIND:
-        offset_key = OffsetKey(group, _str(key[2]), _str(key[3]), _int(key[4]))
+        offset_key = OffsetKey(group, as_str(key[2]), as_str(key[3]), as_int(key[4]))
         if value is None:
             return OffsetDeleted(key=offset_key)
         _check_version(value)
         _, offset, leader_epoch, metadata, committed_ms, *_ = value
         return OffsetCommitted(
             key=offset_key,
-            offset=_int(offset),
-            leader_epoch=_int(leader_epoch),
-            metadata=_str(metadata),
-            committed_ms=_int(committed_ms),
+            offset=as_int(offset),
+            leader_epoch=as_int(leader_epoch),
+            metadata=as_str(metadata),
+            committed_ms=as_int(committed_ms),
         )
     if kind == GROUP_KIND:
         return GroupDeleted(group=group) if value is None else _group_changed(group, value)
     if kind == TXN_KIND:
-        return _txn_record(TxnKey(group, _int(key[2])), value)
+        return _txn_record(TxnKey(group, as_int(key[2])), value)
+    if kind in CONSUMER_KINDS:
+        return consumer_record_from_wire(key, value)
     raise ValueError(f"A record of kind {kind!r} is in __consumer_offsets; a newer release is needed to read it.")
 
 
@@ -235,13 +239,13 @@ def _group_changed(group: str, value: Sequence[object]) -> GroupChanged:
     _, generation, protocol_type, protocol, leader, state, changed_ms, members, *_ = value
     return GroupChanged(
         group=group,
-        generation=_int(generation),
-        protocol_type=_str(protocol_type),
-        protocol=_str(protocol),
-        leader=_str(leader),
+        generation=as_int(generation),
+        protocol_type=as_str(protocol_type),
+        protocol=as_str(protocol),
+        leader=as_str(leader),
         state=GroupState(state),
-        changed_ms=_int(changed_ms),
-        members=tuple(MemberRecord.from_wire(_list(member)) for member in _list(members)),
+        changed_ms=as_int(changed_ms),
+        members=tuple(MemberRecord.from_wire(as_list(member)) for member in as_list(members)),
     )
 
 
@@ -252,42 +256,18 @@ def _txn_record(key: TxnKey, value: Sequence[object] | None) -> TxnOffsets | Txn
     _, producer_epoch, coordinator_epoch, offsets, changed_ms, *_ = value
     return TxnOffsets(
         key=key,
-        producer_epoch=_int(producer_epoch),
-        coordinator_epoch=_int(coordinator_epoch),
-        offsets=tuple(_pending_offset(_list(item)) for item in _list(offsets)),
-        changed_ms=_int(changed_ms),
+        producer_epoch=as_int(producer_epoch),
+        coordinator_epoch=as_int(coordinator_epoch),
+        offsets=tuple(_pending_offset(as_list(item)) for item in as_list(offsets)),
+        changed_ms=as_int(changed_ms),
     )
 
 
 def _pending_offset(item: Sequence[object]) -> PendingOffset:
     topic_id, topic, partition, offset, leader_epoch, metadata, *_ = item
-    return _str(topic_id), _str(topic), _int(partition), _int(offset), _int(leader_epoch), _str(metadata)
+    return as_str(topic_id), as_str(topic), as_int(partition), as_int(offset), as_int(leader_epoch), as_str(metadata)
 
 
 def _check_version(value: Sequence[object]) -> None:
     if value[0] != VERSION:
         raise ValueError(f"A record of version {value[0]!r} is in __consumer_offsets; a newer release is needed.")
-
-
-def _int(value: object) -> int:
-    if isinstance(value, int):
-        return value
-    raise TypeError(f"expected a whole number in a group record, got {value!r}")
-
-
-def _str(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise TypeError(f"expected text in a group record, got {value!r}")
-
-
-def _bytes(value: object) -> bytes:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(f"expected bytes in a group record, got {value!r}")
-
-
-def _list(value: object) -> Sequence[object]:
-    if isinstance(value, (list, tuple)):
-        return value
-    raise TypeError(f"expected a list in a group record, got {value!r}")

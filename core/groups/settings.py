@@ -28,3 +28,7 @@ class GroupSettings:
     """Largest record that `__consumer_offsets` takes: one generation of a group with all its members, or one offset."""
     sleep_after_ms: int = -1
     """How long a coordinator without members is not used before it ends; -1 = never."""
+    assignment_interval_ms: int = 100
+    """Least time between two targets of a group of the consumer protocol: members that come together cause one."""
+    topics_check_ms: int = 1_000
+    """Interval at which the topics of those groups are looked up again."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from raylog.core.errors import NonEmptyGroup
+from raylog.core.groups.consumer.group import ConsumerGroup
+from raylog.core.groups.consumer.records import MemberChanged
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.subscriptions import CONSUMERS, subscribed_topics
@@ -54,8 +56,29 @@ class GroupUse:
         )
 
 
-def use_of(group: Group) -> GroupUse:
-    """Return how a group of the classic protocol is used."""
+def use_of(group: Group | ConsumerGroup) -> GroupUse:
+    """Return how a group is used."""
+    return _use_of_consumers(group) if isinstance(group, ConsumerGroup) else _use_of_classic(group)
+
+
+def _use_of_consumers(group: ConsumerGroup) -> GroupUse:
+    is_empty = not group.members
+    counts_from_ms: int | None = 0
+    if is_empty:
+        counts_from_ms = None if group.image is None or group.image.changed_ms < 0 else group.image.changed_ms
+    return GroupUse(
+        group=group.name,
+        generation=group.epoch,
+        state=group.state,
+        is_empty=is_empty,
+        members=tuple(_named(member) for member in group.members.values()),
+        are_consumers=True,
+        topics=frozenset(group.subscribed()),
+        counts_from_ms=counts_from_ms,
+    )
+
+
+def _use_of_classic(group: Group) -> GroupUse:
     is_empty = group.state is GroupState.EMPTY
     counts_from_ms: int | None = None
     if is_empty and group.image is not None:
@@ -74,5 +97,5 @@ def use_of(group: Group) -> GroupUse:
     )
 
 
-def _named(member: Member) -> str:
+def _named(member: Member | MemberChanged) -> str:
     return f"{member.client_id} ({member.instance_id or member.member_id})"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from raylog.client.admin.admin import Admin
-    from raylog.client.admin.descriptions import GroupDescription
+    from raylog.client.admin.descriptions import GroupDescription, MemberDescription
     from raylog.client.admin.lag import PartitionLag
     from raylog.client.admin.reset_plan import PlannedOffset, ResetPlan
 
@@ -69,14 +69,34 @@ def list_(target: Target, states: tuple[str, ...], as_json: bool) -> None:
         groups = admin.list_groups(states or None)
     if as_json:
         show_json(
-            [{"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type} for group in groups]
+            [
+                {
+                    "group": group.group_id,
+                    "state": group.state,
+                    "protocol_type": group.protocol_type,
+                    "type": group.group_type,
+                }
+                for group in groups
+            ]
         )
     elif groups:
-        show_table("", ["group", "state"], [[group.group_id, group.state] for group in groups])
+        show_table(
+            "", ["group", "state", "type"], [[group.group_id, group.state, group.group_type] for group in groups]
+        )
     elif states:
         click.echo(f"No group is {' or '.join(states)}.")
     else:
         click.echo("No groups yet; a consumer with a group_id makes one.")
+
+
+def _epochs(member: MemberDescription) -> dict[str, object]:
+    return {
+        "epoch": member.member_epoch,
+        "state": member.member_state,
+        "topics": list(member.topics),
+        "revoking": [str(each) for each in member.revoking],
+        "target": [str(each) for each in member.target],
+    }
 
 
 @group.command()
@@ -112,6 +132,7 @@ def _described(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str,
                 "client_host": member.client_host,
                 "instance_id": member.instance_id,
                 "assignment": [str(each) for each in member.assignment],
+                **(_epochs(member) if found.group_type == "consumer" else {}),
             }
             for member in found.members
         ],
@@ -131,8 +152,12 @@ def _described(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str,
 
 def _show_group(found: GroupDescription, rows: list[dict[str, Any]]) -> None:
     count = len(found.members)
+    if found.group_type == "consumer":
+        generation = f"consumer protocol, epoch {found.generation}, target epoch {found.target_epoch}"
+    else:
+        generation = f"generation {found.generation}"
     click.echo(
-        f"Group {found.group_id}: {found.state}, generation {found.generation}, "
+        f"Group {found.group_id}: {found.state}, {generation}, "
         f"{count} {'member' if count == 1 else 'members'}"
         + (f", {found.protocol}" if found.protocol else "")
         + (f", coordinator at {found.coordinator}" if found.coordinator else "")

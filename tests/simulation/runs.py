@@ -1,8 +1,9 @@
 """One seed of one profile, in the profile's world, and its result.
 
-Seven worlds are simulated: partitions with their controller (``partition``), consumer groups (``groups``), the
-metadata's voters (``quorum``), controllers on their voters (``metadata``), the log on a virtual disk (``storage``), the
-outbox on a database in memory (``outbox``), and the whole cluster with its clients (``whole``). Called by the command,
+Eight worlds are simulated: partitions with their controller (``partition``), consumer groups (``groups``) and those of
+the consumer protocol (``consumers``), the metadata's voters (``quorum``), controllers on their voters (``metadata``),
+the log on a virtual disk (``storage``), the outbox on a database in memory (``outbox``), and the whole cluster with its
+clients (``whole``). Called by the command,
 the stories and the tests.
 """
 
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from raylog.core.invariants import InvariantBroken
+from tests.simulation.consumers import faults as consumer_faults
+from tests.simulation.consumers.simulation import ConsumerSimulation
 from tests.simulation.groups import faults as group_faults
 from tests.simulation.groups.simulation import GroupSimulation
 from tests.simulation.metadata.world import play as play_metadata
@@ -35,6 +38,7 @@ REBALANCE_COOPERATIVE = "rebalance-cooperative"
 GROUP_TRANSACTIONS = "group-transactions"
 VOTERS = "voters"
 METADATA = "metadata"
+CONSUMER_GROUPS = "consumer-groups"
 STORIES = "stories"
 """The scripted stories of partitions, one a seed, for what is too rare in random schedules."""
 _GROUPS = {
@@ -45,7 +49,9 @@ _GROUPS = {
 """The profiles of the group world, and what draws their options."""
 ALL = "all"
 ALL_PROFILES = tuple(
-    sorted((*PROFILES, *_GROUPS, METADATA, OUTBOX, *STORAGE_PROFILES, STORIES, VOTERS, *WHOLE_PROFILES))
+    sorted(
+        (*PROFILES, *_GROUPS, CONSUMER_GROUPS, METADATA, OUTBOX, *STORAGE_PROFILES, STORIES, VOTERS, *WHOLE_PROFILES)
+    )
 )
 """Every profile of every world; ``all`` runs them one after another."""
 
@@ -71,9 +77,11 @@ def run_seed(
     if profile in WHOLE_PROFILES:
         return run_whole(seed, profile)
     began = time.process_time()
-    simulation: Simulation | GroupSimulation
+    simulation: Simulation | GroupSimulation | ConsumerSimulation
     if profile in _GROUPS:
         simulation = GroupSimulation(seed, _GROUPS[profile](seed), validate=validate)
+    elif profile == CONSUMER_GROUPS:
+        simulation = ConsumerSimulation(seed, consumer_faults.draw(seed), validate=validate)
     elif profile == STORIES:
         script, options, _ = SCRIPTS[seed % len(SCRIPTS)]
         simulation = Simulation(1, options, validate=validate)

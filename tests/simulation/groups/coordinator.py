@@ -434,6 +434,10 @@ class Coordinator:
         else:
             self.end("its groups are not used")
 
+    def look_up_topics(self, topics: Sequence[str]) -> None:
+        """Never here: these groups use the classic protocol."""
+        raise Violation("I15", f"topics {topics} are looked up for a group of the classic protocol")
+
     def fatal(self, reason: str) -> None:
         """A defect ends the run: the runner raises it."""
         self.world.log("coordinator {}: {}", self.life, reason)

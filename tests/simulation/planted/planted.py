@@ -20,6 +20,7 @@ from raylog.core.replication.leader import Leader
 from raylog.core.replication.parked import ParkedProduces
 from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.checks.checkers import CommittedOnce
+from tests.simulation.consumers.planted import CONSUMER_BUGS
 from tests.simulation.groups.planted import GROUP_BUGS
 from tests.simulation.groups.planted_cooperative import COOPERATIVE_BUGS
 from tests.simulation.groups.transactions.planted import PENDING_BUGS
@@ -306,6 +307,7 @@ EVERY_BUG = (
     + METADATA_BUGS
     + VOUCHING_BUGS
     + QUORUM_BUGS
+    + CONSUMER_BUGS
     + GROUP_BUGS
     + COOPERATIVE_BUGS
     + PENDING_BUGS

@@ -268,7 +268,7 @@ class GroupMember(Client):
         assert group is not None
         member, held = group.membership, consumer.assignment()
         for at in sorted(held):  # a cooperative member holds what it kept in the new generation too
-            self.books.owns(self.group, member.generation, at, self.instance or self.name)
+            self.books.owns(self.group, member.commit_identity[0], at, self.instance or self.name)
         for at in partitions:
             if at not in self._last:
                 self._before[at] = self.books.commits.get((self.group, at), 0)

@@ -36,6 +36,7 @@ TRANSACTIONS = {
 }
 GROUPS = {
     *("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch", "describe_group"),
+    "consumer_group_heartbeat",
 }
 
 

@@ -18,6 +18,7 @@ from raylog.core.groups.events import (
     JoinReceived,
     LeaveReceived,
     ListGroupsReceived,
+    LookUpTopics,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
@@ -48,6 +49,7 @@ class Groups:
         self.request = 0
         self.ids = 0
         self.log: list[Row] = list(log)
+        self.looked_up: list[tuple[str, ...]] = []
         self.proposals = 0
         """How often the machine has proposed to end."""
         self.replies: dict[int, list[object] | dict[str, object]] = {}
@@ -73,6 +75,8 @@ class Groups:
             if isinstance(effect, AppendRecords):
                 assert place == 0, "records come first"
                 self.log.extend(effect.records)
+            elif isinstance(effect, LookUpTopics):
+                self.looked_up.append(effect.topics)
             else:
                 assert isinstance(effect, Refuse)
                 self._finish(effect.request)

@@ -96,7 +96,10 @@ def test_groups_are_listed_in_order_of_their_names() -> None:
     groups = Groups()
     groups.stable()
     groups.commit(1, group="archive")
-    assert groups.reply(groups.list_groups()) == [["archive", "", "Empty"], [GROUP, "consumer", "Stable"]]
+    assert groups.reply(groups.list_groups()) == [
+        ["archive", "", "Empty", "classic"],
+        [GROUP, "consumer", "Stable", "classic"],
+    ]
 
 
 def test_a_group_is_described_with_members_assignments_and_offsets() -> None:

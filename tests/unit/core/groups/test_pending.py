@@ -225,7 +225,7 @@ def test_a_group_with_pending_offsets_is_not_deleted() -> None:
 def test_a_group_that_has_only_pending_offsets_exists() -> None:
     groups = Groups()
     groups.txn_commit(5)
-    assert groups.reply(groups.list_groups()) == [[GROUP, "", "Empty"]]
+    assert groups.reply(groups.list_groups()) == [[GROUP, "", "Empty", "classic"]]
     described = groups.replies[groups.describe()]
     assert isinstance(described, dict)
     assert described["offsets"] == []

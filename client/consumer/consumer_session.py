@@ -1,0 +1,283 @@
+"""A consumer's session in a group of the consumer protocol (KIP-848): heartbeats that carry the assignment.
+
+`consumer_membership.py` decides, this module sends requests. One heartbeat is under way at all times: the coordinator
+holds its answer back until there is news. What the assignment takes away is committed, given to the listener and
+dropped inside poll(), while records of all other partitions are returned; then the next heartbeat confirms it. Owned by
+`engine.py`, on its loop. May touch: the network, the loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.config import ConsumerConfig
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, look_up_topics
+from raylog.client.consumer.handover import Handover, ListenerCall
+from raylog.client.group.consumer_membership import JOIN_EPOCH, ConsumerMembership
+from raylog.client.group.membership import Call
+from raylog.core.errors import RaylogError, UnreleasedInstanceId
+from raylog.protocol.groups import (
+    CONSUMER_GROUP_HEARTBEAT,
+    ConsumerGroupHeartbeatReply,
+    ConsumerGroupHeartbeatRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+SHORTEST_PAUSE_S = 0.005
+"""Least time between two heartbeats."""
+RELEASE_EXTRA_S = 5.0
+"""How long after a session timeout an instance id that is still held counts as used twice."""
+
+
+def new_membership(group: str, config: ConsumerConfig) -> ConsumerMembership:
+    """A member that has not joined yet, under an id of its own."""
+    return ConsumerMembership(
+        group,
+        member_id=f"{config.client_id}-{secrets.token_hex(8)}",
+        client_id=config.client_id,
+        instance_id=config.group_instance_id,
+        assignor=config.group_remote_assignor or "",
+        session_timeout_ms=config.session_timeout_ms,
+        rebalance_timeout_ms=config.max_poll_interval_ms,
+        max_wait_ms=config.heartbeat_interval_ms,
+    )
+
+
+class ConsumerSession:
+    """Drives one member. `turn()` makes all progress possible without a wait; the heartbeats call `notify` for more."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        membership: ConsumerMembership,
+        assignment: Assignment,
+        *,
+        commit_positions: Callable[[], Awaitable[None]] | None,
+        on_assignment: Callable[[], None],
+        notify: Callable[[], None],
+    ) -> None:
+        """`commit_positions` takes the positions when called, and is awaited before partitions are revoked.
+
+        None without automatic commits.
+        """
+        self._cluster = cluster
+        self._config = config
+        self.membership = membership
+        self._assignment = assignment
+        self._handover = Handover(
+            assignment,
+            commit_positions=commit_positions,
+            on_assignment=on_assignment,
+            notify=notify,
+            reads_on=True,
+        )
+        self._notify = notify
+        self._is_changing = False
+        self._error: RaylogError | None = None
+        self.last_poll_s = 0.0
+        self.is_polling = False
+        self._wake = asyncio.Event()
+        self._heart: asyncio.Task[None] | None = None
+        self._unreleased_since_s: float | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether records may be returned: no call of the listener is due."""
+        return self._handover.is_done or self._handover.is_committing
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether positions may be committed in the background: this is a member."""
+        return self.membership.is_stable
+
+    @property
+    def needs_turn(self) -> bool:
+        """Whether `turn` has work that poll() may not outrun."""
+        if self._error is not None or self.membership.fenced is not None:
+            return True
+        if self._handover.is_done:
+            return self._is_changing or not self.membership.is_in_force
+        return not self._handover.is_committing
+
+    # Called inside poll()
+
+    def turn(self) -> ListenerCall | None:
+        """Advance a change of the assignment. The caller makes the returned call, then calls `listener_called()`.
+
+        Raises errors that only the user can resolve: an unknown topic, a fenced instance id, another group protocol.
+        """
+        self.last_poll_s = self._now_s()
+        if self._heart is None:
+            self._heart = asyncio.get_running_loop().create_task(self._beat(), name="raylog-heartbeat")
+        while self._handover.call is None:
+            if self.membership.fenced is not None:
+                raise self.membership.fenced
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if not self._advanced():
+                return None
+        return self._handover.call
+
+    def listener_called(self) -> None:
+        """The listener call was made; the change continues."""
+        self._handover.called()
+
+    def rejoin(self, reason: str) -> None:
+        """The subscription was changed: the next heartbeat, which is sent at once, carries it."""
+        logger.debug("Group %s: %s", self.membership.group, reason)
+        self._wake.set()
+
+    def _advanced(self) -> bool:
+        """Do the next step that needs no wait; False when there is none."""
+        member = self.membership
+        if not self._handover.is_done:
+            return self._handover.advance()
+        if self._is_changing:
+            self._is_changing = False
+            member.holds(self._assignment.states)
+            self._wake.set()
+            return True
+        if member.is_in_force:
+            return False
+        self._is_changing = True
+        assigned = {} if member.assigned is None else member.assigned
+        if member.lost or any(assigned.get(each, topic_id) != topic_id for each, topic_id in member.owned.items()):
+            # Lost ones, or partitions of a topic that was made again: they go first, as others are to have them.
+            self._handover.begin(member.kept, is_lost=member.lost)
+        else:
+            self._handover.begin(sorted(assigned), announces=not assigned.keys() <= member.owned.keys())
+        return True
+
+    # Heartbeats and leaving
+
+    async def _beat(self) -> None:
+        """Send one heartbeat after another, to the end of the session."""
+        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        while True:
+            try:
+                if await self._beat_once():
+                    backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+                    await asyncio.sleep(SHORTEST_PAUSE_S)
+                    continue
+            except RaylogError as error:  # of the look-up of topics
+                self._error = error
+                self._notify()
+            await asyncio.sleep(backoff.next_s())
+
+    async def _beat_once(self) -> bool:
+        """Send a heartbeat when there is reason to; False: it failed, and the next one is to wait."""
+        member = self.membership
+        await self._leave_if_silent()
+        if member.lost or member.fenced is not None:  # poll() has to give up first what is lost
+            await self._woken(self._config.heartbeat_interval_ms / 1000)
+            return True
+        topics = sorted(self._assignment.topics)
+        if member.epoch == JOIN_EPOCH:
+            await look_up_topics(self._cluster, member.group, topics, self._request_s)
+        request = member.heartbeat_request(topics)
+        call = asyncio.ensure_future(self._send(request))
+        try:
+            while not call.done():
+                await self._woken(None, call)
+                if not call.done() and request.member_epoch != JOIN_EPOCH and self._has_to_speak():
+                    member.unanswered()
+                    return True
+            reply = call.result()
+        except RaylogError as error:
+            return self._failed(error, request)
+        finally:
+            call.cancel()
+        self._unreleased_since_s = None
+        member.answered(request, reply)
+        if not member.is_in_force:
+            self._notify()
+        return True
+
+    def _has_to_speak(self) -> bool:
+        return self.membership.has_to_speak(self._assignment.topics)
+
+    async def _woken(self, timeout_s: float | None, *others: asyncio.Future[ConsumerGroupHeartbeatReply]) -> None:
+        self._wake.clear()
+        wake = asyncio.ensure_future(self._wake.wait())
+        waited: set[asyncio.Future[Any]] = {wake, *others}
+        try:
+            await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wake.cancel()
+
+    def _failed(self, error: RaylogError, request: ConsumerGroupHeartbeatRequest) -> bool:
+        """Handle the error of a heartbeat; whether the next one may follow at once."""
+        member = self.membership
+        reaction = member.failed(Call.HEARTBEAT, error, generation=request.member_epoch)
+        if isinstance(error, UnreleasedInstanceId):
+            now_s = self._now_s()
+            since_s = self._unreleased_since_s = now_s if self._unreleased_since_s is None else self._unreleased_since_s
+            if now_s - since_s > self._config.session_timeout_ms / 1000 + RELEASE_EXTRA_S:
+                self._error = error
+        elif reaction.retry:
+            self._cluster.forget_coordinator(member.group)
+        elif reaction.fatal:
+            self._error = error
+        self._notify()
+        return reaction.rejoin
+
+    async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatReply:
+        """Send a heartbeat; one whose answer is late must leave time for another within the session timeout."""
+        late_s = min(self._request_s, max(1.0, self._config.session_timeout_ms / 3000))
+        timeout_s = request.max_wait_ms / 1000 + late_s
+        try:
+            return await self._cluster.call_coordinator(
+                self.membership.group, CONSUMER_GROUP_HEARTBEAT, request, timeout_s=timeout_s
+            )
+        except RaylogError:
+            raise
+        except Exception as failure:  # any error: without a next heartbeat the member would be removed
+            raise as_raylog_error(failure) from failure
+
+    async def _leave_if_silent(self) -> None:
+        """Leave the group when the user has stopped polling."""
+        silent_s = self._now_s() - self.last_poll_s
+        is_member = self.membership.is_stable and not self.is_polling
+        if is_member and silent_s * 1000 > self._config.max_poll_interval_ms:
+            await self.leave(f"poll() was not called for {silent_s:.1f} seconds (max_poll_interval_ms)", lost=True)
+            self._notify()
+
+    async def leave(self, reason: str, *, lost: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
+        """Send the last heartbeat, so that the other members need not wait for the session timeout."""
+        member = self.membership
+        request = member.leave_request()
+        member.lose(reason)
+        if not lost:
+            member.holds(())
+        if request is not None:
+            try:
+                await self._cluster.call_coordinator(
+                    member.group, CONSUMER_GROUP_HEARTBEAT, request, timeout_s=timeout_s
+                )
+            except RaylogError:
+                pass  # the session timeout has the same effect
+
+    async def close(self) -> None:
+        """End the tasks. Does not leave the group."""
+        tasks = [task for task in (self._heart, self._handover.cancel()) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+    @property
+    def _request_s(self) -> float:
+        return self._config.request_timeout_ms / 1000
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,253 @@
+"""One group of the consumer protocol: what the log says of it, and what its members' heartbeats left here.
+
+Hard state (epochs, members, targets, current assignments) changes only through :meth:`ConsumerGroup.apply`, for live
+traffic and replay alike. Soft state (sessions, parked heartbeats, deadlines) is made again by the next coordinator:
+members go on in their epochs, so that a failover causes no rebalance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from raylog.core.decision import RequestId
+from raylog.core.groups.consumer.assignors import DEFAULT_ASSIGNOR, Reader
+from raylog.core.groups.consumer.records import (
+    CURRENT_KIND,
+    MEMBER_KIND,
+    TARGET_KIND,
+    ConsumerRecord,
+    CurrentChanged,
+    EpochsChanged,
+    EpochsDeleted,
+    MemberChanged,
+    MemberPartDeleted,
+    MemberState,
+    Place,
+    TargetChanged,
+    TopicFacts,
+)
+from raylog.core.invariants import require
+
+LEAVE_EPOCH = -1
+"""Epoch in the last heartbeat of a member that leaves."""
+AWAY_EPOCH = -2
+"""Epoch of a static member that is away: its place stays until its session ends."""
+STATE_EMPTY, STATE_ASSIGNING, STATE_RECONCILING, STATE_STABLE = "Empty", "Assigning", "Reconciling", "Stable"
+"""States of a group, in Kafka's spelling."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What is known of a member beyond the log."""
+
+    deadline_ms: int
+    """When it is removed, unless a heartbeat comes before, or one is parked."""
+    sequence: int = -1
+    """Number of its last heartbeat: a late one must not confirm what a newer one knows better."""
+    parked: RequestId | None = None
+    parked_until_ms: int = 0
+    knows_epoch: int = -1
+    """The epoch that its last heartbeat carried."""
+    sent: frozenset[Place] | None = None
+    """The assignment in the last answer; None = not known."""
+    revoke_deadline_ms: int | None = None
+    """When it is removed, unless it has given up its partitions before."""
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The state of one group and its invariants."""
+
+    name: str
+    image: EpochsChanged | None = None
+    members: dict[str, MemberChanged] = field(default_factory=dict)
+    targets: dict[str, frozenset[Place]] = field(default_factory=dict)
+    currents: dict[str, CurrentChanged] = field(default_factory=dict)
+    owners: dict[Place, str] = field(default_factory=dict)
+    """The member that holds each partition, or has to give it up and has not confirmed that."""
+    static: dict[str, str] = field(default_factory=dict)
+    """Member id by instance id."""
+    sessions: dict[str, Session] = field(default_factory=dict)
+    assign_due: bool = False
+    """The target is behind the group's epoch, or the epoch behind what has changed."""
+    assign_at_ms: int = 0
+    """Targets are not computed before this time: changes that come together cause one rebalance."""
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def epoch(self) -> int:
+        """Return the group's epoch, 0 before the first member."""
+        return 0 if self.image is None else self.image.epoch
+
+    @property
+    def target_epoch(self) -> int:
+        """Return the epoch of the target assignment."""
+        return 0 if self.image is None else self.image.target_epoch
+
+    @property
+    def topics(self) -> Mapping[str, TopicFacts]:
+        """Return the facts that the group's epoch was made with."""
+        return {} if self.image is None else self.image.topics
+
+    @property
+    def is_blank(self) -> bool:
+        """Return whether nothing of the group is in the log."""
+        return self.image is None and not self.members
+
+    @property
+    def state(self) -> str:
+        """Return the state, in Kafka's spelling."""
+        if not self.members:
+            return STATE_EMPTY
+        if self.assign_due or self.target_epoch < self.epoch:
+            return STATE_ASSIGNING
+        here = [self.current(member_id) for member_id in self.members]
+        if all(_has_arrived(each, self.target_epoch) for each in here):
+            return STATE_STABLE
+        return STATE_RECONCILING
+
+    def current(self, member_id: str) -> CurrentChanged:
+        """Return what a member has; nothing in epoch 0 before its first assignment."""
+        found = self.currents.get(member_id)
+        if found is not None:
+            return found
+        return CurrentChanged(
+            group=self.name,
+            member_id=member_id,
+            epoch=0,
+            previous_epoch=0,
+            state=MemberState.STABLE,
+            assigned={},
+            revoking={},
+        )
+
+    def target(self, member_id: str) -> frozenset[Place]:
+        """Return what a member is to have."""
+        return self.targets.get(member_id, frozenset())
+
+    def subscribed(self) -> set[str]:
+        """Return the topics that any member subscribes to."""
+        return {topic for member in self.members.values() for topic in member.topics}
+
+    def readers(self) -> list[Reader]:
+        """Return the members for an assignor."""
+        return [
+            Reader(each.member_id, each.instance_id, frozenset(each.topics), self.target(each.member_id))
+            for each in self.members.values()
+        ]
+
+    def assignor(self) -> str:
+        """Return the assignor that most members wish, the default one without wishes or on a tie."""
+        wishes = sorted(member.assignor for member in self.members.values() if member.assignor)
+        return max([DEFAULT_ASSIGNOR, *wishes], key=wishes.count) if wishes else DEFAULT_ASSIGNOR
+
+    def is_torn(self) -> bool:
+        """Return whether a crash cut the records of a step: some partition has not exactly one target."""
+        if not self.members:
+            return bool(self.targets or self.currents)
+        if self.target_epoch < self.epoch or set(self.targets) != set(self.members):
+            return True
+        placed = [place for target in self.targets.values() for place in target]
+        wanted = self.subscribed()
+        full = {
+            Place(facts.topic_id, topic, number)
+            for topic, facts in self.topics.items()
+            if topic in wanted
+            for number in range(facts.partitions)
+        }
+        return len(placed) != len(set(placed)) or set(placed) != full
+
+    # ------------------------------------------------------------ hard state
+
+    def apply(self, record: ConsumerRecord) -> None:
+        """Apply one record: the only mutator of hard state."""
+        match record:
+            case EpochsChanged():
+                self.image = record
+            case EpochsDeleted():
+                self.image = None
+            case MemberChanged():
+                self.members[record.member_id] = record
+                if record.instance_id is not None:
+                    self.static[record.instance_id] = record.member_id
+            case TargetChanged():
+                self.targets[record.member_id] = record.partitions
+            case CurrentChanged():
+                self._release(record.member_id)
+                self.currents[record.member_id] = record
+                self._claim(record.member_id, (*record.assigned, *record.revoking))
+            case MemberPartDeleted():
+                self._remove(record)
+
+    def _remove(self, record: MemberPartDeleted) -> None:
+        member_id = record.member_id
+        if record.kind == MEMBER_KIND:
+            member = self.members.pop(member_id, None)
+            if member is not None and member.instance_id is not None and self.static[member.instance_id] == member_id:
+                del self.static[member.instance_id]
+        elif record.kind == TARGET_KIND:
+            self.targets.pop(member_id, None)
+        elif record.kind == CURRENT_KIND:
+            self._release(member_id)
+            self.currents.pop(member_id, None)
+
+    def _release(self, member_id: str) -> None:
+        held = self.currents.get(member_id)
+        if held is not None:
+            for place in (*held.assigned, *held.revoking):
+                if self.owners.get(place) == member_id:
+                    del self.owners[place]
+
+    def _claim(self, member_id: str, places: Iterable[Place]) -> None:
+        for place in places:
+            self.owners[place] = member_id
+
+    def restore(self, now_ms: int) -> None:
+        """Begin to serve what the log says: every member gets a fresh session, and time to give up partitions."""
+        for member_id, member in self.members.items():
+            session = self.sessions[member_id] = Session(now_ms + member.session_timeout_ms)
+            if self.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+                session.revoke_deadline_ms = now_ms + member.rebalance_timeout_ms
+        self.assign_due = self.is_torn()
+
+    # ------------------------------------------------------------ checks
+
+    def hard_state(self) -> list[object]:
+        """Return the state of the log as comparable values."""
+        return [
+            self.name,
+            None if self.image is None else self.image.to_wire(),
+            [self.members[member_id].to_wire() for member_id in sorted(self.members)],
+            [[member_id, sorted(self.targets[member_id])] for member_id in sorted(self.targets)],
+            [self.currents[member_id].to_wire() for member_id in sorted(self.currents)],
+        ]
+
+    def validate(self) -> None:
+        """Check every rule between the fields; raises InvariantBroken."""
+        name = self.name
+        owners: dict[Place, str] = {}
+        for member_id, current in self.currents.items():
+            for place in (*current.assigned, *current.revoking):
+                require(place not in owners, f"{place} of group {name!r} has one owner")
+                owners[place] = member_id
+            require(not set(current.assigned) & set(current.revoking), "what is given up is not assigned")
+            require(current.epoch <= self.epoch, f"no member of group {name!r} is ahead of its epoch")
+            is_unrevoked = current.state is MemberState.UNREVOKED_PARTITIONS
+            require(bool(current.revoking) == is_unrevoked, "a member that gives partitions up is unrevoked")
+        require(owners == self.owners, f"the owners of group {name!r} are those of its members' assignments")
+        require(set(self.currents) <= set(self.members), f"those with an assignment are members of group {name!r}")
+        require(set(self.sessions) == set(self.members), f"every member of group {name!r} has a session")
+        require(self.target_epoch <= self.epoch, f"the target of group {name!r} is not ahead of its epoch")
+        for member_id, session in self.sessions.items():
+            unrevoked = self.current(member_id).state is MemberState.UNREVOKED_PARTITIONS
+            require((session.revoke_deadline_ms is not None) == unrevoked, "giving up partitions has a deadline")
+        instances = {each.instance_id: each.member_id for each in self.members.values() if each.instance_id is not None}
+        require(instances == self.static, f"every instance of group {name!r} is a member")
+        if not self.assign_due and self.members:
+            require(not self.is_torn(), f"every partition of group {name!r} has one target")
+
+
+def _has_arrived(current: CurrentChanged, target_epoch: int) -> bool:
+    return current.state is MemberState.STABLE and current.epoch in (target_epoch, AWAY_EPOCH)

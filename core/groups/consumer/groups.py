@@ -1,0 +1,336 @@
+"""All consumer-protocol groups of one coordinator, and the topics that they read. Owned by ``coordinator.py``.
+
+Every event that changes a group ends here in the same way: if members, subscriptions or topics changed, the group's
+epoch advances and its target is computed, at once or after the pause between two targets; members whose heartbeats wait
+are then brought on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from raylog.core.coordinators.sizes import row_bytes, wire_bytes
+from raylog.core.decision import RequestId
+from raylog.core.errors import (
+    GroupMaxSizeReached,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    NotCoordinator,
+    RaylogError,
+    RecordTooLarge,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnsupportedAssignor,
+)
+from raylog.core.groups.consumer import heartbeats
+from raylog.core.groups.consumer.assignors import ASSIGNORS
+from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
+from raylog.core.groups.consumer.records import (
+    ConsumerRecord,
+    EpochsDeleted,
+    MemberState,
+    Place,
+    TopicFacts,
+    grouped,
+)
+from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.events import LookUpTopics, MemberHeartbeatReceived, TopicsSeen
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.invariants import require
+
+_PLACE_BYTES: Final = 14
+"""Most bytes of a partition in a member's record, besides its topic's name."""
+
+
+class ConsumerGroups:
+    """The groups by name."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        """Start before replay."""
+        self._settings = settings
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._known: dict[str, TopicFacts] = {}
+        """The topics that were seen; those that do not exist are missing."""
+        self._requested: set[str] = set()
+        """The topics that were looked up, or are being."""
+        self._next_check_ms = 0
+
+    # ------------------------------------------------------------ the log
+
+    def apply(self, record: ConsumerRecord) -> None:
+        """Apply one record: the only mutator of hard state."""
+        group = self._groups.get(record.group)
+        if group is None:
+            group = self._groups[record.group] = ConsumerGroup(record.group)
+        group.apply(record)
+        if isinstance(record, EpochsDeleted):
+            del self._groups[record.group]
+
+    def loaded(self, now_ms: int) -> None:
+        """Begin to serve: members go on with fresh sessions, and the topics are those that the log names."""
+        for name in list(self._groups):
+            group = self._groups[name]
+            if group.is_blank and not group.targets and not group.currents:
+                del self._groups[name]
+                continue
+            group.restore(now_ms)
+            self._known.update(group.topics)
+        self._next_check_ms = now_ms
+
+    # ------------------------------------------------------------ reading
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether there is a group of that name."""
+        return name in self._groups
+
+    def get(self, name: str) -> ConsumerGroup | None:
+        """Return a group, or None."""
+        return self._groups.get(name)
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        """Iterate over the groups."""
+        return iter(list(self._groups.values()))
+
+    def names(self) -> list[str]:
+        """Return the names of the groups, in order."""
+        return sorted(self._groups)
+
+    def group(self, name: str) -> ConsumerGroup:
+        """Return a group that exists."""
+        return self._groups[name]
+
+    def parked(self) -> list[RequestId]:
+        """Return the heartbeats that wait."""
+        sessions = [session for group in self._groups.values() for session in group.sessions.values()]
+        return [session.parked for session in sessions if session.parked is not None]
+
+    @property
+    def has_members(self) -> bool:
+        """Return whether time can change a group."""
+        return any(group.members or group.assign_due for group in self._groups.values())
+
+    def hard_state(self) -> list[object]:
+        """Return the state of the log as comparable values."""
+        return [self._groups[name].hard_state() for name in self.names()]
+
+    def validate(self) -> None:
+        """Check every group."""
+        for name, group in self._groups.items():
+            require(group.name == name and not group.is_blank, "a group is filed under its name, and has records")
+            group.validate()
+
+    # ------------------------------------------------------------ heartbeats
+
+    def refusal(self, event: MemberHeartbeatReceived) -> RaylogError | None:
+        """Return the error for a heartbeat that the group does not take, or None."""
+        return self._error(self._groups.get(event.group), event)
+
+    def heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
+        """Handle a ConsumerGroupHeartbeat without a :meth:`refusal`; see ``heartbeats.answer`` for the answer."""
+        group = self._groups.get(event.group)
+        is_join = event.member_epoch == 0
+        if group is None:
+            group = self._groups[event.group] = ConsumerGroup(event.group)
+        if event.member_epoch < 0:
+            if heartbeats.leave(group, event, decision):
+                self._changed(group, decision)
+            return
+        if heartbeats.take_in(group, event, decision):
+            self._changed(group, decision)
+            self._look_up(group.subscribed() - self._requested, decision)
+        elif group.assign_due and decision.now_ms >= group.assign_at_ms:
+            heartbeats.assign(group, self._known, decision)
+        owned = None if event.owned is None or is_join else frozenset(Place(*each) for each in event.owned)
+        if group.current(event.member_id).epoch == AWAY_EPOCH:
+            owned = frozenset()  # by leaving for a while it has confirmed that it holds nothing
+        if heartbeats.settle(group, event.member_id, owned, decision):
+            heartbeats.settle_parked(group, decision)
+        heartbeats.answer_or_park(group, event, decision)
+
+    def _error(self, group: ConsumerGroup | None, event: MemberHeartbeatReceived) -> RaylogError | None:
+        if event.member_epoch > 0 or event.member_epoch in (LEAVE_EPOCH, AWAY_EPOCH):
+            return self._member_error(group, event) or (
+                self._request_error(group, event) if event.member_epoch > 0 else None
+            )
+        if event.member_epoch != 0 or event.topics is None or event.member_id == "":
+            return InvalidRequest("A member joins with epoch 0, an id that it has made, and the topics that it reads.")
+        error = self._request_error(group, event)
+        if error is not None or group is None:
+            return error
+        session = group.sessions.get(event.member_id)
+        if session is not None and event.sequence <= session.sequence:
+            return StaleMemberEpoch("A newer heartbeat of this member has come.")
+        is_new = event.member_id not in group.members and event.instance_id not in group.static
+        if is_new and len(group.members) >= self._settings.group_max_size:
+            return GroupMaxSizeReached(
+                f"Group {group.name!r} has its maximum of {self._settings.group_max_size} members; use another group "
+                "or raise group.max.size."
+            )
+        return heartbeats.join_error(group, event)
+
+    def _member_error(self, group: ConsumerGroup | None, event: MemberHeartbeatReceived) -> RaylogError | None:
+        if group is None:
+            return UnknownMemberId(f"There is no group {event.group!r}; join again.")
+        error = heartbeats.member_error(group, event.member_id, event.instance_id)
+        if error is None and event.sequence <= group.sessions[event.member_id].sequence:
+            return StaleMemberEpoch("A newer heartbeat of this member has come.")
+        if error is None and event.member_epoch > 0:
+            error = heartbeats.epoch_error(group, event)
+        return error
+
+    def _request_error(self, group: ConsumerGroup | None, event: MemberHeartbeatReceived) -> RaylogError | None:
+        least, most = self._settings.min_session_timeout_ms, self._settings.max_session_timeout_ms
+        if not least <= event.session_timeout_ms <= most:
+            return InvalidSessionTimeout(
+                f"session_timeout_ms is {event.session_timeout_ms}; it has to be within {least} and {most}."
+            )
+        if event.assignor and event.assignor not in ASSIGNORS:
+            return UnsupportedAssignor(
+                f"The coordinator has no assignor {event.assignor!r}; set group_remote_assignor to one of "
+                f"{', '.join(ASSIGNORS)}, or leave it empty."
+            )
+        if event.topics is not None:
+            wanted = set(event.topics) | (set() if group is None else group.subscribed())
+            if self._bytes_of(wanted) > self._settings.record_bytes_max:
+                return RecordTooLarge(
+                    f"Group {event.group!r} would read more partitions than a record of __consumer_offsets takes; "
+                    "subscribe to fewer topics, or raise max.message.bytes of __consumer_offsets."
+                )
+        return None
+
+    def _bytes_of(self, topics: set[str]) -> int:
+        """Return a bound of a record that has all partitions of these topics."""
+        head = row_bytes(["", "", ""], [wire_bytes(sorted(topics))]) + 1_000
+        facts = [(name, self._known[name]) for name in topics if name in self._known]
+        return head + sum(
+            _PLACE_BYTES * each.partitions + 2 * wire_bytes([name, each.topic_id]) + 64 for name, each in facts
+        )
+
+    def _changed(self, group: ConsumerGroup, decision: GroupDecision) -> None:
+        """The group's epoch advances; its target follows now, or after the pause between two."""
+        if decision.now_ms >= group.assign_at_ms:
+            heartbeats.assign(group, self._known, decision)
+        else:
+            heartbeats.bump(group, decision)
+            heartbeats.settle_parked(group, decision)
+
+    # ------------------------------------------------------------ other events
+
+    def leave(
+        self, group: ConsumerGroup, rows: Sequence[tuple[str, str | None]], decision: GroupDecision
+    ) -> list[object]:
+        """Remove members for an administrator; return [[member id, instance id, error code]...]."""
+        result: list[object] = []
+        removed = False
+        for member_id, instance_id in rows:
+            found = group.static.get(instance_id, "") if instance_id is not None and member_id == "" else member_id
+            error = heartbeats.member_error(group, found, instance_id)
+            if error is None:
+                heartbeats.remove(group, found, decision)
+                removed = True
+            result.append([member_id, instance_id, 0 if error is None else error.code])
+        if removed:
+            self._changed(group, decision)
+        return result
+
+    def seen(self, event: TopicsSeen, decision: GroupDecision) -> None:
+        """Topics were looked up: groups that read any that has changed get a new epoch."""
+        for topic in event.requested:
+            if topic in event.topics:
+                self._known[topic] = TopicFacts(*event.topics[topic])
+            else:
+                self._known.pop(topic, None)
+        requested = set(event.requested)
+        for group in self._groups.values():
+            wanted = group.subscribed()
+            now = {topic: self._known.get(topic) for topic in wanted & requested}
+            fits = self._bytes_of(wanted) <= self._settings.record_bytes_max
+            if fits and group.members and any(group.topics.get(topic) != facts for topic, facts in now.items()):
+                self._changed(group, decision)
+
+    def tick(self, decision: GroupDecision) -> None:
+        """Remove members whose time is over, compute targets that are due, answer heartbeats that have waited."""
+        now_ms = decision.now_ms
+        for group in self._groups.values():
+            if not group.members and not group.assign_due:
+                continue
+            overdue = [
+                member_id
+                for member_id, session in group.sessions.items()
+                if (session.parked is None and session.deadline_ms <= now_ms)
+                or (session.revoke_deadline_ms is not None and session.revoke_deadline_ms <= now_ms)
+            ]
+            for member_id in overdue:
+                heartbeats.remove(group, member_id, decision)
+            if overdue:
+                self._changed(group, decision)
+            elif group.assign_due and now_ms >= group.assign_at_ms:
+                heartbeats.assign(group, self._known, decision)
+            for member_id, session in group.sessions.items():
+                if session.parked is not None and session.parked_until_ms <= now_ms:
+                    heartbeats.answer(group, member_id, decision)
+        if now_ms >= self._next_check_ms:
+            self._next_check_ms = now_ms + self._settings.topics_check_ms
+            self._requested = set().union(*(group.subscribed() for group in self._groups.values()))
+            self._look_up(self._requested, decision)
+
+    def drop_request(self, request: RequestId) -> bool:
+        """Forget a heartbeat whose connection is closed; return whether it waited here."""
+        for group in self._groups.values():
+            for session in group.sessions.values():
+                if session.parked == request:
+                    session.parked = None
+                    return True
+        return False
+
+    def resign(self, decision: GroupDecision) -> None:
+        """Refuse every heartbeat that waits: another coordinator is to serve its member."""
+        for request in self.parked():
+            decision.refuse(request, NotCoordinator("The coordinator restarts; find it again."))
+        self._groups.clear()
+
+    def delete(self, name: str, decision: GroupDecision) -> None:
+        """Write the tombstone of a group without members."""
+        decision.write(EpochsDeleted(group=name))
+
+    def _look_up(self, topics: set[str], decision: GroupDecision) -> None:
+        if topics:
+            self._requested |= topics
+            decision.now.append(LookUpTopics(cause=decision.cause, topics=tuple(sorted(topics))))
+
+
+def description(group: ConsumerGroup) -> dict[str, object]:
+    """Return what DescribeGroup answers, offsets aside."""
+    return {
+        "group": group.name,
+        "state": group.state,
+        "protocol_type": "consumer",
+        "protocol": "" if group.image is None else group.image.assignor,
+        "generation": group.epoch,
+        "leader": "",
+        "members": [_described(group, member_id) for member_id in group.members],
+        "group_type": "consumer",
+        "target_epoch": group.target_epoch,
+    }
+
+
+def _described(group: ConsumerGroup, member_id: str) -> Mapping[str, object]:
+    member, current = group.members[member_id], group.current(member_id)
+    held = current.revoking if current.state is MemberState.UNREVOKED_PARTITIONS else {}
+    return {
+        "member_id": member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "session_timeout_ms": member.session_timeout_ms,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "metadata": b"",
+        "assignment": b"",
+        "member_epoch": current.epoch,
+        "member_state": current.state.value,
+        "topics": list(member.topics),
+        "assigned": [list(row) for row in grouped(current.assigned)],
+        "revoking": [list(row) for row in grouped(held)],
+        "target": [list(row) for row in grouped(group.target(member_id))],
+    }

@@ -1,0 +1,291 @@
+"""What a member's heartbeat does to its group: join, follow the target, leave (KIP-848).
+
+Each function takes the group and the step's decision. A heartbeat that has no news for its member is parked until there
+is some, or until its wait is over: so an assignment reaches a member at once, whatever its interval. Called by
+``groups.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from raylog.core.errors import (
+    FencedInstanceId,
+    FencedMemberEpoch,
+    RaylogError,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+)
+from raylog.core.groups.consumer.assignors import ASSIGNORS
+from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup, Session
+from raylog.core.groups.consumer.reconcile import next_current
+from raylog.core.groups.consumer.records import (
+    CURRENT_KIND,
+    MEMBER_KIND,
+    TARGET_KIND,
+    EpochsChanged,
+    MemberChanged,
+    MemberPartDeleted,
+    MemberState,
+    Place,
+    TargetChanged,
+    TopicFacts,
+    grouped,
+)
+from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.events import MemberHeartbeatReceived
+
+Known = Mapping[str, TopicFacts]
+"""The topics that are known to exist."""
+
+# ---------------------------------------------------------------- which sender may speak
+
+
+def join_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogError | None:
+    """Return the error for a member that wants to join under this id or instance id, or None."""
+    holder = None if event.instance_id is None else group.static.get(event.instance_id)
+    if holder is None or holder == event.member_id or group.current(holder).epoch == AWAY_EPOCH:
+        return None
+    return UnreleasedInstanceId(
+        f"Another process is in group {group.name!r} as {event.instance_id!r}; end it, or wait until its session "
+        "ends, or give this consumer its own group_instance_id.",
+        group=group.name,
+        instance_id=event.instance_id,
+    )
+
+
+def member_error(group: ConsumerGroup, member_id: str, instance_id: str | None) -> RaylogError | None:
+    """Return the error for a sender that is not that member, or None."""
+    if instance_id is not None:
+        holder = group.static.get(instance_id)
+        if holder is not None and holder != member_id:
+            return FencedInstanceId(
+                f"Another process joined group {group.name!r} as {instance_id!r}; give every running consumer its own "
+                "group_instance_id.",
+                group=group.name,
+                instance_id=instance_id,
+            )
+    if member_id not in group.members:
+        return UnknownMemberId(f"Group {group.name!r} does not know member {member_id!r}; join again.")
+    return None
+
+
+def epoch_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogError | None:
+    """Return the error for a member in this epoch, or None.
+
+    The epoch before is accepted from a member that holds no more than is known of it: the answer that advanced it may
+    have been lost.
+    """
+    current = group.current(event.member_id)
+    if event.member_epoch == current.epoch:
+        return None
+    held = None if event.owned is None else {Place(*each) for each in event.owned}
+    lost_answer = (
+        event.member_epoch == current.previous_epoch
+        and held is not None
+        and held <= {*current.assigned, *current.revoking}
+    )
+    if lost_answer and current.epoch != AWAY_EPOCH:
+        return None
+    return FencedMemberEpoch(
+        f"Member {event.member_id!r} of group {group.name!r} is in epoch {current.epoch}, not {event.member_epoch}; "
+        "join again.",
+        epoch=current.epoch,
+    )
+
+
+# ---------------------------------------------------------------- a heartbeat
+
+
+def take_in(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> bool:
+    """Note what a member that may speak says of itself; return whether the group's target has to change."""
+    holder = None if event.instance_id is None else group.static.get(event.instance_id)
+    if event.member_epoch == 0 and holder is not None and holder != event.member_id:
+        _replace_static(group, holder, event, decision)
+    known = group.members.get(event.member_id)
+    topics = tuple(sorted(set(event.topics))) if event.topics is not None else known.topics if known else ()
+    assignor = event.assignor if event.assignor is not None else known.assignor if known else ""
+    member = MemberChanged(
+        group=group.name,
+        member_id=event.member_id,
+        instance_id=known.instance_id if known else event.instance_id,
+        client_id=event.client_id,
+        session_timeout_ms=event.session_timeout_ms,
+        rebalance_timeout_ms=event.rebalance_timeout_ms,
+        topics=topics,
+        assignor=assignor,
+        client_host=event.client_host or (known.client_host if known else ""),
+    )
+    if known != member:
+        decision.write(member)
+    session = group.sessions.get(event.member_id)
+    if session is None:
+        session = group.sessions[event.member_id] = Session(0)
+    session.sequence, session.knows_epoch = event.sequence, event.member_epoch
+    session.deadline_ms = event.now_ms + event.session_timeout_ms
+    unpark(session, decision)
+    return known is None or (known.topics, known.assignor) != (topics, assignor)
+
+
+def _replace_static(group: ConsumerGroup, old_id: str, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
+    """A static member is back in a new process: it takes the place of the old one, before that can be reassigned.
+
+    The old one's rows go first: a crash between them may leave partitions without an owner, never with two.
+    """
+    old, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
+    remove(group, old_id, decision)
+    decision.write(replace(old, member_id=event.member_id))
+    decision.write(TargetChanged(group=group.name, member_id=event.member_id, partitions=target))
+    decision.write(replace(current, member_id=event.member_id, revoking={}, state=MemberState.UNRELEASED_PARTITIONS))
+
+
+def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None, decision: GroupDecision) -> bool:
+    """Bring a member a step on towards its target; return whether it released partitions."""
+    current, session = group.current(member_id), group.sessions[member_id]
+    following = next_current(
+        current,
+        group.target(member_id),
+        group.target_epoch,
+        owned=owned,
+        owners=group.owners,
+        shown_epoch=session.knows_epoch,
+    )
+    if following is current:
+        return False
+    decision.write(following)
+    if following.state is not MemberState.UNREVOKED_PARTITIONS:
+        session.revoke_deadline_ms = None
+    elif session.revoke_deadline_ms is None or following.revoking.keys() - current.revoking.keys():
+        session.revoke_deadline_ms = decision.now_ms + group.members[member_id].rebalance_timeout_ms
+    held = {*current.assigned, *current.revoking}
+    return not held <= {*following.assigned, *following.revoking}
+
+
+def answer_or_park(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
+    """Answer a heartbeat that has news for its member, or that does not wait; park it otherwise."""
+    current, session = group.current(event.member_id), group.sessions[event.member_id]
+    assigned = frozenset(current.assigned)
+    differs = event.owned is not None and {Place(*each) for each in event.owned} != assigned
+    session.parked = event.request
+    session.parked_until_ms = event.now_ms + min(event.max_wait_ms, event.session_timeout_ms)
+    if differs or event.max_wait_ms <= 0 or has_news(group, event.member_id):
+        answer(group, event.member_id, decision, whole=differs or event.member_epoch == 0)
+
+
+def has_news(group: ConsumerGroup, member_id: str) -> bool:
+    """Return whether a parked heartbeat has something for its member."""
+    current, session = group.current(member_id), group.sessions[member_id]
+    return current.epoch != session.knows_epoch or session.sent != frozenset(current.assigned)
+
+
+def answer(group: ConsumerGroup, member_id: str, decision: GroupDecision, *, whole: bool = False) -> None:
+    """Answer a member's parked heartbeat: [member id, epoch, [[topic id, topic, [partitions]]...] or None].
+
+    The assignment is left out when the member was sent it before, unless ``whole``.
+    """
+    current, session = group.current(member_id), group.sessions[member_id]
+    request, session.parked = session.parked, None
+    if request is None:
+        return
+    assigned = frozenset(current.assigned)
+    rows = [list(row) for row in grouped(assigned)] if whole or session.sent != assigned else None
+    session.sent = assigned
+    session.deadline_ms = decision.now_ms + group.members[member_id].session_timeout_ms
+    decision.reply(request, [member_id, current.epoch, rows])
+
+
+def unpark(session: Session, decision: GroupDecision) -> None:
+    """Refuse a heartbeat that is parked, because its member has sent a newer one."""
+    request, session.parked = session.parked, None
+    if request is not None:
+        decision.refuse(request, StaleMemberEpoch("A newer heartbeat of this member has come."))
+
+
+# ---------------------------------------------------------------- leaving
+
+
+def leave(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> bool:
+    """Take a member's last heartbeat; return whether the group's target has to change."""
+    member_id = event.member_id
+    decision.reply(event.request, [member_id, event.member_epoch, None])
+    if event.member_epoch == LEAVE_EPOCH or group.members[member_id].instance_id is None:
+        remove(group, member_id, decision)
+        return True
+    current = group.current(member_id)
+    session = group.sessions[member_id]
+    unpark(session, decision)
+    session.revoke_deadline_ms = None
+    decision.write(
+        replace(current, epoch=AWAY_EPOCH, previous_epoch=current.epoch, state=MemberState.STABLE, revoking={})
+    )
+    return False
+
+
+def remove(group: ConsumerGroup, member_id: str, decision: GroupDecision) -> None:
+    """Remove a member: what it held is free, and its epoch is refused from now on."""
+    session = group.sessions.pop(member_id)
+    if session.parked is not None:
+        decision.refuse(session.parked, UnknownMemberId(f"Member {member_id!r} was removed; join again."))
+    for kind, held in ((TARGET_KIND, group.targets), (CURRENT_KIND, group.currents), (MEMBER_KIND, group.members)):
+        if member_id in held:
+            decision.write(MemberPartDeleted(kind=kind, group=group.name, member_id=member_id))
+
+
+# ---------------------------------------------------------------- the target
+
+
+def bump(group: ConsumerGroup, decision: GroupDecision) -> None:
+    """Advance the group's epoch, unless its target is behind anyway: that is to have all changes until then."""
+    group.assign_due = True
+    if group.target_epoch == group.epoch:
+        _write_epochs(group, decision, epoch=group.epoch + 1, target_epoch=group.target_epoch, topics=group.topics)
+
+
+def assign(group: ConsumerGroup, known: Known, decision: GroupDecision) -> None:
+    """Compute the target for the group's epoch, and bring the members whose heartbeats wait on towards it."""
+    bump(group, decision)
+    topics = {topic: known[topic] for topic in sorted(group.subscribed()) if topic in known}
+    assignor = group.assignor()
+    for member_id, target in ASSIGNORS[assignor](group.readers(), topics).items():
+        if group.targets.get(member_id) != target:
+            decision.write(TargetChanged(group=group.name, member_id=member_id, partitions=target))
+    for member_id in sorted(group.targets.keys() - group.members.keys()):
+        decision.write(MemberPartDeleted(kind=TARGET_KIND, group=group.name, member_id=member_id))
+    _write_epochs(group, decision, epoch=group.epoch, target_epoch=group.epoch, topics=topics, assignor=assignor)
+    group.assign_due = False
+    group.assign_at_ms = decision.now_ms + decision.settings.assignment_interval_ms
+    settle_parked(group, decision)
+
+
+def settle_parked(group: ConsumerGroup, decision: GroupDecision) -> None:
+    """Bring members whose heartbeats wait on towards their targets, and answer those that have news by that."""
+    for member_id, session in group.sessions.items():
+        if session.parked is not None:
+            settle(group, member_id, None, decision)
+            if has_news(group, member_id):
+                answer(group, member_id, decision)
+
+
+def _write_epochs(
+    group: ConsumerGroup,
+    decision: GroupDecision,
+    *,
+    epoch: int,
+    target_epoch: int,
+    topics: Known,
+    assignor: str | None = None,
+) -> None:
+    if assignor is None:
+        assignor = group.assignor() if group.image is None else group.image.assignor
+    decision.write(
+        EpochsChanged(
+            group=group.name,
+            epoch=epoch,
+            target_epoch=target_epoch,
+            assignor=assignor,
+            topics=dict(topics),
+            changed_ms=decision.wall_ms,
+        )
+    )

@@ -1,0 +1,66 @@
+"""Groups as others see them: described, listed, and one kind of group turned into the other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from raylog.core.errors import InconsistentGroupProtocol
+from raylog.core.groups.consumer.group import ConsumerGroup
+from raylog.core.groups.group import Group
+from raylog.core.groups.records import GroupChanged
+from raylog.core.groups.states import GroupState
+
+
+def description(group: Group) -> dict[str, object]:
+    """Return what DescribeGroup answers of a classic group, offsets aside."""
+    members: list[object] = [
+        {
+            "member_id": member.member_id,
+            "instance_id": member.instance_id,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "session_timeout_ms": member.session_timeout_ms,
+            "rebalance_timeout_ms": member.rebalance_timeout_ms,
+            "metadata": member.metadata(group.protocol),
+            "assignment": group.assignment(member.member_id),
+        }
+        for member in group.members.values()
+    ]
+    return {
+        "group": group.name,
+        "state": group.state.value,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "generation": group.generation,
+        "leader": group.leader,
+        "members": members,
+    }
+
+
+def listed(classic: Iterable[Group], consumers: Iterable[ConsumerGroup]) -> list[object]:
+    """Return [name, protocol type, state, type] of each group, by name."""
+    rows = [(each.name, each.protocol_type, each.state.value, "classic") for each in classic]
+    rows += [(each.name, "consumer", each.state, "consumer") for each in consumers]
+    return [list(row) for row in sorted(rows)]
+
+
+def mixed(group: str, *, theirs: Literal["classic", "consumer"]) -> InconsistentGroupProtocol:
+    """Return the error for a member whose protocol is not that of the group's members."""
+    return InconsistentGroupProtocol(
+        f"The members of group {group!r} use the {theirs} protocol; set group_protocol={theirs!r} here, or stop all of "
+        "them first: a group without members takes either."
+    )
+
+
+def classic_image(consumers: ConsumerGroup) -> GroupChanged:
+    """Return the classic group that a group of the consumer protocol without members becomes: its epochs go on."""
+    return GroupChanged(
+        group=consumers.name,
+        generation=consumers.epoch,
+        protocol_type="",
+        protocol="",
+        leader="",
+        state=GroupState.EMPTY,
+        changed_ms=-1 if consumers.image is None else consumers.image.changed_ms,
+    )

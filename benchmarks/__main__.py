@@ -25,6 +25,7 @@ from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats_peer import Nats
 from benchmarks.peers.processes import Unavailable, kill_children
 from benchmarks.peers.prototype_peer import Prototype
+from benchmarks.peers.rabbitmq_peer import RabbitMq
 from benchmarks.peers.ray_queue_peer import RayQueue
 from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.peers.redis_peer import Redis
@@ -36,8 +37,14 @@ from benchmarks.scenarios.throughput import warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "build" / "peers"
-PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue")
+PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue", "rabbitmq")
 NEEDS_NO_SERVER = {"limits"}
+PEERS_OF = {
+    "queues": {"raylog", "kafka", "nats", "redis", "rabbitmq"},
+    "delays": {"raylog", "rabbitmq"},
+}  # fmt: skip
+"""The servers of scenarios that some others take no part in; all of `PEERS` but their own take part in the rest."""
+ONLY_THERE = {"rabbitmq"}
 NEEDS_WARM_SERVERS = {"latency", "small", "produce", "transactions", "together", "consume"}
 BREAK_OFF_AGAIN_S = 20.0
 """Cleanup after an interrupted run is aborted after this time."""
@@ -67,7 +74,13 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         if unknown := [name for name in names if name not in known]:
             parser.error(f"--{option} knows {', '.join(known)}, not {', '.join(unknown)}")
         setattr(chosen, option, names)
+    chosen.peers = [name for name in chosen.peers if name in servers_of(chosen.only)]
     return chosen
+
+
+def servers_of(scenarios: Sequence[str]) -> set[str]:
+    """The servers that take part in some of the scenarios."""
+    return set().union(*(PEERS_OF.get(scenario, set(PEERS) - ONLY_THERE) for scenario in scenarios))
 
 
 def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]:
@@ -75,7 +88,7 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
     raylog = Raylog(scratch, brokers)
     everything: list[Peer] = [
         raylog, Kafka(scratch, CACHE, brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
-        Prototype(scratch),
+        RabbitMq(scratch, brokers), Prototype(scratch),
     ]  # fmt: skip
     names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else []), Prototype.name}
     return [item for item in everything if item.name in names]

@@ -17,7 +17,7 @@ from benchmarks import even_start
 from benchmarks.clients.run import run
 from benchmarks.job import Job, Outcome
 from benchmarks.optional import Missing
-from benchmarks.peers.base import Peer
+from benchmarks.peers.base import Peer, QueuePeer
 from benchmarks.peers.processes import Unavailable
 from benchmarks.report.results import Measured, Results
 from raylog.core.errors import RaylogError
@@ -71,6 +71,11 @@ CONTESTANTS = {
         Contestant("nats", "nats", "nats"),
         Contestant("redis streams", "redis", "redis"),
         Contestant("ray.util.queue", "ray.util.queue", "ray_queue"),
+        Contestant("raylog queue", "raylog", "raylog"),
+        Contestant("raylog queue, order by key", "raylog", "raylog", "ordered"),
+        Contestant("kafka share group", "kafka", "confluent"),
+        Contestant("rabbitmq quorum queue", "rabbitmq", "rabbitmq"),
+        Contestant("rabbitmq ttl, dead letters", "rabbitmq", "rabbitmq", "delayed"),
         Contestant("bare prototype", "prototype", "prototype"),
         Contestant("bare prototype, 1 MiB batches", "prototype", "prototype", batch_bytes=BATCH_BYTES_LARGE),
     )
@@ -201,12 +206,13 @@ class Bench:
         fsync: bool = False,
         holds: str = "",
         fresh: bool = False,
+        is_queue: bool = False,
     ) -> Iterator[Callable[[Contestant], Job | None]]:
         """A topic on each contestant's server; returns the job of a contestant, None without such a topic.
 
         A quick run reuses topics of the same kind until `drop_topics`, because creating and deleting them takes longer
         than measuring; `fresh` requests a new topic. Topics whose contents matter are of different kinds when they
-        differ in `holds`.
+        differ in `holds`. With `is_queue` it is a work queue, on servers that have such a thing.
         """
         kind = (partitions, replication, fsync, holds)
         is_kept = self.pace.quick and not fresh
@@ -217,7 +223,10 @@ class Bench:
         for peer in {contestant.peer: self.peers[contestant.peer] for contestant in contestants}.values():
             try:
                 if (peer.name, name) not in self._made:
-                    peer.create_topic(name, partitions, replication, fsync=fsync)
+                    if is_queue and isinstance(peer, QueuePeer):
+                        peer.create_queue(name, replication)
+                    else:
+                        peer.create_topic(name, partitions, replication, fsync=fsync)
                     self._made.add((peer.name, name))
             except LEFT_OUT as error:
                 self._no_topic[peer.name] = str(error)

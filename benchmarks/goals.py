@@ -14,6 +14,10 @@ FLAT = 0.8
 """Within 20 % of the best."""
 CREATED_S = 0.5
 """A topic of 6 partitions with three replicas, with a record in each; partitions are created asleep."""
+ASSIGNED_S, READ_ON_MS = 2.0, 200.0
+"""A group of 50 members comes together, and goes on reading when one more joins."""
+ACKNOWLEDGED, DUE = 20_000.0, 15_000.0
+"""Acknowledged messages of a queue, and delayed ones of one shard, in a second."""
 AXES = (("1 to 24 partitions", False, ", 24 partitions"), ("1 to 20 GB on disk", True, ", 20 GB on disk"))
 """What grows, whether its cases are about data on disk, and the case without which the goal is undecided."""
 GROWING = {"produce": ("raylog send", "raylog send_batch"), "consume": ("raylog records", "raylog columns")}
@@ -28,6 +32,8 @@ def verdicts(results: Results) -> list[Verdict]:
         *_latency(results),
         *_others(results),
         *_growth(results),
+        *_queues(results),
+        *_delays(results),
         *analytics.verdicts(results),
     ]
 
@@ -136,9 +142,44 @@ def _others(results: Results) -> list[Verdict]:
         made = _row(results, "create", "raylog send", how)
         goal = f"topic of 6 partitions, RF 3, created and written to: under {CREATED_S:g} s {how}"
         found.append(_below(goal, made, "seconds", CREATED_S, "s"))
+    group = _row(results, "rebalance", "raylog records", "cooperative")
+    goal = f"50 cooperative members, 200 partitions: assigned under {ASSIGNED_S:g} s after the last join"
+    found.append(_below(goal, group, "join_s", ASSIGNED_S, "s"))
+    goal = f"one more member: no partition that stays is unread for {READ_ON_MS:g} ms"
+    found.append(_below(goal, group, "gap_ms", READ_ON_MS, "ms"))
     used = _row(results, "memory", "raylog send", "replicas")
     found.append(_below("private memory per idle replica: under 65 MB", used, "private_mb", 65.0, "MB"))
     return found
+
+
+def _above(goal: str, ours: Measured | None, metric: str, least: float, unit: str) -> Verdict:
+    measured = ours.summary(metric) if ours is not None else None
+    if measured is None:
+        return Verdict(goal, "not measured", None)
+    return Verdict(goal, f"{measured.median:,.0f} {unit}", measured.median >= least)
+
+
+def _queues(results: Results) -> list[Verdict]:
+    ours = _row(results, "queues", "raylog queue", "acknowledged")
+    by_key = _row(results, "queues", "raylog queue, order by key", "acknowledged")
+    goal = "queue of 100 B, 10 consumers, RF 3"
+    return [
+        _above(f"{goal}: {ACKNOWLEDGED:,.0f} acknowledged/s", ours, "rate", ACKNOWLEDGED, "/s"),
+        _times(f"{goal}: by key 0.5 x the rate without order", by_key, ours, 0.5),
+        *(
+            _times(f"{goal}: at least {name}", ours, _row(results, "queues", name, "acknowledged"), 1.0)
+            for name in ("kafka share group", "rabbitmq quorum queue", "nats", "redis streams")
+        ),
+    ]
+
+
+def _delays(results: Results) -> list[Verdict]:
+    late = _row(results, "delays", "raylog send", "lateness")
+    at_once = _row(results, "delays", "raylog send", "at once")
+    return [
+        _below("delays, 1,000 due/s, RF 3: p99 of lateness under 50 ms", late, "p99_ms", 50.0, "ms"),
+        _above(f"delays: {DUE:,.0f} due/s a shard", at_once, "rate", DUE, "/s"),
+    ]
 
 
 def _growth(results: Results) -> list[Verdict]:

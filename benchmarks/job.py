@@ -18,7 +18,7 @@ class Job:
     """A job. Times are in seconds unless the name states otherwise."""
 
     load: str
-    """A function of `loads`: produce, transact, consume, follow, pace, small, group, rebalance, probe, create."""
+    """A function of `loads`, `queues.loads` or `delays.loads`."""
     client: str
     """A module of `clients`."""
     topic: str
@@ -45,6 +45,12 @@ class Job:
     isolation: str = "read_uncommitted"
     """What consumers see of transactions."""
     connections: int = 1
+    group: str = ""
+    """The group of a queue's consumers."""
+    keys: int = 0
+    """Of records that begin with a number: the key is the number modulo this; 0: none."""
+    delay_ms: int = 0
+    """Records are sent so long before the time in their stamp, when they are due; 0: they are not delayed."""
     assignor: str = ""
     """By which a group shares its partitions; none: the client's default."""
     fresh: bool = False

@@ -244,7 +244,10 @@ def follow(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
 
 
 def pace(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
-    """Send at a fixed rate; the beginning, `warmup_s` long, is marked as not counting."""
+    """Send at a fixed rate; the beginning, `warmup_s` long, is marked as not counting.
+
+    Delayed records are due `delay_ms` later, at the same rate.
+    """
     client = make(job)
     client.open_producer()
     report_ready()
@@ -253,7 +256,7 @@ def pace(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     filling = bytes(max(0, job.size - STAMP.size))
 
     def stamp(due_ns: int) -> bytes:
-        return STAMP.pack(due_ns, due_ns >= counts_from_ns) + filling
+        return STAMP.pack(due_ns + job.delay_ms * 1_000_000, due_ns >= counts_from_ns) + filling
 
     try:
         meter = Meter(job.server_pids)

@@ -9,9 +9,13 @@ import sys
 from typing import Any
 
 from benchmarks.clients.base import Client, Unsupported
+from benchmarks.delays.loads import LOADS as DELAY_LOADS
 from benchmarks.job import Job
 from benchmarks.loads import LOADS
 from benchmarks.optional import Missing
+from benchmarks.queues.loads import LOADS as QUEUE_LOADS
+
+EVERY_LOAD = {**LOADS, **QUEUE_LOADS, **DELAY_LOADS}
 
 
 def main() -> None:
@@ -33,7 +37,7 @@ def main() -> None:
         return client
 
     try:
-        say({"outcome": LOADS[job.load](job, make, report_ready)})
+        say({"outcome": EVERY_LOAD[job.load](job, make, report_ready)})
     except (Unsupported, Missing) as error:
         say({"left_out": str(error)})
 

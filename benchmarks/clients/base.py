@@ -55,6 +55,11 @@ class Client(ABC):
             self.sleep_until(due_ns)
             self.send_chunk([stamp(due_ns)])
 
+    def due_ms(self, payload: bytes) -> int:
+        """The due time in a delayed record's stamp, in milliseconds since 1970."""
+        ahead_ns = int.from_bytes(payload[:8], "big") - time.monotonic_ns()
+        return (time.time_ns() + ahead_ns) // 1_000_000
+
     def sleep_until(self, due_ns: int) -> None:
         """Wait until a point of the monotonic clock."""
         while (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:

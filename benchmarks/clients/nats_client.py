@@ -27,6 +27,8 @@ class Measured(OnLoop):
             return self.connection.jetstream(publish_async_max_pending=IN_FLIGHT)
 
         self.stream = self.run(opened())
+        if self.job.fresh and self.job.load == "fill":
+            self.run(self.stream.purge_stream(self.job.topic))
         self._subjects = itertools.cycle([f"{self.job.topic}.{partition}" for partition in range(self.job.partitions)])
 
     async def send_one(self, payload: bytes) -> None:

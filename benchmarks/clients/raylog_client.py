@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.core.ids import TopicPartition
 
 POLL_RECORDS = 1_000
+NUMBER = struct.Struct(">Q")
 Result = TypeVar("Result")
 
 
@@ -73,6 +75,15 @@ class Measured(Client):
             self._send_batch(topic, payloads)
             return
         send = self.producer.send
+        if self.job.keys:
+            keys = self.job.keys
+            for payload in payloads:
+                send(topic, payload, key=b"%d" % (NUMBER.unpack_from(payload)[0] % keys))
+            return
+        if self.job.delay_ms:
+            for payload in payloads:
+                send(topic, payload, deliver_at=self.due_ms(payload))
+            return
         for payload in payloads:
             send(topic, payload)
 

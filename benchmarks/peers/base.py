@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from benchmarks.peers.processes import Unavailable
 
@@ -50,6 +50,14 @@ class Peer(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""
+
+
+@runtime_checkable
+class QueuePeer(Protocol):
+    """A server on which a work queue is something else than a topic."""
+
+    def create_queue(self, name: str, replication: int) -> None:
+        """Create an empty work queue, which `delete_topic` deletes."""
 
 
 class WithoutFailover:

@@ -123,6 +123,9 @@ class Kafka:
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", f"log.dirs={folder}",
             f"offsets.topic.replication.factor={internal}", f"transaction.state.log.replication.factor={internal}",
             f"transaction.state.log.min.isr={max(1, internal - 1)}", "offsets.topic.num.partitions=4",
+            f"share.coordinator.state.topic.replication.factor={internal}",
+            f"share.coordinator.state.topic.min.isr={max(1, internal - 1)}",
+            "share.coordinator.state.topic.num.partitions=4",
             "auto.create.topics.enable=false", f"log.segment.delete.delay.ms={DELETE_DELAY_MS}",
         ]  # fmt: skip
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -90,6 +90,17 @@ class Nats(WithoutFailover):
         subjects = [f"{name}.{partition}" for partition in range(partitions)]
         self._do(lambda stream: stream.add_stream(name=name, subjects=subjects, num_replicas=replication))
 
+    def create_queue(self, name: str, replication: int) -> None:
+        """Create a stream that drops what is acknowledged."""
+        if replication > len(self._servers):
+            raise Unavailable(f"only {len(self._servers)} servers run")
+        policy = module("nats.js.api").RetentionPolicy.WORK_QUEUE
+        self._do(
+            lambda stream: stream.add_stream(
+                name=name, subjects=[f"{name}.0"], num_replicas=replication, retention=policy
+            )
+        )
+
     def delete_topic(self, name: str) -> None:
         """Remove the stream."""
         self._do(lambda stream: stream.delete_stream(name))

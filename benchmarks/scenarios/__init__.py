@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.analytics.rows import ROWS, as_scenario
 from benchmarks.bench import Bench
-from benchmarks.scenarios import crowds, flows, growth, limits, recovery, throughput, transactions
+from benchmarks.scenarios import crowds, delays, flows, growth, limits, queues, recovery, throughput, transactions
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "limits": limits.limits,
@@ -19,6 +19,8 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "consume": throughput.consume,
     "catchup": flows.catchup,
     "group": crowds.group,
+    "queues": queues.queues,
+    "delays": delays.delays,
     "rebalance": crowds.rebalance,
     **{name: as_scenario(row) for name, row in ROWS.items()},
     "create": recovery.create,
@@ -30,6 +32,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
 WEIGHTS = {
     "limits": 6, "latency": 50, "small": 30, "produce": 115, "together": 25, "memory": 3, "consume": 65, "catchup": 22,
     "group": 22, "rebalance": 60, "create": 40, "growth": 90, "failover": 40, "restart": 40, "transactions": 50,
+    "queues": 120, "delays": 120,
     **dict.fromkeys(ROWS, 60),
 }  # fmt: skip
 """Approximate seconds of each in a quick run, which define its share of the run's time."""
@@ -37,8 +40,8 @@ SHARES_TOPICS_WITH_LAST = {"small", "transactions", "together", "memory"}
 """Scenarios that reuse the topics of the previous one, in a quick run."""
 
 
-LEFT_TO_FULL_RUNS = frozenset(ROWS) - {"spark-read"}
-"""Scenarios that a quick run has only when they are named: each starts a JVM, or Ray."""
+LEFT_TO_FULL_RUNS = frozenset(ROWS) - {"spark-read"} | {"queues", "delays"}
+"""Scenarios that a quick run has only when they are named: each starts a JVM, Ray, or servers of its own."""
 
 
 def share_of(name: str, still_to_run: Sequence[str]) -> float:

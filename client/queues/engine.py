@@ -53,6 +53,8 @@ class QueueEngine:
         self._on_failed = on_failed
         self._sources: dict[TopicPartition, QueueSource] = {}
         """Those that this member works on."""
+        self._retiring: set[QueueSource] = set()
+        """Those that it works on no more, and whose records are not all settled yet."""
         self._membership: QueueMembership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -96,6 +98,7 @@ class QueueEngine:
         for partition in sorted(self._sources.keys() - wanted):
             source = self._sources.pop(partition)
             source.is_wanted = False
+            self._retiring.add(source)
             task = asyncio.get_running_loop().create_task(self._retire(source), name=f"queue {partition} retires")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -104,6 +107,7 @@ class QueueEngine:
         """Give back what was not taken, wait until the rest is settled, and leave."""
         self._return_buffered([source])
         await source.released()
+        self._retiring.discard(source)
         await source.close(leaves=True)
 
     async def close(self, timeout_s: float = 10.0) -> None:
@@ -112,7 +116,7 @@ class QueueEngine:
             return
         self.is_closed = True
         self.is_flushing = True
-        sources = list(self._sources.values())
+        sources = [*self._sources.values(), *self._retiring]
         try:
             self._return_buffered(sources)
             for source in sources:
@@ -124,10 +128,10 @@ class QueueEngine:
             logger.warning("Some acknowledgements of group %s were not answered in %s s.", self.group, timeout_s)
         if self._membership is not None:
             await self._membership.leave()
-        await asyncio.gather(*(source.close(leaves=True) for source in sources), return_exceptions=True)
         for task in list(self._closing):
             task.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.gather(*(source.close(leaves=True) for source in sources), return_exceptions=True)
         await self.cluster.close()
         self._news.set()
         self.arrived.set()
@@ -135,7 +139,7 @@ class QueueEngine:
     def abandon(self) -> None:
         """Close the connections without a word: the user has forgotten to close."""
         self.is_closed = True
-        for source in self._sources.values():
+        for source in (*self._sources.values(), *self._retiring):
             for task in source._tasks:
                 task.cancel()
 
@@ -259,7 +263,7 @@ class QueueEngine:
         self.is_flushing = True
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(source.settled() for source in self._sources.values()))
+                await asyncio.gather(*(source.settled() for source in (*self._sources.values(), *self._retiring)))
         finally:
             self.is_flushing = False
         if self.failures:

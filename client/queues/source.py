@@ -248,17 +248,18 @@ class QueueSource:
                 place += 1
             if batch.is_hidden or place == len(rows):
                 continue
-            opened = self._opener.open(batch, max(header.base_offset, rows[place].first))
+            stop = place
+            while stop < len(rows) and rows[stop].first < header.next_offset:
+                stop += 1
+            if stop == place:
+                continue  # with order by key, what lies between is at other members
+            opened = self._opener.pick(batch, [(row.first, row.end) for row in rows[place:stop]])
             failure = failure or opened.failure
             at = place
             for record in opened.records:
-                offset = record.offset
-                while at < len(rows) and rows[at].end <= offset:
+                while rows[at].end <= record.offset:
                     at += 1
-                if at == len(rows):
-                    break
-                if offset >= rows[at].first:
-                    messages.append(QueueMessage(record, locks[at]))
+                messages.append(QueueMessage(record, locks[at]))
         found = {message.record.offset: message for message in messages}
         refused = failure.details.get("offset") if failure is not None else None
         if len(found) < sum(row.end - row.first for row in rows):

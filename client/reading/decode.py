@@ -203,6 +203,19 @@ class BatchOpener:
         columns = self.columns(batch, wanted)
         if self._expiry is not None:
             columns = self._expiry.unexpired(columns)
+        return self._made(columns)
+
+    def pick(self, batch: FetchedBatch, ranges: Sequence[tuple[int, int]]) -> Opened:
+        """The records whose offsets are in ranges [first, end), which rise; others become no objects.
+
+        Raises CorruptMessage.
+        """
+        columns = self.columns(batch, ranges[0][0])
+        if len(ranges) == 1:
+            return self._made(_sliced(columns, 0, _first_at_or_above(columns.offsets, ranges[0][1])))
+        return self._made(_picked(columns, ranges))
+
+    def _made(self, columns: Columns) -> Opened:
         try:
             return Opened(self._records(columns), None)
         except Exception as error:  # any error of the user's deserializer: the record is to be named
@@ -311,6 +324,26 @@ def _sliced(columns: Columns, first: int, end: int) -> Columns:
         None if keys is None else keys[first:end],
         None if values is None else values[first:end],
         None if headers is None else headers[first:end],
+    )
+
+
+def _picked(columns: Columns, ranges: Sequence[tuple[int, int]]) -> Columns:
+    """The rows whose offsets are in the ranges."""
+    offsets, timestamps, keys, values, headers = columns
+    rows: list[int] = []
+    for first, end in ranges:
+        begin = bisect_left(offsets, first)
+        if end == first + 1:
+            if begin < len(offsets) and offsets[begin] == first:
+                rows.append(begin)
+        else:
+            rows += range(begin, bisect_left(offsets, end))
+    return Columns(
+        [offsets[row] for row in rows],
+        [timestamps[row] for row in rows],
+        None if keys is None else [keys[row] for row in rows],
+        None if values is None else [values[row] for row in rows],
+        None if headers is None else [headers[row] for row in rows],
     )
 
 

@@ -65,14 +65,19 @@ class Lanes:
             heappop(self._ready)
         return None
 
-    def take(self, end: int, limit: int, per_key: int) -> list[tuple[int, int]]:
-        """Lock the next records below ``end``, lane by lane, at most ``limit``; returns their (offset, offset + 1)."""
+    def take(self, end: int, limit: int, reach: int) -> list[tuple[int, int]]:
+        """Lock the next records below ``end``, lane by lane, at most ``limit``; returns their (offset, offset + 1).
+
+        A lane gives what lies less than ``reach`` behind its first one: whole batches go to the member, and records
+        that lie apart bring many along that are others'.
+        """
         found: list[tuple[int, int]] = []
         while len(found) < limit and (first := self.first_ready()) is not None and first < end:
             _, key = heappop(self._ready)
             lane = self._lanes[key]
+            stop = min(end, first + reach)
             for offset in lane.offsets:
-                if offset >= end or len(found) >= limit or lane.held >= per_key or not self._is_available(offset):
+                if offset >= stop or len(found) >= limit or not self._is_available(offset):
                     break
                 found.append((offset, offset + 1))
                 lane.held += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from raylog.core.decision import Story
@@ -29,10 +30,13 @@ from raylog.core.queues.lanes import Lanes
 from raylog.core.queues.letters import DeadLetters
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
 from raylog.core.queues.records import QueueChange
-from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, TERMINAL, WAITING, Cell
+from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell
 
 PEEK_MAX: Final = 1_000
 """Most ranges that one answer lists."""
+REACH: Final = 8
+"""With order by key, the records of a key that are handed out together lie within so many times as many offsets as are
+handed out in all. Less would lock more keys for one member, more would have it read more records of others."""
 
 
 class QueueMachine:
@@ -107,7 +111,10 @@ class QueueMachine:
             policy = policy_of(settings, self._topic)
             if others:
                 raise InconsistentGroupProtocol(_disagreement(settings, self.settings))
-            self._change_policy(settings, policy, decision)
+            self.settings = decision.settings = settings
+            self._change_policy(policy)
+        elif not self.members:
+            self._change_policy(policy_of(settings, self._topic))
         if self.is_new:
             self._begin_at(event.readable_end if self.policy.starts_latest else event.log_start)
         self.members[event.member] = decision.now_ms
@@ -121,10 +128,16 @@ class QueueMachine:
         book.reset(start)
         self._rebuild(book)
 
-    def _change_policy(self, settings: Mapping[str, str], policy: QueuePolicy, decision: QueueDecision) -> None:
-        """Take other settings: no member is there, so nothing is locked."""
+    def _reconfigured(self, event: ev.Reconfigured, decision: QueueDecision) -> None:
+        """Take the topic's settings; an order waits until no member is there, since these were given the former one."""
+        self._topic = event.topic
+        policy = policy_of(self.settings, self._topic)
+        self._change_policy(replace(policy, by_key=self.policy.by_key) if self.members else policy)
+        decision.wakes = True
+
+    def _change_policy(self, policy: QueuePolicy) -> None:
+        """Take other settings; the order changes only while no member is there, so that nothing is locked."""
         was_by_key = self.policy.by_key
-        self.settings = decision.settings = settings
         self.policy = self._acknowledging.policy = self.letters.policy = policy
         if policy.by_key == was_by_key:
             return
@@ -209,10 +222,10 @@ class QueueMachine:
         if lanes is None or left <= 0:
             return []
         found: list[tuple[int, int, Cell]] = []
-        taken = lanes.take(event.end, left, left)
+        taken = lanes.take(event.end, left, REACH * left)
         for number, (first, end) in enumerate(taken):
             cell = self.book.at(first)
-            if self._is_unstored(first, end) or (self._is_last_try(cell) and found):
+            if (self._unstored and self._is_unstored(first, end)) or (self._is_last_try(cell) and found):
                 for offset, _ in taken[number:]:
                     lanes.freed(offset)
                 break
@@ -242,12 +255,13 @@ class QueueMachine:
         if lanes is None:
             return
         offset = max(event.first, lanes.scanned_end)
+        fresh = self.book.end
         for place, key in event.keys:
             if place < offset:
                 continue
-            self._pass_over(offset, place)
-            cell = self.book.at(place)
-            if cell.state not in TERMINAL and cell.state != ARCHIVING:
+            if offset < place:
+                self._pass_over(offset, place)
+            if place >= fresh or self.book.at(place).state in (AVAILABLE, ACQUIRED, WAITING):
                 lanes.add(place, key)
             offset = place + 1
         self._pass_over(offset, event.end)
@@ -343,6 +357,7 @@ _HANDLERS: Final[Mapping[type[Any], Callable[[QueueMachine, Any, QueueDecision],
     ev.ChangeStored: QueueMachine._change_stored,
     ev.LetterBoxFound: lambda machine, event, decision: machine.letters.box_found(event, decision),
     ev.LettersStored: lambda machine, event, decision: machine.letters.stored(event, decision),
+    ev.Reconfigured: QueueMachine._reconfigured,
     ev.LettersRefused: lambda machine, event, decision: machine.letters.refused(event, decision),
     ev.Tick: QueueMachine._tick,
 }

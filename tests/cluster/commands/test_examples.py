@@ -16,6 +16,7 @@ RUN_HERE = {
     "exactly_once_word_count.py",
     "interceptors.py",
     "quickstart.py",
+    "redrive.py",
     "tasks.py",
     "transfer.py",
     "unpaid_orders.py",
@@ -121,6 +122,16 @@ def test_orders_of_a_queue_keep_their_order_and_a_bad_one_is_dead(user: Reader) 
         number for number in range(60) if number != 13
     ]
     assert letter == "dead letter: order 13: order 13 has no address"
+
+
+def test_a_mail_is_tried_again_becomes_a_dead_letter_and_comes_back(user: Reader) -> None:
+    printed = user.python(example("redrive.py"), "--address", "local").splitlines()
+    sent, tried, letter, again = (line for line in printed if not line.startswith("<QueueMessage"))  # warnings
+    assert sent == "sent: anna@example.org, carl@example.org"
+    assert tried.startswith("tried 4 times, in ")
+    assert float(tried.split()[-2]) >= 0.7  # the three pauses
+    assert letter == "dead letter: bob@example,org, delivery_limit after 4 hand-outs"
+    assert again == "sent: anna@example.org, bob@example,org, carl@example.org"
 
 
 def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:

@@ -10,6 +10,7 @@ from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import Chunk
 from raylog.actors.queues.role import QueuesRole
+from raylog.client.queues.engine import QueueEngine
 from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
@@ -30,6 +31,13 @@ def _bug(
 
 
 QUEUE_BUGS: Final = (
+    _bug(
+        "a commit does not wait for partitions that went to another member",
+        QueueEngine,
+        "commit",
+        _edit("(*self._sources.values(), *self._retiring)", "self._sources.values()"),
+        ("W40", "W42", "W43"),
+    ),
     _bug(
         "a verdict is answered before it is stored",
         QueueDecision,

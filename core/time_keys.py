@@ -37,6 +37,14 @@ TIME_KEYS: Final = (
         doc="Where records go when they expire, by `ttl.ms` or by their own time to live. Without it nothing is done "
         "about them: consumers may skip them.",
     ),
+    int_key(
+        "delay.default.ms",
+        0,
+        0,
+        "How late records of this topic become visible that were sent without a delay or a time of their own; 0 = at "
+        "once. For Raylog's producers.",
+        TEN_YEARS_MS,
+    ),
     ConfigKey(
         name="delay.enable",
         kind="bool",

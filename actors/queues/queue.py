@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from raylog.actors.queues.letters import LetterSender
@@ -58,9 +58,11 @@ class Queue:
         *,
         is_watched: Callable[[], bool],
         on_over: Callable[[Queue, str], None],
+        wall_ms: Callable[[], Awaitable[int]],
     ) -> None:
         """``on_over`` is called when this load is over, because another one has followed.
 
+        ``wall_ms`` returns the time of day, in milliseconds since 1970, by which waits end under any leader.
         ``is_watched`` returns whether a fetch of any group waits at the end of the log.
         """
         self.group = group
@@ -70,6 +72,7 @@ class Queue:
         self._letters = letters
         self._is_watched = is_watched
         self._on_over = on_over
+        self._wall_ms = wall_ms
         self._requests: RequestTable[Any] = RequestTable()
         self._rows: RowQueue[QueueChange] = RowQueue(self._wake_writer)
         self._parked: deque[_Parked] = deque()
@@ -92,6 +95,7 @@ class Queue:
         """Load the state, and serve. Raises FencedLeaderEpoch and other RaylogError."""
         self.state_epoch, stored = await self._states.read(self.group)
         await self._reader.begin()
+        wall_ms = await self._wall_ms()
         machine = self.machine = QueueMachine(stored, self._host.config)
         table: dict[type[Any], Callable[[Any], object]] = {
             ev.StoreChange: self._store,
@@ -104,7 +108,7 @@ class Queue:
             Refuse: self._refuse,
         }
         runner = self._runner = Runner(machine.step, table, self._rows, on_defect=self._defect)
-        runner.perform(machine.loaded(self._host.now_ms(), self._host.wall_ms()))
+        runner.perform(machine.loaded(self._host.now_ms(), wall_ms))
         self._host.spawn(self._keep_writing(), f"queue {self.group} writer")
         self._host.spawn(self._keep_serving(), f"queue {self.group} server")
         self._log_start_moved(machine)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
@@ -11,6 +12,7 @@ from raylog.actors.queues.reading import LogReader
 from raylog.actors.queues.store import ShareStates
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
+from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.core.errors import (
     InvalidGroupId,
     NotLeaderOrFollower,
@@ -23,6 +25,9 @@ from raylog.protocol.message import Message
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)
+
+CLOCK_WAIT_MS: Final = 1_000
+"""How long the load of a queue waits until most brokers' clocks agree; then the earliest counts."""
 
 
 class QueuesRole(Role):
@@ -50,6 +55,8 @@ class QueuesRole(Role):
         self._states = ShareStates(host)
         self._reader = LogReader(host, self._more)
         self._letters = LetterSender(host, self._reader)
+        self._clock: TimeOfDay | None = None
+        self._clock_lock = asyncio.Lock()
 
     def begin(self) -> None:
         """Wait for requests."""
@@ -103,6 +110,15 @@ class QueuesRole(Role):
         else:
             waiting.append((request, args))
 
+    async def _wall_ms(self) -> int:
+        """Return the time on which most brokers agree: the ends of waits are stored by it."""
+        async with self._clock_lock:
+            if self._clock is None:
+                clock = TimeOfDay(self.host)
+                await clock.set(CLOCK_WAIT_MS)
+                self._clock = clock
+        return self._clock.now_ms()
+
     async def _load(self, group: str) -> None:
         queue = Queue(
             group,
@@ -112,6 +128,7 @@ class QueuesRole(Role):
             self._letters,
             is_watched=self._is_watched,
             on_over=self._over,
+            wall_ms=self._wall_ms,
         )
         error: RaylogError | None = None
         try:

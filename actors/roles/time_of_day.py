@@ -40,12 +40,12 @@ class TimeOfDay:
         """How far the machine's clock was set away from this one; 0 = it was not."""
         return self._clock.step_ms
 
-    async def set(self) -> None:
+    async def set(self, wait_ms: int = CLOCK_WAIT_MS) -> None:
         """Begin with the time that most brokers have: this machine's clock may have been set wrong.
 
-        While there is none, nothing may be decided; after a while the earliest counts: late is better than early.
+        While there is none, nothing may be decided; after ``wait_ms`` the earliest counts: late is better than early.
         """
-        host, until_ms = self._host, self._host.now_ms() + CLOCK_WAIT_MS
+        host, until_ms = self._host, self._host.now_ms() + wait_ms
         while True:
             clocks, brokers = await self._clocks()
             first_ms = agreed_ms(clocks, brokers)

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from raylog.actors.naming import UNDELIVERABLE_TOPIC
@@ -23,7 +22,7 @@ from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, encode, env
 from raylog.actors.scheduling.halves import Standings, policy_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing, TargetPlace
-from raylog.actors.scheduling.rows import encode_row, read_batches, run_directory, run_part
+from raylog.actors.scheduling.rows import RunReader, encode_row, read_batches
 from raylog.core.dead_letters import Reason
 from raylog.core.errors import (
     DuplicateSequence,
@@ -116,7 +115,8 @@ class SchedulerRole(Role):
         return self.clock.now_ms()
 
     def _new_machine(self) -> SchedulerMachine:
-        machine = SchedulerMachine(partial(run_part, self.host.log), self._settings)
+        self._runs = RunReader(self.host.log)
+        machine = SchedulerMachine(self._runs.part, self._settings)
         machine.halves.follow(policy_of(self.host.config))
         return machine
 
@@ -168,7 +168,7 @@ class SchedulerRole(Role):
         for event in read_batches(records, newest.offset):
             if isinstance(event, ev.RowRead) and isinstance(event.row, Checkpoint):
                 checkpoint = event.row
-                self.machine.restore(checkpoint, partial(run_directory, self.host.log))
+                self.machine.restore(checkpoint, self._runs.directory)
                 return checkpoint.covers
         raise RaylogError(f"{self.host.partition}: the checkpoint at offset {newest.offset} cannot be read.")
 

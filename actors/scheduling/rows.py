@@ -67,17 +67,29 @@ def _row(columns: Columns) -> Row:
     return from_wire(wire, value or b"")
 
 
-def run_part(log: OwnLog, offset: int, start: int, end: int | None) -> bytes:
-    """Return a part of the run in the record at an offset; ``end`` None = all from ``start`` on."""
-    records = log.read(offset, 1, log.log_end_offset)
-    for position, header in iter_headers(records):
-        if header.base_offset == offset:
-            values = open_batch(records, position, header).column("values")
-            if values is not None and values[0] is not None:
-                return bytes(values[0][start:end])
-    raise CorruptBatch(f"there is no run at offset {offset}")
+class RunReader:
+    """Reads parts of runs out of the log. The run that was read last is kept: its directory and a block follow."""
 
+    def __init__(self, log: OwnLog) -> None:
+        """``log``: the leader's."""
+        self._log = log
+        self._last: tuple[int, bytes] = (-1, b"")
 
-def run_directory(log: OwnLog, offset: int) -> bytes:
-    """Return the beginning of the run in the record at an offset, with its directory."""
-    return run_part(log, offset, 0, DIRECTORY_BYTES)
+    def part(self, offset: int, start: int, end: int) -> bytes:
+        """Return a part of the run in the record at an offset. Raises CorruptBatch and what the log raises."""
+        if self._last[0] != offset:
+            self._last = (offset, self._read(offset))
+        return self._last[1][start:end]
+
+    def directory(self, offset: int) -> bytes:
+        """Return the beginning of the run in the record at an offset, with its directory."""
+        return self.part(offset, 0, DIRECTORY_BYTES)
+
+    def _read(self, offset: int) -> bytes:
+        records = self._log.read(offset, 1, self._log.log_end_offset)
+        for position, header in iter_headers(records):
+            if header.base_offset == offset:
+                values = open_batch(records, position, header).column("values")
+                if values is not None and values[0] is not None:
+                    return bytes(values[0])
+        raise CorruptBatch(f"there is no run at offset {offset}")

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from raylog.actors.scheduling.bodies import Bodies, bodies_of
 from raylog.actors.scheduling.role import CHECKPOINT_TIME
-from raylog.actors.scheduling.rows import encode_row, read_batches, run_directory, run_part
+from raylog.actors.scheduling.rows import RunReader, encode_row, read_batches
 from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import first_after, key_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
@@ -84,10 +83,12 @@ def begin(folder: Path, at: int) -> dict[str, Any]:
     """Begin as a new leader does, with the checkpoint at an offset."""
     log = PartitionLog.open(folder / "__scheduled-0", CONFIG, **OPEN)
     before, began, busy = _resident_bytes("VmRSS"), time.monotonic(), time.process_time()
-    machine = SchedulerMachine(partial(run_part, log), SchedulerSettings())
+    runs = RunReader(log)
+    machine = SchedulerMachine(runs.part, SchedulerSettings())
     (event,) = read_batches(log.read(at, 1, log.log_end_offset), at)
     assert isinstance(event, RowRead) and isinstance(event.row, Checkpoint)  # noqa: PT018  # one claim
-    machine.restore(event.row, partial(run_directory, log))
+    machine.restore(event.row, runs.directory)
+    machine.pending.align()
     restored_s = time.monotonic() - began
     keys = machine.pending.take_due(NOW_MS, DUE_NOW)
     bodies = bodies_of(Bodies(log), keys)

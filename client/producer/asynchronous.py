@@ -19,7 +19,7 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.producer.scheduling import AsyncScheduledFuture, with_ttl
+from raylog.client.producer.scheduling import AsyncScheduledBatch, AsyncScheduledFuture, with_ttl
 from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.types import Header, RecordMetadata
@@ -99,6 +99,8 @@ class AsyncProducer(AsyncTransactions):
         topic_queues = accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
+        if topic_queues.delay_ms:
+            return await self._send_delayed(topic, key, value, pairs, partition, topic_queues.delay_ms, None)
         future = accumulator.append(topic_queues, key, value, pairs, partition, timestamp_ms)
         if future is None:
             moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
@@ -156,19 +158,27 @@ class AsyncProducer(AsyncTransactions):
         headers: Any = None,
         partition: int | None = None,
         timestamp_ms: Any = None,
+        delay: Any = None,
+        deliver_at: Any = None,
     ) -> AsyncSentBatch:
         """Queue whole columns of records; await the result for where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
         keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
-        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. Otherwise as
-        `send`.
+        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. `delay`,
+        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. Otherwise as `send`.
         """
         engine = self._engine
         engine.check_usable()
         topic_queues = engine.accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
+        if delay is None and deliver_at is None and topic_queues.delay_ms:
+            delay = topic_queues.delay_ms
+        if delay is not None or deliver_at is not None:
+            delayed, dues = await engine.delayed_appends(topic, values, keys, headers, partition, delay, deliver_at)
+            batches = [append() or await self._when_room(append) for append, _ in delayed]
+            return AsyncScheduledBatch(batches, [count for _, count in delayed], dues)
         calls = engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or await self._when_room(append) for append, _ in calls]
         return AsyncSentBatch(batches, [count for _, count in calls])

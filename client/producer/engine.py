@@ -191,6 +191,17 @@ class Engine:
             raise
         return [(partial(_followed, interceptors, append, count), count) for append, count in calls]
 
+    async def delayed_appends(
+        self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, delay: Any, deliver_at: Any
+    ) -> tuple[list[tuple[Callable[[], Batch | None], int]], list[int]]:
+        """The same for columns of delayed records, and when each is due. Raises what `send` raises for a delay too."""
+        waiting, queues = await self.route_of_delayed(topic)
+        count = len(values)
+        dues = waiting.dues_ms(count, delay, deliver_at)
+        rows = waiting.headers(count, headers, partition)
+        calls = self.appends(queues, values, keys, rows, waiting.shard, dues)
+        return calls, [dues] * count if isinstance(dues, int) else dues
+
     def _appends(
         self,
         topic_queues: TopicQueues,

@@ -28,11 +28,11 @@ from raylog.client.producer.columns import AsyncSentBatch, SentBatch
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.queues import TopicQueues
-from raylog.client.producer.scheduling import ScheduledFuture, with_ttl
+from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, with_ttl
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Moment
-from raylog.core.errors import ClientClosed, RaylogError
+from raylog.core.errors import ClientClosed, InvalidConfig, RaylogError
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
     from raylog.client.encoding.arrow_columns import ArrowColumns
@@ -178,6 +178,8 @@ class Producer(Transactions):
         topic_queues = self._topic_queues.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
+        if topic_queues.delay_ms:
+            return self._send_delayed(topic, value, key, headers, partition, topic_queues.delay_ms, None)
         future = self._accumulator.append(topic_queues, *checked, partition, timestamp_ms)
         if future is None:
             timestamp_ms = now_ms() if timestamp_ms is None else timestamp_ms
@@ -217,18 +219,28 @@ class Producer(Transactions):
         headers: Any = None,
         partition: int | None = None,
         timestamp_ms: Any = None,
+        delay: Any = None,
+        deliver_at: Any = None,
     ) -> SentBatch:
         """Queue whole columns of records and return; the future holds where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
         keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
-        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. Costs much less
-        for each record than `send`; blocks and raises as that does. After BufferExhausted some of the records may be
+        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. `delay`,
+        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. Costs much less for
+        each record than `send`; blocks and raises as that does. After BufferExhausted some of the records may be
         sent nevertheless.
         """
         topic_queues = self._topic_queues.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
+        if delay is None and deliver_at is None and topic_queues.delay_ms:
+            delay = topic_queues.delay_ms
+        if delay is not None or deliver_at is not None:
+            work = self._engine.delayed_appends(topic, values, keys, headers, partition, delay, deliver_at)
+            delayed, dues = self._runtime.run(work)
+            batches = [append() or self._when_room(append) for append, _ in delayed]
+            return ScheduledBatch(batches, [count for _, count in delayed], dues)
         calls = self._engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or self._when_room(append) for append, _ in calls]
         return SentBatch(batches, [count for _, count in calls])
@@ -245,6 +257,8 @@ class Producer(Transactions):
         highest = -1 if partitions is None else _highest(partitions)
         if topic_queues is None or highest >= topic_queues.count:
             topic_queues = self._route(topic, highest if highest >= 0 else None)
+        if topic_queues.delay_ms:
+            raise InvalidConfig(f"{topic} has delay.default.ms, which send_arrow() does not know: use send_batch().")
         batches, counts = [], []
         for append, count in self._engine.arrow_appends(topic_queues, columns, partitions):
             batches.append(append() or self._when_room(append))

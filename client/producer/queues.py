@@ -64,6 +64,7 @@ class TopicQueues:
         "_sticky_until",
         "check_from",
         "count",
+        "delay_ms",
         "largest",
         "largest_record",
         "queues",
@@ -74,6 +75,9 @@ class TopicQueues:
 
     def __init__(self, topic: str, chance: random.Random) -> None:
         self.topic = topic
+        self.delay_ms = 0
+        """`delay.default.ms` of the topic. With it no queue here has an open batch: every record goes to the schedule,
+        and `send` takes its general way."""
         self.largest = 0
         """Bytes up to which `send_batch()` fills a batch."""
         self.largest_record = LargestRecord(topic, INT_MAX, INT_MAX, is_compressed=False)
@@ -94,6 +98,7 @@ class TopicQueues:
         Returns the queues of removed partitions, when the topic was deleted and recreated with fewer.
         """
         message_bytes = int(info.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT))
+        self.delay_ms = int(info.config.get("delay.default.ms", 0))
         request_limit = min(request_limit, most_counted_bytes(message_bytes))
         limit = min(limit, request_limit)
         self.largest = request_limit

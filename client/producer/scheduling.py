@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from raylog.client.arguments import Headers, checked_headers, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
+from raylog.client.producer.batch import Batch
+from raylog.client.producer.columns import AsyncSentBatch, BatchMetadata, SentBatch, is_column
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.scheduling import DELAY_MAX_MS, SCHEDULED_TOPIC, Delay, Handle, Moment, delay_ms, moment_ms
 from raylog.client.types import Header, RecordMetadata
@@ -70,6 +72,27 @@ class Waiting:
                 f"{self.delay_max_ms}; send it later, or raise that (to ten years at most)."
             )
         return max(moment, due)  # with an old time it would fall to retention as soon as it is delivered
+
+    def dues_ms(self, count: int, delay: Any, deliver_at: Any) -> list[int] | int:
+        """When each of `count` records is due: a time for all, or a list. Raises as `due_ms`."""
+        given = delay if delay is not None else deliver_at
+        if not is_column(given):
+            return self.due_ms(delay, deliver_at)
+        rows = given.to_pylist() if hasattr(given, "to_pylist") else given
+        if len(rows) != count:
+            raise ValueError(f"There are {count} values, but {len(rows)} {'delays' if delay is not None else 'times'}.")
+        if delay is not None:
+            return [self.due_ms(0 if each is None else each, deliver_at) for each in rows]
+        return [self.due_ms(None, 0 if each is None else each) for each in rows]
+
+    def headers(self, count: int, headers: Any, partition: int | None) -> list[list[Header]]:
+        """The headers of `count` records with that which names their target. Raises TypeError, ValueError."""
+        mine = self.header(partition)
+        if headers is None:
+            return [[mine]] * count
+        if len(headers) != count:
+            raise ValueError(f"There are {count} values, but {len(headers)} headers.")
+        return [[*(checked_headers(each) or ()), mine] for each in headers]
 
     def held_ms(self) -> int:
         """The timestamp of a record of a half message that is prepared now."""
@@ -158,6 +181,42 @@ def with_ttl(headers: Headers | None, ttl: Delay) -> list[Header]:
     if any(name == TTL for name, _ in pairs):
         raise InvalidRecord(f"The record has the header {TTL} already: leave out ttl, or the header.")
     return [*pairs, (TTL, str(delay_ms(ttl)).encode())]
+
+
+class ScheduledBatch(SentBatch):
+    """The outcome of a `send_batch()` with delays: known when all records wait. Its pieces are of the schedule."""
+
+    __slots__ = ("_dues",)
+
+    def __init__(self, batches: list[Batch], counts: list[int], dues: list[int]) -> None:
+        super().__init__(batches, counts)
+        self._dues = dues
+
+    def schedules(self, timeout: float | None = None) -> list[str]:
+        """The handle of each record, in their order; empty where it is not known. Waits and raises as `result`."""
+        return _handles(self.result(timeout), self._dues)
+
+
+class AsyncScheduledBatch(AsyncSentBatch):
+    """The same for AsyncProducer: it can be awaited."""
+
+    __slots__ = ("_dues",)
+
+    def __init__(self, batches: list[Batch], counts: list[int], dues: list[int]) -> None:
+        super().__init__(batches, counts)
+        self._dues = dues
+
+    async def schedules(self) -> list[str]:
+        """The handle of each record, in their order; empty where it is not known. Raises the first error of one."""
+        return _handles(await self, self._dues)
+
+
+def _handles(pieces: list[BatchMetadata], dues: list[int]) -> list[str]:
+    rows = ((piece, number) for piece in pieces for number in range(piece.count))
+    return [
+        "" if piece.offset < 0 else str(Handle(piece.partition, piece.offset + number, due_ms))
+        for (piece, number), due_ms in zip(rows, dues, strict=True)
+    ]
 
 
 class ScheduledFuture(SendFuture, frozen=True, eq=False):

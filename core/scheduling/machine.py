@@ -312,7 +312,7 @@ class SchedulerMachine:
         """
         require(not self._is_loaded, "a checkpoint is where a replay begins")
         self.producer_id, self._checkpoint_number, self.read_end = row.producer_id, row.number, row.covers
-        runs = [Run.read(at, directory(at), lowest) for at, lowest in row.runs]
+        runs = (Run.read(at, directory(at), lowest) for at, lowest in row.runs)
         self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
         self.lanes = {state.lane: Lane.restored(state) for state in row.lanes}
         self.alone, self.undeliverable = set(row.alone), set(row.undeliverable)

@@ -142,15 +142,20 @@ class Pending:
         """Begin with what a checkpoint holds."""
         self.frontier, self.cut, self._fresh = frontier, set(cut), set(fresh)
         self._heap = sorted(self._fresh)
-        self.runs = {run.offset: run for run in runs}
-        self.align()
+        for run in runs:  # each is opened when its directory was read: its reader has it at hand
+            self.runs[run.offset] = run
+            self._open(run)
         self.count = count
 
     def align(self) -> None:
         """Put the cursors of all runs behind the frontier, after a replay that has moved it."""
-        self._cursors = []
-        for run in list(self.runs.values()):
-            self._open(run)
+        cursors, self._cursors = self._cursors, []
+        for _, offset, cursor in cursors:
+            cursor.pass_to(self.frontier)
+            if cursor.head is None:
+                del self.runs[offset]
+            else:
+                heapq.heappush(self._cursors, (cursor.head, offset, cursor))
 
     def _open(self, run: Run) -> None:
         cursor = Cursor(run, self._read, self.frontier)

@@ -133,9 +133,10 @@ class Cursor:
         if behind >= 0:  # nothing before is due later than it
             self._index = bisect_left(self._block[0], due_of(behind))
         self._settle()
-        self._pass(behind)
+        self.pass_to(behind)
 
-    def _pass(self, behind: int) -> None:
+    def pass_to(self, behind: int) -> None:
+        """Go on to the first key greater than ``behind``."""
         while self.head is not None and self.head <= behind:
             self.advance()
 

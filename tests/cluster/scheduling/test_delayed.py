@@ -5,6 +5,7 @@ One cluster serves the tests of this module, in file order; each has a topic of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 
 import raylog
 from raylog.client.admin.schedules import ScheduleOutcome
+from raylog.client.producer.scheduling import AsyncScheduledBatch, ScheduledBatch
 from raylog.core.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest
 from raylog.core.ids import TopicPartition
 from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
@@ -144,6 +146,52 @@ def test_wrong_delays_are_refused_with_the_way_out(topic: str, admin: raylog.Adm
     admin.alter_topic_config(topic, {"delay.enable": "false"})
     with raylog.Producer() as other, pytest.raises(DelayDisabled, match=r"delay\.enable"):
         other.send(topic, b"x", delay=1)
+
+
+def test_batches_have_a_delay_for_all_or_for_each(topic: str, admin: raylog.Admin, producer: raylog.Producer) -> None:
+    now_ms = int(time.time() * 1000)
+    same = producer.send_batch(topic, [b"c", b"d"], [b"k", b"k"], delay="1500ms")
+    each = producer.send_batch(topic, [b"b", b"a"], [b"k", b"k"], deliver_at=[now_ms + 1_000, now_ms + 500])
+    stopped = producer.send_batch(topic, [b"x", b"y"], headers=[{"h": b"1"}, None], delay=[3_600_000, "2h"])
+    assert isinstance(same, ScheduledBatch)
+    assert isinstance(each, ScheduledBatch)
+    assert isinstance(stopped, ScheduledBatch)
+    assert len(same.schedules(20)) == len(each.schedules(20)) == 2
+    for handle in stopped.schedules(20):
+        assert admin.cancel_scheduled(handle) is ScheduleOutcome.CANCELLED
+    assert [record.value for _, record in read(topic, 4)] == [b"a", b"b", b"c", b"d"]
+    with pytest.raises(ValueError, match="2 values, but 1 delays"):
+        producer.send_batch(topic, [b"x", b"y"], delay=["1s"])
+    with pytest.raises(DelayTooLong):
+        producer.send_batch(topic, [b"x", b"y"], delay=["1s", "41d"])
+
+
+def test_a_topic_may_delay_what_has_no_delay_of_its_own(
+    topic: str, admin: raylog.Admin, producer: raylog.Producer
+) -> None:
+    admin.alter_topic_config(topic, {"delay.default.ms": "1500"})
+    with raylog.Producer(linger_ms=0) as other:  # it learns the setting with the topic
+        began_ms = time.time() * 1000
+        late = other.send(topic, b"late", b"k").result(20)
+        batch = other.send_batch(topic, [b"batch"], [b"k"])
+        now = other.send(topic, b"now", b"k", delay=0).result(20)
+        assert late.schedule
+        assert now.schedule
+        assert isinstance(batch, ScheduledBatch)
+        found = read(topic, 3)
+    assert [record.value for _, record in found] == [b"now", b"late", b"batch"]
+    assert found[1][0] - began_ms >= 1_450
+
+    async def twin() -> None:
+        async with raylog.AsyncProducer() as again:
+            stored = await again.send_and_wait(topic, b"twin", b"k")
+            assert stored.schedule
+            sent = await again.send_batch(topic, [b"more"], [b"k"])
+            assert isinstance(sent, AsyncScheduledBatch)
+            assert all(await sent.schedules())
+
+    asyncio.run(twin())
+    assert [record.value for _, record in read(topic, 5)][3:] == [b"twin", b"more"]
 
 
 def test_a_killed_leader_delays_nothing_for_long_and_doubles_nothing(

@@ -258,11 +258,10 @@ class Nemesis:
         self._scheduler.after(self._scheduler.between(0.5, 12.0), disks.repair, host)
 
     def _jump_clock(self) -> None:
-        if self._world.plan.workers:
-            return  # a record that waits is available by the clock of its leader, whichever it has then
         host = self.a_host()
         jump_s = self._scheduler.between(-1_000.0, 1_000.0)
-        if self._world.plan.delayers or self._world.plan.expirers:
+        plan = self._world.plan
+        if plan.delayers or plan.expirers or plan.workers:
             self._network.clock_jump_s.clear()  # most brokers' clocks decide when records are due
         self._world.log("nemesis", f"the clock of {host} jumps by {jump_s:.0f} s")
         self._network.clock_jump_s[host] = jump_s

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
+from raylog.core.queues.ranges import RangeMap
 from tests.property.core.queues.test_machine import Worked
 from tests.simulation.planted.bugs import Edit
 
@@ -48,6 +49,13 @@ BUGS = {
     ),
     "a record waits for nothing": (Worked, RecordBook, "take_waits", "self._waits[0][0] <= now_ms", "True"),
     "the limit is one too high": (Worked, Acknowledging, "_is_over_limit", "cell.tries >=", "cell.tries >"),
+    "ranges are joined whatever their counts": (
+        Worked,
+        RangeMap,
+        "put",
+        "if row[1] != merged[-1][1]:",
+        "if row[1][0] != merged[-1][1][0]:",
+    ),
     "a verdict of another member counts": (Worked, Acknowledging, "apply", "or cell.member != member", ""),
 }
 

@@ -9,6 +9,7 @@ from raylog.actors.queues.keeper import KeeperRole
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import Chunk
+from raylog.actors.queues.role import QueuesRole
 from raylog.client.queues.engine import QueueEngine
 from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
@@ -69,6 +70,14 @@ QUEUE_BUGS: Final = (
         "_retry",
         _edit("if delay_ms > 0 and", "if False and"),
         ("W44",),
+    ),
+    _bug(
+        "a new leader ends waits by the clock of its machine",
+        QueuesRole,
+        "_wall_ms",
+        _edit("await clock.set(CLOCK_WAIT_MS)", "pass"),
+        ("W44", "W42", "W9"),
+        60,
     ),
     _bug(
         "the leader reads no keys",

@@ -24,7 +24,7 @@ DROPS = ("rabbitmq", "nats")
 """On these servers a message is deleted when it is acknowledged: each round fills the queue again."""
 CONSUMERS, PROCESSES = 10, 2
 KEYS = 1_000
-MESSAGES, QUICK_MESSAGES = 400_000, 150_000
+MESSAGES, QUICK_MESSAGES = 200_000, 100_000
 RATE = 1_000
 JOIN_S = 6.0
 """Members of a group are spread over partitions, and their first fetches wait; a share group takes seconds for it."""

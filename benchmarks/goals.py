@@ -14,6 +14,8 @@ FLAT = 0.8
 """Within 20 % of the best."""
 CREATED_S = 0.5
 """A topic of 6 partitions with three replicas, with a record in each; partitions are created asleep."""
+ASSIGNED_S, READ_ON_MS = 2.0, 200.0
+"""A group of 50 members comes together, and goes on reading when one more joins."""
 ACKNOWLEDGED, DUE = 20_000.0, 15_000.0
 """Acknowledged messages of a queue, and delayed ones of one shard, in a second."""
 AXES = (("1 to 24 partitions", False, ", 24 partitions"), ("1 to 20 GB on disk", True, ", 20 GB on disk"))
@@ -140,6 +142,11 @@ def _others(results: Results) -> list[Verdict]:
         made = _row(results, "create", "raylog send", how)
         goal = f"topic of 6 partitions, RF 3, created and written to: under {CREATED_S:g} s {how}"
         found.append(_below(goal, made, "seconds", CREATED_S, "s"))
+    group = _row(results, "rebalance", "raylog records", "cooperative")
+    goal = f"50 cooperative members, 200 partitions: assigned under {ASSIGNED_S:g} s after the last join"
+    found.append(_below(goal, group, "join_s", ASSIGNED_S, "s"))
+    goal = f"one more member: no partition that stays is unread for {READ_ON_MS:g} ms"
+    found.append(_below(goal, group, "gap_ms", READ_ON_MS, "ms"))
     used = _row(results, "memory", "raylog send", "replicas")
     found.append(_below("private memory per idle replica: under 65 MB", used, "private_mb", 65.0, "MB"))
     return found

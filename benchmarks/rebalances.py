@@ -1,4 +1,4 @@
-"""The load `rebalance`: a group comes together, then one more member joins; how long it takes, and who stops reading.
+"""The load `rebalance`: a group comes together, then one more member joins; how long it takes, and what is read on.
 
 A record goes to some of the partitions every few milliseconds, one after the other. Of each partition that stays with
 its member while the last one joins, the longest time without a record is taken: the member has not read it for so long.
@@ -40,6 +40,10 @@ class Watch:
         counted = sum(map(len, held))
         return len(held) == members and all(held) and counted == len(frozenset().union(*held)) == self._partitions
 
+    def read_once(self) -> int:
+        """How many partitions were read since they came to their member."""
+        return sum(1 for member, partition in list(self._last_s) if partition in self.held.get(member, ()))
+
     def begin(self) -> None:
         """Forget the gaps until now."""
         self._gaps_s.clear()
@@ -77,6 +81,8 @@ def rebalance(job: Job, make: Callable[[Job], Client], report_ready: Callable[[]
             member.start()
         all_joined_s = _wait(lambda: watch.is_whole(job.connections))
         last_join_s = max(member.joined_s for member in members[:-1])
+        trickled = len(range(0, job.partitions, max(1, job.partitions // TRICKLES)))
+        _wait(lambda: watch.read_once() >= trickled)  # the first record of a partition may have to wake it
         time.sleep(QUIET_S)
         before = {(number, each) for number, held in watch.held.items() for each in held}
         watch.begin()

@@ -59,6 +59,35 @@ TIME_KEYS: Final = (
         LONG_MAX,
     ),
     int_key(
+        "half.check.interval.ms",
+        30_000,
+        100,
+        "Of `__scheduled`: how long after a check that gave no decision a half message is checked again.",
+        DAY_MS,
+    ),
+    int_key(
+        "half.check.limit",
+        15,
+        1,
+        "Of `__scheduled`: how often a half message is checked; then `half.on.unresolved` says what happens.",
+        1_000_000,
+    ),
+    int_key(
+        "half.max.pending",
+        100_000,
+        1,
+        "Of `__scheduled`: how many half messages a partition of it may hold that have no decision.",
+        1_000_000,
+    ),
+    ConfigKey(
+        name="half.on.unresolved",
+        kind="choice",
+        default="hold",
+        choices=("hold", "rollback", "dead_letter"),
+        doc="Of `__scheduled`: what becomes of a half message without decision after the last check. `hold`: it stays, "
+        "until an administrator decides; `dead_letter`: its records go to `__undeliverable`.",
+    ),
+    int_key(
         "ttl.ms",
         -1,
         -1,

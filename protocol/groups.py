@@ -281,6 +281,7 @@ class DescribedMember(Description, frozen=True):
     rebalance_timeout_ms: Int64
     metadata: bytes
     assignment: bytes
+    client_host: str = ""
 
 
 class PendingOffset(Message, frozen=True):

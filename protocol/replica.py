@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.forwarding import FORWARDING_METHODS
+from raylog.protocol.halves import HALF_METHODS
 from raylog.protocol.message import Description, Empty, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
 from raylog.protocol.queues import QUEUE_METHODS, SHARE_STATE_METHODS
@@ -139,6 +140,33 @@ class ListOffsetsReply(Message, frozen=True):
     offset: Int64
     timestamp: Int64
     leader_epoch: Int64
+
+
+class FindTimesRequest(Message, frozen=True):
+    """Find the first batch from ``offset`` on that may hold a record within a span of time.
+
+    ``low_ms``, ``end_ms`` (exclusive): milliseconds since 1970; null = no bound. ``isolation_level`` 1: only below the
+    last stable offset. What a leader's own files show is not sent, so a reader elsewhere need not fetch what it skips.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    offset: Int64
+    low_ms: Int64 | None
+    end_ms: Int64 | None
+    isolation_level: Int64 = 0
+
+
+class FindTimesReply(Message, frozen=True):
+    """All records from the wanted offset up to ``next_offset`` are outside the span.
+
+    ``is_found``: the batch there may hold one within. Else the end of the log was reached, or enough was looked at:
+    request the rest from there on.
+    """
+
+    next_offset: Int64
+    is_found: bool
 
 
 class OffsetForLeaderEpochRequest(Message, frozen=True):
@@ -303,6 +331,7 @@ PRODUCE: Final = Method(
 FETCH: Final = Method("fetch", FetchRequest, FetchReply, TOKEN, TokenScope.READ, waits=True)
 FETCH_NEAR: Final = Method("fetch_near", FetchNearRequest, FetchNearReply, TOKEN, TokenScope.READ, waits=True)
 LIST_OFFSETS: Final = Method("list_offsets", ListOffsetsRequest, ListOffsetsReply, TOKEN, TokenScope.OFFSETS)
+FIND_TIMES: Final = Method("find_times", FindTimesRequest, FindTimesReply, TOKEN, TokenScope.READ)
 OFFSET_FOR_LEADER_EPOCH: Final = Method(
     "offset_for_leader_epoch", OffsetForLeaderEpochRequest, OffsetForLeaderEpochReply, TOKEN, TokenScope.READ
 )
@@ -330,11 +359,13 @@ LEADER_METHODS: Final[tuple[AnyMethod, ...]] = (
     FETCH,
     FETCH_NEAR,
     LIST_OFFSETS,
+    FIND_TIMES,
     OFFSET_FOR_LEADER_EPOCH,
     DELETE_RECORDS,
     WRITE_TXN_MARKERS,
     DESCRIBE_PRODUCERS,
     *SCHEDULER_METHODS,
+    *HALF_METHODS,
     *QUEUE_METHODS,
     *SHARE_STATE_METHODS,
     *FORWARDING_METHODS,
@@ -348,6 +379,7 @@ REPLICA: Final = Endpoint.of(
         FETCH,
         FETCH_NEAR,
         LIST_OFFSETS,
+        FIND_TIMES,
         OFFSET_FOR_LEADER_EPOCH,
         REPLICA_FETCH,
         DELETE_RECORDS,
@@ -356,6 +388,7 @@ REPLICA: Final = Endpoint.of(
         REPLICA_STATUS,
         REPLICA_METRICS,
         *SCHEDULER_METHODS,
+        *HALF_METHODS,
         *QUEUE_METHODS,
         *SHARE_STATE_METHODS,
         *FORWARDING_METHODS,

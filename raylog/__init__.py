@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from raylog.client.admin.schedules import ScheduleOutcome
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
+    from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
+    from raylog.client.halves.producer import (
+        AsyncHalfMessage,
+        AsyncHalfMessageProducer,
+        HalfMessage,
+        HalfMessageProducer,
+    )
     from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
@@ -54,6 +61,8 @@ if TYPE_CHECKING:
         GroupIdNotFound,
         GroupMaxSizeReached,
         GroupSubscribedToTopic,
+        HalfMessageDecided,
+        HalfMessagesFull,
         HandlerFailed,
         IllegalGeneration,
         InconsistentClusterId,
@@ -121,6 +130,7 @@ if TYPE_CHECKING:
         TransactionAborted,
         TransactionalIdNotFound,
         TransactionCoordinatorFenced,
+        UnknownHalfMessage,
         UnknownLeaderEpoch,
         UnknownMemberId,
         UnknownServerError,
@@ -147,6 +157,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.admin.schedules": ("ScheduleOutcome",),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "raylog.client.group.assignor": ("PartitionAssignor", "RebalanceProtocol", "Subscription"),
+    "raylog.client.halves.checking": ("HalfVerdict", "UndecidedHalf"),
+    "raylog.client.halves.producer": (
+        "AsyncHalfMessage",
+        "AsyncHalfMessageProducer",
+        "HalfMessage",
+        "HalfMessageProducer",
+    ),
     "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
@@ -168,6 +185,8 @@ __all__ = [
     "AssignorFailed",
     "AsyncAdmin",
     "AsyncConsumer",
+    "AsyncHalfMessage",
+    "AsyncHalfMessageProducer",
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AuthenticationFailed",
@@ -201,6 +220,11 @@ __all__ = [
     "GroupIdNotFound",
     "GroupMaxSizeReached",
     "GroupSubscribedToTopic",
+    "HalfMessage",
+    "HalfMessageDecided",
+    "HalfMessageProducer",
+    "HalfMessagesFull",
+    "HalfVerdict",
     "HandlerFailed",
     "IllegalGeneration",
     "InconsistentClusterId",
@@ -284,6 +308,8 @@ __all__ = [
     "TransactionAborted",
     "TransactionCoordinatorFenced",
     "TransactionalIdNotFound",
+    "UndecidedHalf",
+    "UnknownHalfMessage",
     "UnknownLeaderEpoch",
     "UnknownMemberId",
     "UnknownServerError",

@@ -110,6 +110,11 @@ class Request:
         return self.connection.is_closed
 
     @property
+    def peer_host(self) -> str:
+        """The host of the other end."""
+        return self.connection.peer.rpartition(":")[0]
+
+    @property
     def is_behind(self) -> bool:
         """Whether the peer has more of our answers to read than `Limits.send_high_water_bytes`."""
         return self.connection.is_behind

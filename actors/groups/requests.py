@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Final, Protocol
 
 from raylog.actors.coordinators.runner import CoordinatorRequest
 from raylog.actors.derived_events import DerivedEvent, table_of
@@ -11,13 +12,20 @@ from raylog.core.groups import events as ev
 from raylog.protocol import groups
 from raylog.protocol.message import Message
 
-GroupRequest = CoordinatorRequest
+
+class GroupRequest(CoordinatorRequest, Protocol):
+    """A request, and where it comes from."""
+
+    @property
+    def peer_host(self) -> str: ...
+
+
 NAMES: Final = {"group": "group_id", "generation": "generation_id", "instance_id": "group_instance_id"}
 """Fields that the machine names without the prefix or suffix that Kafka's protocol gives them."""
 
 EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
     (
-        DerivedEvent(groups.JOIN_GROUP, ev.JoinReceived, NAMES),
+        DerivedEvent(groups.JOIN_GROUP, ev.JoinReceived, NAMES, client_host=lambda _: ""),
         DerivedEvent(
             groups.SYNC_GROUP,
             ev.SyncReceived,
@@ -46,4 +54,5 @@ def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
     Raises :class:`InvalidRequest` for a method that a coordinator does not know and for malformed fields.
     """
     args = groups.GROUP_COORDINATOR.read_request(request.method, request.args)
-    return EVENTS[type(args)].make(args, request=number, now_ms=now_ms)
+    event = EVENTS[type(args)].make(args, request=number, now_ms=now_ms)
+    return replace(event, client_host=request.peer_host) if isinstance(event, ev.JoinReceived) else event

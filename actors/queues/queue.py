@@ -150,6 +150,11 @@ class Queue:
             self._log_start_moved(machine)
         self._wake.set()
 
+    def reconfigured(self) -> None:
+        """Take the topic's settings as they are now; a queue that is being loaded begins with them."""
+        if self.machine is not None and not self._is_over:
+            self._feed(ev.Reconfigured(cause="reconfigured", now_ms=self._host.now_ms(), topic=self._host.config))
+
     # ------------------------------------------------------------ requests
 
     def open(self, request: Request, args: wire.QueueOpenRequest) -> None:

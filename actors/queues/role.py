@@ -54,6 +54,11 @@ class QueuesRole(Role):
     def begin(self) -> None:
         """Wait for requests."""
 
+    def reconfigured(self) -> None:
+        """Have every queue take the topic's settings."""
+        for queue in list(self.queues.values()):
+            queue.reconfigured()
+
     async def end(self) -> None:
         """End the queues; the next leader loads them."""
         for queue in list(self.queues.values()):

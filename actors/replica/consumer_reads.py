@@ -26,11 +26,13 @@ from raylog.protocol.replica import (
     ActiveProducer,
     FetchNearReply,
     FetchReply,
+    FindTimesReply,
     ListOffsetsReply,
     NearSlice,
     OffsetForLeaderEpochReply,
 )
 from raylog.storage.batch.header import end_of_checked
+from raylog.storage.batch.times import TimeBounds
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one reply, for any request; with one batch more it stays far below a frame's limit."""
@@ -40,6 +42,8 @@ NEAR_PLACES_MAX: Final = 16
 """Most places of one answer: the consumer opens a file for each."""
 NEAR_BYTES_MIN: Final = 64 * 1024
 """Fewer bytes come with the answer: opening and reading a file costs the consumer more."""
+LOOKED_AT_MAX: Final = 256
+"""Most batches that a search for a span of time looks at: some milliseconds, in which the leader does nothing else."""
 NONE_ABORTED: Final[Sequence[AbortedTxn]] = ()
 
 
@@ -146,6 +150,11 @@ class ConsumerReads:
         try:
             if effect.committed_only:
                 upper = Offset(log.last_stable_offset(upper))
+            if effect.span is not None:
+                times = TimeBounds(effect.span.low_ms, effect.span.end_ms)
+                found_within = log.first_within(times, effect.span.offset, upper, LOOKED_AT_MAX)
+                request.reply(FindTimesReply(found_within.next_offset, found_within.is_found))
+                return
             if effect.timestamp == MAX_TIMESTAMP:
                 found = log.max_timestamp(upper)
             else:

@@ -12,6 +12,7 @@ from raylog.protocol.replica import (
     DescribeProducersRequest,
     FetchNearRequest,
     FetchRequest,
+    FindTimesRequest,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
@@ -41,6 +42,8 @@ def dispatch(runner: ReplicaRunner, ticks: TickTimer, request: ReplicaRequest, a
         runner.delete_records(request, args)
     elif kind is ListOffsetsRequest:
         runner.list_offsets(request, args)
+    elif kind is FindTimesRequest:
+        runner.find_times(request, args)
     elif kind is OffsetForLeaderEpochRequest:
         runner.epoch_end(request, args)
     elif kind is WriteTxnMarkersRequest:

@@ -15,6 +15,7 @@ from raylog.actors.request_table import Answerable
 from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.core.replication import events as ev
 from raylog.storage.batch.marker import TxnMarker
+from raylog.storage.batch.times import TimeBounds, TimesFound
 from raylog.storage.log.config import FileSlice, LogConfig
 
 Records: TypeAlias = Any
@@ -159,6 +160,9 @@ class Log(Protocol):
 
     def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record below ``upper`` that is not older."""
+
+    def first_within(self, times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
+        """Return the first batch from ``offset`` on that may hold a record within these times."""
 
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the newest record below ``upper``."""

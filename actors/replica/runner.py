@@ -219,6 +219,21 @@ class ReplicaRunner:
             )
         )
 
+    def find_times(self, request: ReplicaRequest, args: wire.FindTimesRequest) -> None:
+        """Take a search for batches with records within a span of time."""
+        span = ce.TimeSpan(offset=Offset(args.offset), low_ms=args.low_ms, end_ms=args.end_ms)
+        self.feed(
+            ce.ListOffsetsReceived(
+                cause="find_times",
+                now_ms=self._now_ms(),
+                request=self.requests.remember(request),
+                leader_epoch=LeaderEpoch(args.current_leader_epoch),
+                timestamp=0,
+                committed_only=args.isolation_level == wire.READ_COMMITTED,
+                span=span,
+            )
+        )
+
     def epoch_end(self, request: ReplicaRequest, args: wire.OffsetForLeaderEpochRequest) -> None:
         """Take a consumer's look-up of the end of a leader epoch."""
         self.feed(

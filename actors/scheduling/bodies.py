@@ -113,7 +113,12 @@ def envelope_of(body: Body) -> Envelope | None:
 
 
 def encode(
-    bodies: Sequence[Body], batch: Batch, producer_id: int, *, adds_sent_time: bool, causes: dict[int, str]
+    bodies: Sequence[Body],
+    batch: Batch,
+    producer_id: int,
+    *,
+    adds_sent_time: bool,
+    causes: dict[int, tuple[Reason, str]],
 ) -> bytes:
     """Return the batch for a target: always the same for the same round.
 
@@ -129,7 +134,7 @@ def encode(
     )
 
 
-def _headers(body: Body, *, adds_sent_time: bool, cause: str | None) -> list[Any] | None:
+def _headers(body: Body, *, adds_sent_time: bool, cause: tuple[Reason, str] | None) -> list[Any] | None:
     kept = without(body.headers)
     envelope = envelope_of(body)
     if cause is not None:
@@ -137,7 +142,7 @@ def _headers(body: Body, *, adds_sent_time: bool, cause: str | None) -> list[Any
         return list(
             dead_headers(
                 kept,
-                Cause(reason=Reason.UNDELIVERABLE, topic=topic, partition=partition, offset=body.offset, message=cause),
+                Cause(reason=cause[0], topic=topic, partition=partition, offset=body.offset, message=cause[1]),
             )
         )
     if adds_sent_time and envelope is not None:

@@ -23,6 +23,7 @@ from raylog.storage.batch.key_hash import partition_for_key
 FRESH_MS: Final = 5_000
 """Age from which on a topic's metadata is fetched again when it is used."""
 TOPICS_MAX: Final = 10_000
+UNRESOLVED: Final = "Its half message was checked in vain as often as allowed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,11 @@ class Placing:
         """Have a topic looked up again before it is used."""
         self._topics.pop(name, None)
 
-    def target(self, key: int, body: Body, *, is_refused: bool) -> Target:
+    def target(self, key: int, body: Body, *, is_refused: bool, is_unresolved: bool = False) -> Target:
         """Return where a record goes; with partition -1 while that is not known."""
         envelope = envelope_of(body)
+        if is_unresolved:
+            return self._dead(key, body, UNRESOLVED)
         if envelope is None:
             return self._dead(key, body, "It has no target.")
         if is_refused:

@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.time_of_day import TimeOfDay
-from raylog.actors.scheduling.bodies import Bodies, envelope_of
+from raylog.actors.scheduling import halves
+from raylog.actors.scheduling.bodies import envelope_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
     DelayTooLong,
+    HalfMessagesFull,
     InvalidRecord,
     InvalidRequest,
     NotLeaderOrFollower,
@@ -23,8 +24,7 @@ from raylog.core.errors import (
     ScheduleFull,
 )
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.keys import due_of, first_after, key_of, offset_of
-from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.keys import HELD_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
 from raylog.protocol.scheduling import (
@@ -51,6 +51,7 @@ KINDS: Final[frozenset[type[Message]]] = frozenset(
         MoveScheduledRequest,
         ListScheduledRequest,
         DescribeSchedulerRequest,
+        *halves.KINDS,
     }
 )
 LOADED_WITHIN_S: Final = 10.0
@@ -61,20 +62,16 @@ LIST_MAX: Final = 1_000
 LOOK_MAX: Final = 10_000
 """Records that one page of a list looks at."""
 NOT_FOUND: Final = "NOT_FOUND"
+HALVES_PENDING: Final = 100_000
+"""Default of ``half.max.pending``."""
 
 
-class Scheduler(Protocol):
+class Scheduler(halves.HalvesOwner, Protocol):
     """What answers need of the role."""
 
-    host: RoleHost
-    machine: SchedulerMachine
-    bodies: Bodies
     clock: TimeOfDay
     lateness: Lateness
     loaded: asyncio.Event
-
-    def now_ms(self) -> int:
-        """Return the time of day by which records are due."""
 
     async def append(self, batch: bytes, count: int) -> ProduceReply:
         """Append a batch, and read the log on behind it."""
@@ -95,8 +92,11 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
                 request.reply(await _move(role, args))
             case ListScheduledRequest():
                 request.reply(await _list(role, args))
-            case _:
+            case DescribeSchedulerRequest():
                 request.reply(await _describe(role))
+            case _:
+                await _loaded(role)
+                request.reply(await halves.answer(role, args))
     except RaylogError as error:
         request.fail(error)
     except asyncio.CancelledError:
@@ -117,22 +117,35 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
     payload = bytes(request.payload)
     batches = inspect(payload)
     latest_ms = role.now_ms() + DELAY_MAX_MS
-    for _, header in batches:
+    held = 0
+    for position, header in batches:
         if header.producer_id < 0:
             raise InvalidRecord("Delayed records need an idempotent producer: enable_idempotence=True.")
         if header.is_transactional:
             raise InvalidRecord("A delayed record cannot be part of a transaction; send it before or after.")
-        if header.max_timestamp > latest_ms:
+        if header.max_timestamp >= HELD_MS:
+            held += halves.check_prepared(payload, position, header, latest_ms)
+        elif header.max_timestamp > latest_ms:
             raise DelayTooLong(f"A record is due at {header.max_timestamp}, more than ten years from now.")
+    _check_room_for_halves(role, held)
     limit = int(role.host.config.get("delay.max.pending", "-1"))
     count = sum(header.record_count for _, header in batches)
-    if 0 <= limit < role.machine.pending.count + count:
+    if held < count and 0 <= limit < role.machine.pending.count + count - held:
         raise ScheduleFull(
             f"{role.machine.pending.count} delayed records wait, and delay.max.pending of {role.host.partition.topic} "
             f"is {limit}; try again when some are due, or raise it."
         )
     reply = await role.append(payload, count)
     return ScheduleReply(reply.base_offset, reply.log_start_offset)
+
+
+def _check_room_for_halves(role: Scheduler, held: int) -> None:
+    limit, there = int(role.host.config.get("half.max.pending", HALVES_PENDING)), len(role.machine.halves.held)
+    if held and there + held > limit:
+        raise HalfMessagesFull(
+            f"{there} half messages without decision are held, and half.max.pending of {role.host.partition.topic} is "
+            f"{limit}; decide about some (`raylog half list`), or raise it."
+        )
 
 
 async def _cancel(role: Scheduler, args: CancelScheduledRequest) -> CancelScheduledReply:
@@ -179,6 +192,8 @@ async def _outcomes(role: Scheduler, make: Callable[[int], ev.Event]) -> tuple[t
 def _exists(role: Scheduler, key: int) -> bool:
     """Return whether a record is or was scheduled under this name: it waits, or is in the log with this due time."""
     machine = role.machine
+    if due_of(key) >= HELD_MS:
+        return False
     if key in machine.moved or machine.pending.holds(key) or machine.pending.was_cancelled(key):
         return True
     offset = offset_of(key)

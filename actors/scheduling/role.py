@@ -20,9 +20,11 @@ from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests
 from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, encode, envelope_of
+from raylog.actors.scheduling.halves import Standings, policy_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing, TargetPlace
-from raylog.actors.scheduling.rows import encode_row, read_batches, run_part
+from raylog.actors.scheduling.rows import encode_row, read_batches, run_directory, run_part
+from raylog.core.dead_letters import Reason
 from raylog.core.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
@@ -76,6 +78,8 @@ class SchedulerRole(Role):
         """Set while the machine decides."""
         self._waiting: dict[int, asyncio.Future[Outcomes]] = {}
         """The answers to requests, by their numbers."""
+        self._waiting_halves: dict[int, asyncio.Future[Standings]] = {}
+        self._halves_waiters: set[asyncio.Future[None]] = set()
         self._last_request = 0
         self._inbox: deque[ev.Event] = deque()
         self._is_feeding = False
@@ -112,7 +116,9 @@ class SchedulerRole(Role):
         return self.clock.now_ms()
 
     def _new_machine(self) -> SchedulerMachine:
-        return SchedulerMachine(partial(run_part, self.host.log), self._settings)
+        machine = SchedulerMachine(partial(run_part, self.host.log), self._settings)
+        machine.halves.follow(policy_of(self.host.config))
+        return machine
 
     async def _live(self) -> None:
         await self.clock.set()
@@ -128,6 +134,7 @@ class SchedulerRole(Role):
             self.loaded.clear()
             self._stop_timer()
             self._waiting.clear()
+            self._waiting_halves.clear()
             await asyncio.sleep(AGAIN_S)
 
     def _failed(self, error: BaseException) -> None:
@@ -161,8 +168,7 @@ class SchedulerRole(Role):
         for event in read_batches(records, newest.offset):
             if isinstance(event, ev.RowRead) and isinstance(event.row, Checkpoint):
                 checkpoint = event.row
-                runs = {at: run_part(self.host.log, at, 0, None) for at, _ in checkpoint.runs}
-                self.machine.restore(checkpoint, runs)
+                self.machine.restore(checkpoint, partial(run_directory, self.host.log))
                 return checkpoint.covers
         raise RaylogError(f"{self.host.partition}: the checkpoint at offset {newest.offset} cannot be read.")
 
@@ -203,6 +209,8 @@ class SchedulerRole(Role):
                 _, records = await self.host.fetch(offset, max_bytes=READ_BYTES, max_wait_ms=READ_WAIT_MS)
                 for event in read_batches(records, offset):
                     self._feed(event)
+                    if isinstance(event, ev.DataRead) and event.held:
+                        self._halves_changed()
         self.tick()
 
     async def _append_row(self, row: Row) -> None:
@@ -217,6 +225,7 @@ class SchedulerRole(Role):
     def tick(self) -> None:
         """Let the machine decide, and set the timer for its next decision."""
         if self.loaded.is_set():
+            self.machine.halves.follow(policy_of(self.host.config))
             self._feed(ev.Tick(now_ms=self.now_ms()))
 
     def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Outcomes]:
@@ -226,6 +235,28 @@ class SchedulerRole(Role):
         self._waiting[number] = answer
         self._feed(make(number))
         return answer
+
+    def halves_decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Standings]:
+        """Feed a request about half messages; the future holds what stands once that is committed."""
+        self._last_request = number = self._last_request + 1
+        answer: asyncio.Future[Standings] = asyncio.get_running_loop().create_future()
+        self._waiting_halves[number] = answer
+        self._feed(make(number))
+        return answer
+
+    async def until_halves_change(self, timeout_s: float) -> None:
+        """Wait until a half message was prepared or decided, for so long at most."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._halves_waiters.add(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=timeout_s)
+        finally:
+            self._halves_waiters.discard(waiter)
+
+    def _halves_changed(self) -> None:
+        for waiter in self._halves_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _feed(self, event: ev.Event) -> None:
         self._inbox.append(event)
@@ -252,6 +283,11 @@ class SchedulerRole(Role):
                 answer = self._waiting.pop(effect.request, None)
                 if answer is not None and not answer.done():
                     answer.set_result(effect.outcomes)
+            case ev.HalvesAnswer():
+                about = self._waiting_halves.pop(effect.request, None)
+                if about is not None and not about.done():
+                    about.set_result(effect.standings)
+                self._halves_changed()
             case ev.Trim():
                 self.host.spawn(self._trim(effect.before_offset), "scheduler trim")
 
@@ -307,8 +343,11 @@ class SchedulerRole(Role):
         self._feed(ev.Resolved(now_ms=self.now_ms(), targets=targets))
 
     def _targets(self, keys: tuple[int, ...], found: list[Body]) -> tuple[ev.Target, ...]:
-        refused, target = self.machine.undeliverable, self.placing.target
-        return tuple(target(key, body, is_refused=key in refused) for key, body in zip(keys, found, strict=True))
+        refused, unresolved, target = self.machine.undeliverable, self.machine.unresolved, self.placing.target
+        return tuple(
+            target(key, body, is_refused=key in refused, is_unresolved=key in unresolved)
+            for key, body in zip(keys, found, strict=True)
+        )
 
     async def _deliver(self, batch: Batch) -> None:
         machine, placing = self.machine, self.placing
@@ -319,7 +358,7 @@ class SchedulerRole(Role):
             adds = topic is not None and topic.config.get("delay.headers.enable") == "true"
             found = bodies_of(self.bodies, batch.keys)
             causes = {
-                body.offset: cause
+                body.offset: (Reason.HALF_UNRESOLVED if key in machine.unresolved else Reason.UNDELIVERABLE, cause)
                 for key, body in zip(batch.keys, found, strict=True)
                 if (cause := placing.cause_of(key, batch.topic)) is not None
             }
@@ -365,6 +404,19 @@ class SchedulerRole(Role):
             "runs": len(machine.pending.runs),
             "lateness_ms": self.lateness.latest_ms,
             "clock_step_ms": self.clock.step_ms,
+            **self._figures_of_halves(),
+        }
+
+    def _figures_of_halves(self) -> dict[str, int]:
+        halves = self.machine.halves
+        oldest_ms = halves.oldest_ms()
+        return {
+            "halves": len(halves.held),
+            "halves_unresolved": len(halves.worn),
+            "halves_oldest_ms": 0 if oldest_ms is None else max(0, self.now_ms() - oldest_ms),
+            "halves_committed": halves.committed_count,
+            "halves_rolled_back": halves.rolled_back_count,
+            "halves_checked": halves.checked_count,
         }
 
 

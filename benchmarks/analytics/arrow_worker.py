@@ -19,9 +19,9 @@ from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
-from raylog.client.reading.times import TimeBounds
 from raylog.client.runtime import shared
 from raylog.core.ids import EARLIEST, LATEST
+from raylog.storage.batch.times import TimeBounds
 
 CALL_TIMEOUT_S = 60.0
 PART = 1_000

@@ -1,7 +1,7 @@
 """`python -m benchmarks.delays`: how late delayed records come, on three brokers with three replicas each.
 
 `rate`: records become due evenly. `burst`: many become due within a minute. A consumer reads their topic; late is the
-time from a record's due time until the consumer has it.
+time from a record's due time until the consumer has it. `pending`: what a new leader needs for many that wait.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import raylog
+from benchmarks.delays import pending
 from benchmarks.report.stats import percentile
 from raylog.core.ids import TopicPartition
 
@@ -27,13 +28,16 @@ LEAD_S = 8.0
 def main() -> int:
     """Run the cases that are named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delays", description=__doc__)
-    parser.add_argument("case", choices=["rate", "burst"])
+    parser.add_argument("case", choices=["rate", "burst", "pending"])
     parser.add_argument("--per-second", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--records", type=int, default=1_000_000, help="of a burst")
+    parser.add_argument("--records", type=int, default=1_000_000, help="of a burst, or pending")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()))
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.data) as folder:
+        if chosen.case == "pending":
+            print(json.dumps(pending.run(chosen.records, Path(folder)), indent=2))
+            return 0
         cluster = raylog.start(Path(folder), brokers=3)
         try:
             with raylog.Admin() as admin:

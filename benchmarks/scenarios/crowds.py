@@ -53,8 +53,8 @@ def rebalance(bench: Bench) -> None:
             job = job_for(contestant)
             if job is None:
                 return None
-            options = {"connections": MANY_MEMBERS, "partitions": MANY_PARTITIONS, "assignor": "cooperative-sticky"}
-            return run(replace(job, load="rebalance", **options))
+            members = replace(job, connections=MANY_MEMBERS, partitions=MANY_PARTITIONS, assignor="cooperative-sticky")
+            return run(replace(members, load="rebalance"))
 
         case = f"{MANY_MEMBERS} cooperative members, {MANY_PARTITIONS} partitions, then one more"
         bench.rounds("rebalance", case, contestants, measure, metric="join_s", count=bench.pace.slow_rounds)

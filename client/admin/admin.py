@@ -22,6 +22,7 @@ from raylog.client.admin.descriptions import (
 )
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
+from raylog.client.admin.halves import AsyncHalves
 from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.reassignments import AsyncMoving
 from raylog.client.admin.redrives import AsyncRedrives
@@ -84,6 +85,7 @@ class AsyncAdmin(
     AsyncFeatures,
     AsyncGroups,
     AsyncResets,
+    AsyncHalves,
     AsyncTransactionAdmin,
     AsyncSchedules,
     AsyncQueues,
@@ -467,6 +469,9 @@ class Admin(SynchronousClient):
     deliver_now = blocking(AsyncAdmin.deliver_now)
     list_scheduled = blocking(AsyncAdmin.list_scheduled)
     describe_scheduled = blocking(AsyncAdmin.describe_scheduled)
+    list_half_messages = blocking(AsyncAdmin.list_half_messages)
+    commit_half_message = blocking(AsyncAdmin.commit_half_message)
+    rollback_half_message = blocking(AsyncAdmin.rollback_half_message)
     list_queues = blocking(AsyncAdmin.list_queues)
     describe_queue = blocking(AsyncAdmin.describe_queue)
     peek_queue = blocking(AsyncAdmin.peek_queue)

@@ -108,6 +108,8 @@ class MemberDescription:
     instance_id: str | None
     client_id: str
     assignment: tuple[TopicPartition, ...]
+    client_host: str = ""
+    """Where its last join came from; "" = not known."""
 
 
 @dataclass(frozen=True, slots=True)

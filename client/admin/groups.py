@@ -195,4 +195,4 @@ def _member(row: DescribedMember) -> MemberDescription:
         assigned = read_assignment(row.assignment)
     except ValueError:
         assigned = ()  # of another kind of client, and known to its members only
-    return MemberDescription(row.member_id, row.instance_id, row.client_id, assigned)
+    return MemberDescription(row.member_id, row.instance_id, row.client_id, assigned, row.client_host)

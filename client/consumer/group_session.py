@@ -31,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 JOIN_EXTRA_S = 5.0
 """A join is parked for as long as the slowest member may take; this margin is for its answer."""
+FOLLOW_UP_S = 3.0
+"""For so long after a round a cooperative member expects the next one, in which it gets what others gave back ..."""
+FOLLOW_UP_BEAT_S = 0.25
+"""... and sends heartbeats as often as this, because it learns of the round by their answers."""
 LEAVE_TIMEOUT_S = 2.0
 """Timeout for LeaveGroup; after it the coordinator's session timeout applies."""
 
@@ -75,6 +79,8 @@ class GroupSession:
         self.last_poll_s = 0.0
         self.is_polling = False
         self._heart: asyncio.Task[None] | None = None
+        self._has_synced = asyncio.Event()
+        self._follow_up_until_s = 0.0
         self._is_closed = False
         cluster.on_topics_changed(self._topics_changed)
 
@@ -207,6 +213,9 @@ class GroupSession:
                 assignments = member.sync_request(subscriptions, counts)
                 synced = await self._request(SYNC_GROUP, assignments, max(self._request_s, JOIN_EXTRA_S))
                 partitions = member.synced(synced.assignment)
+                if member.is_cooperative:
+                    self._follow_up_until_s = self._now_s() + FOLLOW_UP_S
+                    self._has_synced.set()
                 if topics != sorted(self._assignment.topics):
                     member.need_rejoin("its subscription was changed while it joined")
                 if member.unassigned_rows:
@@ -288,8 +297,7 @@ class GroupSession:
         # A heartbeat that hangs must leave time for another one within the session timeout.
         timeout_s = min(self._request_s, max(config.heartbeat_interval_ms, config.session_timeout_ms / 3) / 1000)
         while True:
-            await asyncio.sleep(config.heartbeat_interval_ms / 1000)
-            if not member.is_stable:
+            if not await self._is_beat_due() or not member.is_stable:
                 continue
             silent_s = self._now_s() - self.last_poll_s
             if not self.is_polling and silent_s * 1000 > config.max_poll_interval_ms:
@@ -306,6 +314,19 @@ class GroupSession:
                 elif reaction.fatal:
                     self._error = error
                 self._notify()
+
+    async def _is_beat_due(self) -> bool:
+        """Wait for the next heartbeat; False when a round has ended meanwhile, after which it may be due earlier."""
+        pause_s = self._config.heartbeat_interval_ms / 1000
+        if self._now_s() < self._follow_up_until_s:
+            pause_s = min(pause_s, FOLLOW_UP_BEAT_S)
+        self._has_synced.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._has_synced.wait()
+        except TimeoutError:
+            return True
+        return False
 
     async def leave(self, reason: str, *, lost: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
         """Send LeaveGroup, so that the other members need not wait for the session timeout."""

@@ -150,8 +150,8 @@ class Engine:
         deadline = Deadline(self.max_block_s)
         waiting = self.scheduling.known(topic) or await self.scheduling.find(topic, deadline.left_s)
         queues = self.accumulator.topic_queues_by_name.get(SCHEDULED_TOPIC)
-        if queues is None or waiting.shard >= queues.count:
-            queues = await self.route(SCHEDULED_TOPIC, waiting.shard)
+        if queues is None or waiting.shards > queues.count:
+            queues = await self.route(SCHEDULED_TOPIC, waiting.shards - 1)
         return waiting, queues
 
     def checked_key(self, key: Any) -> bytes | None:

@@ -201,7 +201,7 @@ class Producer(Transactions):
         checked = engine.checked_key(key), engine.checked_value(value)
         waiting = engine.scheduling.known(topic)
         queues = self._topic_queues.get(SCHEDULED_TOPIC)
-        if waiting is None or queues is None or waiting.shard >= queues.count:
+        if waiting is None or queues is None or waiting.shards > queues.count:
             self._check_usable()
             waiting, queues = self._runtime.run(engine.route_of_delayed(topic))
         due_ms = waiting.due_ms(delay, deliver_at)

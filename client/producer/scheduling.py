@@ -26,7 +26,8 @@ from raylog.core.errors import (
     InvalidTxnState,
     UnknownTopicOrPartition,
 )
-from raylog.core.scheduling.envelope import BY_KEY, Envelope
+from raylog.core.scheduling.envelope import BY_KEY, Envelope, HalfId
+from raylog.core.scheduling.keys import HELD_MS
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.scheduling import DESCRIBE_SCHEDULER, DescribeSchedulerRequest
 from raylog.storage.batch.key_hash import hash_of_key
@@ -46,6 +47,8 @@ class Waiting:
     partitions: int
     shard: int
     """Partition of ``__scheduled``."""
+    shards: int
+    """How many there are."""
     ahead_ms: int
     """How far the scheduler's clock is ahead of this one."""
     delay_max_ms: int
@@ -67,6 +70,14 @@ class Waiting:
                 f"{self.delay_max_ms}; send it later, or raise that (to ten years at most)."
             )
         return max(moment, due)  # with an old time it would fall to retention as soon as it is delivered
+
+    def held_ms(self) -> int:
+        """The timestamp of a record of a half message that is prepared now."""
+        return HELD_MS + now_ms() + self.ahead_ms
+
+    def shard_of(self, name: HalfId) -> int:
+        """The partition of ``__scheduled`` that holds a half message: all its records are in one."""
+        return shard_of_half(name, self.shards)
 
     def header(self, partition: int | None) -> Header:
         """The header that names a record's target. Raises UnknownTopicOrPartition."""
@@ -125,6 +136,7 @@ class Scheduling:
             topic_id=info.topic_id,
             partitions=len(info.partitions),
             shard=shard,
+            shards=made.partitions,
             # As if the clock had been read when the request left: a delay may turn out longer by its way, not shorter.
             ahead_ms=reply.clock_ms - began_ms,
             delay_max_ms=int(info.config.get("delay.max.ms", DELAY_MAX_MS)),
@@ -133,6 +145,11 @@ class Scheduling:
         )
         self._known[topic] = found
         return found
+
+
+def shard_of_half(name: HalfId, shards: int) -> int:
+    """The partition of ``__scheduled`` that holds a half message."""
+    return hash_of_key("\0".join(name).encode()) % shards
 
 
 def with_ttl(headers: Headers | None, ttl: Delay) -> list[Header]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylog.client.reading.times import TimeBounds
+from raylog.storage.batch.times import TimeBounds
 
 OFFSET_MAX = 2**63 - 1
 

@@ -16,9 +16,9 @@ from typing import Any
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
-from raylog.client.reading.times import TimeBounds
 from raylog.client.runtime import Runtime, shared
 from raylog.core.errors import RaylogError
+from raylog.storage.batch.times import TimeBounds
 
 CLOSE_TIMEOUT_S = 10.0
 

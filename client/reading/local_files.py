@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.isolation import AbortedBatches
-from raylog.client.reading.times import TimeBounds
 from raylog.core.errors import RaylogError, RetriableError
 from raylog.core.ids import TopicPartition
 from raylog.protocol.method import AnyMethod
@@ -31,6 +30,7 @@ from raylog.protocol.replica import (
 )
 from raylog.rpc import Connection, machine_number
 from raylog.storage.batch.header import CRC_START, HEADER_BYTES, BatchHeader, iter_headers, parse_header
+from raylog.storage.batch.times import TimeBounds
 
 ALONE_BYTES = 64 << 10
 """A batch of at least so many bytes is read alone: right behind its header, and without a copy for its checksum."""
@@ -128,6 +128,11 @@ class Place(NamedTuple):
             return None
         start = self.file.read(most, self.position)
         return start if times.exclude(header, start[HEADER_BYTES:]) else None
+
+
+def is_near(connection: Connection, *, wants_near: bool) -> bool:
+    """Whether a leader's files are on this machine, and wanted."""
+    return wants_near and connection.stays_here and machine_number() is not None
 
 
 def near_or_plain(

@@ -21,8 +21,7 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ClientConfig
 from raylog.client.reading.decode import FetchedBatch, corrupt
 from raylog.client.reading.isolation import LEVELS, aborted_batches
-from raylog.client.reading.local_files import NearReadFailed, Place, near_or_plain, open_places
-from raylog.client.reading.times import TimeBounds
+from raylog.client.reading.local_files import NearReadFailed, Place, is_near, near_or_plain, open_places
 from raylog.core.errors import (
     CorruptMessage,
     InvalidRequest,
@@ -34,9 +33,17 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, TopicPartition
-from raylog.protocol.replica import LIST_OFFSETS, FetchNearReply, FetchRequest, ListOffsetsRequest
+from raylog.protocol.replica import (
+    FIND_TIMES,
+    LIST_OFFSETS,
+    FetchNearReply,
+    FetchRequest,
+    FindTimesRequest,
+    ListOffsetsRequest,
+)
 from raylog.rpc import Connection, Token
-from raylog.storage.batch.header import check_crc, iter_headers
+from raylog.storage.batch.header import HEADER_BYTES, check_crc, iter_headers
+from raylog.storage.batch.times import TimeBounds
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +53,8 @@ FETCH_MAX_WAIT_MS = 500
 """How long a leader may park a fetch; all records of a range exist from the beginning."""
 NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once where batches are small."""
+NARROW_FETCH_BYTES = 64 << 10
+"""Of the first fetch behind what a leader has skipped; each further one is twice as large."""
 NARROW_CHUNK_BYTES = 32 << 10
 """The same where times bound the read: what is read along is more often skipped than wanted."""
 GUESSED_BYTES = 100
@@ -117,6 +126,10 @@ class RangeFetcher:
         self._places: deque[Place] = deque()
         self._isolation = LEVELS[isolation_level]
         self._times = times
+        self._skips = times is not None
+        """Whether to request from the leader where the next records within the times are, before the next fetch."""
+        self._most_bytes = max_bytes
+        """Of the next fetch."""
         self.bytes_read = 0
         """Fetched, and read from files."""
         self._bytes_an_offset = float(GUESSED_BYTES)
@@ -154,6 +167,8 @@ class RangeFetcher:
                     self._pass_over(loss, log_start if log_start > self.next_offset else self.wanted.end)
                     loss = None
                     continue
+                if self._skips and await self._skip(deadline_s):
+                    continue
                 found = await self._fetch(deadline_s)
                 if found or self.next_offset >= self.wanted.end:
                     return found or None
@@ -166,7 +181,7 @@ class RangeFetcher:
             except RaylogError as failure:
                 error = as_raylog_error(failure)
                 if isinstance(error, NearReadFailed | InvalidRequest) and self._reads_near:
-                    self._reads_near = False  # not readable from here, or the leader does not know the request
+                    self._fetch_all()  # not readable from here, or the leader does not know the request
                     continue
                 if self._is_loss(error, began_s):
                     loss = self._accepted(error)
@@ -244,12 +259,56 @@ class RangeFetcher:
                 raise corrupt(wanted.topic_partition, self.next_offset, error) from error
         if self.next_offset > before:
             self._bytes_an_offset = len(payload) / (self.next_offset - before)
+        if found:
+            self._note_last(payload, found[-1])
         return found
+
+    async def _skip(self, deadline_s: float) -> bool:
+        """Move to the next batch that may have records within the times, as its leader knows; whether to look again."""
+        times, wanted = self._times, self.wanted
+        connection, timeout_s = await self._connection(deadline_s)
+        if times is None or is_near(connection, wants_near=self._reads_near):
+            self._skips = False  # batches in files are looked at here
+            return False
+        request = FindTimesRequest(
+            wanted.topic_id,
+            wanted.partition,
+            self._leader_epoch,
+            self.next_offset,
+            times.low_ms,
+            times.end_ms,
+            self._isolation,
+        )
+        try:
+            reply, _ = await call(connection, FIND_TIMES, request, timeout_s=timeout_s)
+        except InvalidRequest:  # a leader of an earlier release: it sends everything
+            self._skips, self._times = False, None
+            return False
+        has_moved = reply.next_offset > self.next_offset
+        self.next_offset = min(max(self.next_offset, reply.next_offset), wanted.end)
+        self._most_bytes = min(self._max_bytes, NARROW_FETCH_BYTES)
+        self._skips = not reply.is_found and has_moved
+        return self._skips or self.next_offset >= wanted.end
+
+    def _fetch_all(self) -> None:
+        """Read no files from here on."""
+        self._reads_near = False
+        self._skips = self._times is not None
+
+    def _note_last(self, payload: memoryview, batch: FetchedBatch) -> None:
+        """Choose what follows a fetch: another look by the leader if its last batch is outside the times, or more."""
+        times, header = self._times, batch.header
+        if times is None:
+            return
+        body = batch.place + HEADER_BYTES
+        shown = bytes(payload[body : body + times.bytes_to_show(header)])
+        self._skips = batch.is_aborted or header.is_control or times.exclude(header, shown)
+        self._most_bytes = min(self._max_bytes, 2 * self._most_bytes)
 
     def _bytes_wanted(self) -> int:
         """The bytes of the next fetch: a leader does not know the end of the range, and would send what lies behind."""
         left = self.wanted.end - self.next_offset
-        return min(self._max_bytes, int(left * self._bytes_an_offset * 1.1) + FETCH_MIN_BYTES)
+        return min(self._most_bytes, int(left * self._bytes_an_offset * 1.1) + FETCH_MIN_BYTES)
 
     def near(self, most_bytes: int = 1) -> list[FetchedBatch]:
         """The next batches of the files that the leader named: one read, or reads until there are `most_bytes`.
@@ -278,7 +337,7 @@ class RangeFetcher:
                 raise NearReadFailed(f"The files that its leader named hold nothing from offset {self.next_offset} on.")
         except (NearReadFailed, RaylogError) as error:
             logger.info("%s is fetched from its leader from here on: %s", self.wanted.topic_partition, error)
-            self._reads_near = False
+            self._fetch_all()
             self._places.clear()
         return found
 

@@ -361,6 +361,7 @@ class CoordinatorMachine:
                 "member_id": member.member_id,
                 "instance_id": member.instance_id,
                 "client_id": member.client_id,
+                "client_host": member.client_host,
                 "session_timeout_ms": member.session_timeout_ms,
                 "rebalance_timeout_ms": member.rebalance_timeout_ms,
                 "metadata": member.metadata(group.protocol),

@@ -35,7 +35,7 @@ class JoinReceived(GroupRequest):
     """JoinGroup request.
 
     ``member_id`` "" = a new member. ``instance_id`` is given by static members. ``protocols`` are (assignor name,
-    metadata) in the member's order of preference; the coordinator never opens the metadata. Timeouts are milliseconds.
+    metadata) in the member's order of preference. Timeouts are milliseconds. ``client_host`` is the sender's.
     """
 
     member_id: str
@@ -45,6 +45,7 @@ class JoinReceived(GroupRequest):
     protocols: Sequence[tuple[str, bytes]]
     instance_id: str | None = None
     protocol_type: str = "consumer"
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ class Member:
     protocols: Protocols
     session_deadline_ms: int
     """Session deadline; ignored while one of its requests is parked."""
+    client_host: str = ""
+    """Where its last join came from."""
     join_request: RequestId | None = None
     sync_request: RequestId | None = None
     sync_due: bool = False
@@ -71,6 +73,7 @@ class Member:
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             protocols=self.protocols,
             assignment=assignment,
+            client_host=self.client_host,
         )
 
 
@@ -252,6 +255,7 @@ class Group:
                 rebalance_timeout_ms=row.rebalance_timeout_ms,
                 protocols=row.protocols,
                 session_deadline_ms=now_ms + row.session_timeout_ms,
+                client_host=row.client_host,
                 sync_due=self.state is GroupState.COMPLETING_REBALANCE,
             )
             if row.instance_id is not None:

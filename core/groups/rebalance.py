@@ -162,6 +162,7 @@ def _new_member(member_id: str, event: JoinReceived, protocols: Protocols) -> Me
         member_id=member_id,
         instance_id=event.instance_id,
         client_id=event.client_id,
+        client_host=event.client_host,
         session_timeout_ms=event.session_timeout_ms,
         rebalance_timeout_ms=event.rebalance_timeout_ms,
         protocols=protocols,
@@ -207,6 +208,7 @@ def _park_join(member: Member, event: JoinReceived, protocols: Protocols, decisi
 
 def _update(member: Member, event: JoinReceived, protocols: Protocols) -> None:
     member.client_id = event.client_id
+    member.client_host = event.client_host
     member.session_timeout_ms = event.session_timeout_ms
     member.rebalance_timeout_ms = event.rebalance_timeout_ms
     member.protocols = protocols

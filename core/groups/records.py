@@ -70,6 +70,8 @@ class MemberRecord:
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
+    client_host: str = ""
+    """Where its last join came from, "" = not known."""
 
     def metadata(self, protocol: str) -> bytes:
         """Return the member's metadata for that assignor, empty when it has none."""
@@ -85,12 +87,13 @@ class MemberRecord:
             self.rebalance_timeout_ms,
             [[name, metadata] for name, metadata in self.protocols],
             self.assignment,
+            self.client_host,
         ]
 
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> MemberRecord:
         """Read the wire form."""
-        member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment, *_ = row
+        member_id, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, protocols, assignment, *rest = row
         pairs = [_list(pair) for pair in _list(protocols)]
         return cls(
             member_id=_str(member_id),
@@ -100,6 +103,7 @@ class MemberRecord:
             rebalance_timeout_ms=_int(rebalance_timeout_ms),
             protocols=tuple((_str(name), _bytes(metadata)) for name, metadata, *_ in pairs),
             assignment=_bytes(assignment),
+            client_host=_str(rest[0]) if rest else "",
         )
 
 

@@ -20,6 +20,15 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
             "gauge",
             "How far the machine's clock was set from the time by which records are due; 0 = not.",
         ),
+        "halves": ("gauge", "Half messages without decision."),
+        "halves_unresolved": (
+            "gauge",
+            "Those of them that were checked as often as allowed: an administrator has to decide.",
+        ),
+        "halves_oldest_ms": ("gauge", "Age of the oldest half message without decision, in milliseconds."),
+        "halves_committed": ("counter", "Half messages that were committed, since the leadership began."),
+        "halves_rolled_back": ("counter", "Half messages that were rolled back."),
+        "halves_checked": ("counter", "Checks of half messages that gave no decision."),
     },
     "queues": {
         "queues": ("gauge", "Groups that work on the partition as a queue."),

@@ -66,6 +66,13 @@ class Opened(_Timed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reconfigured(_Timed):
+    """The topic's own settings have changed; ``topic`` has them as they are now."""
+
+    topic: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Take(_Timed):
     """Hand a member records of [first, end), which the leader has read."""
 
@@ -170,6 +177,7 @@ Event: TypeAlias = (
     | LetterBoxFound
     | LettersStored
     | LettersRefused
+    | Reconfigured
     | Tick
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from raylog.core.decision import Story
@@ -110,7 +111,10 @@ class QueueMachine:
             policy = policy_of(settings, self._topic)
             if others:
                 raise InconsistentGroupProtocol(_disagreement(settings, self.settings))
-            self._change_policy(settings, policy, decision)
+            self.settings = decision.settings = settings
+            self._change_policy(policy)
+        elif not self.members:
+            self._change_policy(policy_of(settings, self._topic))
         if self.is_new:
             self._begin_at(event.readable_end if self.policy.starts_latest else event.log_start)
         self.members[event.member] = decision.now_ms
@@ -124,10 +128,16 @@ class QueueMachine:
         book.reset(start)
         self._rebuild(book)
 
-    def _change_policy(self, settings: Mapping[str, str], policy: QueuePolicy, decision: QueueDecision) -> None:
-        """Take other settings: no member is there, so nothing is locked."""
+    def _reconfigured(self, event: ev.Reconfigured, decision: QueueDecision) -> None:
+        """Take the topic's settings; an order waits until no member is there, since these were given the former one."""
+        self._topic = event.topic
+        policy = policy_of(self.settings, self._topic)
+        self._change_policy(replace(policy, by_key=self.policy.by_key) if self.members else policy)
+        decision.wakes = True
+
+    def _change_policy(self, policy: QueuePolicy) -> None:
+        """Take other settings; the order changes only while no member is there, so that nothing is locked."""
         was_by_key = self.policy.by_key
-        self.settings = decision.settings = settings
         self.policy = self._acknowledging.policy = self.letters.policy = policy
         if policy.by_key == was_by_key:
             return
@@ -347,6 +357,7 @@ _HANDLERS: Final[Mapping[type[Any], Callable[[QueueMachine, Any, QueueDecision],
     ev.ChangeStored: QueueMachine._change_stored,
     ev.LetterBoxFound: lambda machine, event, decision: machine.letters.box_found(event, decision),
     ev.LettersStored: lambda machine, event, decision: machine.letters.stored(event, decision),
+    ev.Reconfigured: QueueMachine._reconfigured,
     ev.LettersRefused: lambda machine, event, decision: machine.letters.refused(event, decision),
     ev.Tick: QueueMachine._tick,
 }

@@ -51,10 +51,19 @@ class FetchStillWaits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpan:
+    """A search for batches with records within a span of time, from ``offset`` on; ``None`` = no bound."""
+
+    offset: Offset
+    low_ms: int | None
+    end_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsReceived:
     """List-offsets request: the offset of a time, of the start, of the end, or of the newest record (``core.ids``).
 
-    ``committed_only``: the log ends at its last stable offset.
+    ``committed_only``: the log ends at its last stable offset. With a ``span``, the search is for that instead.
     """
 
     cause: str
@@ -63,6 +72,7 @@ class ListOffsetsReceived:
     leader_epoch: LeaderEpoch
     timestamp: int
     committed_only: bool = False
+    span: TimeSpan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +118,7 @@ class TryFetch:
 class FindTimestamp:
     """Answer with the first record below ``upper`` that is not older than ``timestamp``, or with the newest one.
 
-    ``committed_only``: and below the last stable offset.
+    ``committed_only``: and below the last stable offset. With a ``span``, answer where it has records instead.
     """
 
     request: RequestId
@@ -116,6 +126,7 @@ class FindTimestamp:
     upper: Offset
     leader_epoch: LeaderEpoch
     committed_only: bool = False
+    span: TimeSpan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

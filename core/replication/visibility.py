@@ -101,6 +101,7 @@ class Visibility:
                 upper=exposed,
                 leader_epoch=leader_epoch,
                 committed_only=event.committed_only,
+                span=event.span,
             )
             out.now.append(search)
 

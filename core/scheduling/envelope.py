@@ -15,7 +15,12 @@ BY_KEY: Final = -1
 """Target partition of a record whose key decides when it is due; without key any partition gets it."""
 _FIELDS: Final = 4
 
+HALF_HEADER: Final = "raylog-half"
+"""Of a record of a half message: which one, and when it is checked first."""
+
 Header = tuple[str, bytes | None]
+HalfId = tuple[str, str]
+"""Group and txid of a half message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,34 @@ class Envelope:
         raise InvalidRecord(f"A delayed record has no header {HEADER!r} that names its target; send it with delay=.")
 
 
+@dataclass(frozen=True, slots=True)
+class HalfName:
+    """The half message that a record is part of, and after how long it is checked first."""
+
+    group: str
+    txid: str
+    check_after_ms: int
+
+    @property
+    def id(self) -> HalfId:
+        """Return the name alone."""
+        return self.group, self.txid
+
+    def header(self) -> Header:
+        """Return the header."""
+        return HALF_HEADER, f"{self.check_after_ms}:{len(self.group)}:{self.group}{self.txid}".encode()
+
+    @classmethod
+    def of(cls, headers: Iterable[Header] | None) -> HalfName | None:
+        """Return the name among a record's headers; None = there is none that can be read."""
+        for name, value in headers or ():
+            if name == HALF_HEADER and value is not None:
+                after, length, rest = (*value.decode(errors="replace").split(":", 2), "", "")[:3]
+                if after.isdecimal() and length.isdecimal() and len(rest) > int(length) > 0:
+                    return cls(rest[: int(length)], rest[int(length) :], int(after))
+        return None
+
+
 def without(headers: Iterable[Header] | None) -> list[Header]:
     """Return a record's headers without the envelope."""
-    return [header for header in headers or () if header[0] != HEADER]
+    return [header for header in headers or () if header[0] not in (HEADER, HALF_HEADER)]

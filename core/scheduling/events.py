@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raylog.core.scheduling.rows import Batch, LaneId, Row
+from raylog.core.scheduling.envelope import HalfId
+from raylog.core.scheduling.halves import Standing
+from raylog.core.scheduling.rows import Batch, Decision, LaneId, Row
 
 RequestId = int
 
@@ -34,6 +36,15 @@ class Outcome(StrEnum):
 # ---------------------------------------------------------------- events
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRecord:
+    """A record that is part of a half message."""
+
+    offset: int
+    name: HalfId
+    check_after_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRead:
     """A committed batch of records of a producer, in log order; ``dues`` has one due time for each offset."""
@@ -41,6 +52,8 @@ class DataRead:
     base_offset: int
     dues: tuple[int, ...]
     size_bytes: int
+    held: tuple[HeldRecord, ...] = ()
+    """Those of its records that are parts of half messages; other records with such a timestamp are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +139,27 @@ class MoveReceived:
     due_ms: int
 
 
-Event = DataRead | RowRead | Loaded | Tick | Resolved | Delivered | NotDelivered | CancelReceived | MoveReceived
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecideReceived:
+    """Request with decisions about half messages; answered with :class:`HalvesAnswer` once they are committed."""
+
+    now_ms: int
+    request: RequestId
+    decisions: tuple[Decision, ...]
+
+
+Event = (
+    DataRead
+    | RowRead
+    | Loaded
+    | Tick
+    | Resolved
+    | Delivered
+    | NotDelivered
+    | CancelReceived
+    | MoveReceived
+    | DecideReceived
+)
 
 # ---------------------------------------------------------------- effects
 
@@ -161,10 +194,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HalvesAnswer:
+    """Answer a request: what stands of each half message, in its order, and for how many records."""
+
+    request: RequestId
+    standings: tuple[tuple[Standing, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trim:
     """Nothing below an offset is needed any more."""
 
     before_offset: int
 
 
-Effect = Append | Resolve | Deliver | Answer | Trim
+Effect = Append | Resolve | Deliver | Answer | HalvesAnswer | Trim

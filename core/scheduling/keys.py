@@ -11,6 +11,8 @@ from typing import Final
 OFFSET_BITS: Final = 63
 _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 TOMBSTONE: Final = 1
+HELD_MS: Final = 1 << 61
+"""Added to the timestamp of a record of a half message: it has no due time, and is greater than all that have one."""
 
 
 def key_of(due_ms: int, offset: int) -> int:

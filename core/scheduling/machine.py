@@ -7,18 +7,18 @@ a row of a deposed leader either is in the log, then all see it at its place, or
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
+from raylog.core.scheduling.commands import Commands
 from raylog.core.scheduling.events import (
-    Answer,
     Append,
     CancelReceived,
     DataRead,
+    DecideReceived,
     Deliver,
     Delivered,
     Effect,
@@ -27,7 +27,6 @@ from raylog.core.scheduling.events import (
     MoveReceived,
     NotDelivered,
     Outcome,
-    RequestId,
     Resolve,
     Resolved,
     RowRead,
@@ -36,19 +35,21 @@ from raylog.core.scheduling.events import (
     Trim,
     Trouble,
 )
-from raylog.core.scheduling.keys import key_of, offset_of
+from raylog.core.scheduling.halves import Halves, Standing
+from raylog.core.scheduling.keys import HELD_MS, key_of, offset_of
 from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, Lane
 from raylog.core.scheduling.pending import Pending
+from raylog.core.scheduling.rounds import compose
 from raylog.core.scheduling.rows import (
-    Batch,
     Cancelled,
     Checkpoint,
+    Decision,
+    HalvesDecided,
     Identity,
     LaneId,
     LaneLost,
     Moved,
     Noted,
-    Parked,
     Rebased,
     Round,
     Row,
@@ -58,8 +59,6 @@ from raylog.core.scheduling.runs import ReadBlock, Run, encode_run
 
 NO_PRODUCER: Final = -1
 MOVES_REMEMBERED: Final = 100_000
-COMMANDS_MAX: Final = 1_000
-"""Requests that one row decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +81,6 @@ class SchedulerSettings:
     """A delivered batch is noted so soon, also where no round follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """A request that waits for its row."""
-
-    request: RequestId
-    row: Cancelled | Moved
-
-    @property
-    def size(self) -> int:
-        """How many outcomes are its own."""
-        return len(self.row.keys) if isinstance(self.row, Cancelled) else len(self.row.moves)
-
-
 class SchedulerMachine:
     """The records of one partition of ``__scheduled``, from the log to their targets."""
 
@@ -103,13 +89,16 @@ class SchedulerMachine:
         self.settings = settings
         self.pending = Pending(read)
         self.lanes: dict[LaneId, Lane] = {}
+        self.halves = Halves()
         self.producer_id = NO_PRODUCER
         self.read_end = 0
         """Offset behind what was read of the log."""
         self.alone: set[int] = set()
         """Records whose batch was refused: each is sent in a batch of its own, to find the one to blame."""
         self.undeliverable: set[int] = set()
-        """Records that their target refused for good."""
+        """Records that their target refused for good, and those in ``unresolved``."""
+        self.unresolved: set[int] = set()
+        """Records of half messages that had no decision after the last check."""
         self.delivered_count = self.cancelled_count = 0
         """Since this leadership began."""
         self.moved: dict[int, None] = {}
@@ -119,9 +108,7 @@ class SchedulerMachine:
         self._is_loaded = False
         self._appending: Row | None = None
         self._resolving: tuple[int, ...] = ()
-        self._commands: deque[_Command] = deque()
-        self._in_row: list[_Command] = []
-        """The commands of the row that is being appended."""
+        self._commands = Commands()
         self._note_at_ms: int | None = None
         self._resolve_again_ms = 0
 
@@ -132,7 +119,11 @@ class SchedulerMachine:
         out: Outbox[Effect] = Outbox()
         match event:
             case DataRead():
-                self.pending.add(key_of(due, event.base_offset + index) for index, due in enumerate(event.dues))
+                dues = enumerate(event.dues, event.base_offset)
+                self.pending.add(key_of(due, offset) for offset, due in dues if due < HELD_MS)
+                for held in event.held:
+                    timestamp_ms = event.dues[held.offset - event.base_offset]
+                    self.halves.prepared(held.name, held.offset, timestamp_ms, held.check_after_ms)
                 self._bytes_since += event.size_bytes
                 self.read_end = event.base_offset + len(event.dues)
                 return out
@@ -150,9 +141,11 @@ class SchedulerMachine:
             case NotDelivered():
                 self._not_delivered(event, out)
             case CancelReceived():
-                self._commands.append(_Command(event.request, Cancelled(event.keys)))
+                self._commands.add(event.request, Cancelled(event.keys))
             case MoveReceived():
-                self._commands.append(_Command(event.request, Moved(((event.key, event.due_ms),))))
+                self._commands.add(event.request, Moved(((event.key, event.due_ms),)))
+            case DecideReceived():
+                self._commands.add(event.request, HalvesDecided(event.decisions, event.now_ms))
             case _:
                 assert_never(event)
         self._decide(event.now_ms, out)
@@ -173,7 +166,9 @@ class SchedulerMachine:
     @property
     def is_busy(self) -> bool:
         """Whether records wait or are on their way."""
-        return not self._is_loaded or self.pending.count > 0 or any(not lane.is_done for lane in self.lanes.values())
+        if not self._is_loaded or self.pending.count > 0 or self.halves.held:
+            return True
+        return any(not lane.is_done for lane in self.lanes.values())
 
     # ------------------------------------------------------------ the log
 
@@ -188,7 +183,7 @@ class SchedulerMachine:
         self._bytes_since += event.size_bytes
         self._rows_since += 1
         self.read_end = event.offset + 1
-        outcomes: list[tuple[Outcome, int]] = []
+        outcomes: Sequence[tuple[Outcome | Standing, int]] = ()
         match row:
             case Identity():
                 if self.producer_id == NO_PRODUCER:
@@ -196,10 +191,12 @@ class SchedulerMachine:
             case Round():
                 self._round_read(row)
             case Cancelled():
-                outcomes = [(self._cancel(key), key) for key in row.keys]
-                self.cancelled_count += sum(outcome is Outcome.DONE for outcome, _ in outcomes)
+                outcomes = cancelled = [(self._cancel(key), key) for key in row.keys]
+                self.cancelled_count += sum(outcome is Outcome.DONE for outcome, _ in cancelled)
             case Moved():
                 outcomes = [self._move(key, due_ms) for key, due_ms in row.moves]
+            case HalvesDecided():
+                outcomes = [self._decided(decision, row.at_ms) for decision in row.decisions]
             case LaneLost():
                 self._lane_lost(row)
             case Rebased():
@@ -212,10 +209,7 @@ class SchedulerMachine:
                 assert_never(row)
         if self._is_loaded and self._appending is not None:
             self._appending = None
-            for command in self._in_row:
-                mine, outcomes = outcomes[: command.size], outcomes[command.size :]
-                out.now.append(Answer(request=command.request, outcomes=tuple(mine)))
-            self._in_row = []
+            out.now.extend(self._commands.answers(outcomes))
 
     def _round_read(self, row: Round) -> None:
         keys: list[int] = []
@@ -231,7 +225,9 @@ class SchedulerMachine:
             for key in sorted(keys):
                 self.pending.taken(key)
         for note in row.noted:
-            self.undeliverable.difference_update(self.lanes[note.lane].noted(note))
+            done = tuple(self.lanes[note.lane].noted(note))
+            self.undeliverable.difference_update(done)
+            self.unresolved.difference_update(done)
 
     def _leave(self, lane: Lane, keys: Sequence[int]) -> list[int]:
         """Take keys out of what waits for a lane, or for metadata; returns the others, which come from their order."""
@@ -262,6 +258,15 @@ class SchedulerMachine:
             if len(self.moved) > MOVES_REMEMBERED:
                 del self.moved[next(iter(self.moved))]
         return outcome, key
+
+    def _decided(self, decision: Decision, at_ms: int) -> tuple[Standing, int]:
+        decided = self.halves.decide(decision, at_ms)
+        keys = [key_of(at_ms, offset) for offset in decided.released]
+        self.pending.add(keys)
+        if decided.is_dead:
+            self.undeliverable.update(keys)
+            self.unresolved.update(keys)
+        return decided.standing, decided.records
 
     def _lane(self, topic: str, lane: LaneId) -> Lane:
         found = self.lanes.get(lane)
@@ -300,17 +305,19 @@ class SchedulerMachine:
         if self._is_loaded:
             out.now.append(Trim(before_offset=min(row.covers, self._lowest_offset(row.covers))))
 
-    def restore(self, row: Checkpoint, run_at: dict[int, bytes]) -> None:
+    def restore(self, row: Checkpoint, directory: Callable[[int], bytes]) -> None:
         """Begin with a checkpoint; the log is to be read from its ``covers`` on.
 
-        ``run_at`` has the runs that it names, by offset.
+        ``directory`` returns the beginning of the run at an offset, with all of its directory.
         """
         require(not self._is_loaded, "a checkpoint is where a replay begins")
         self.producer_id, self._checkpoint_number, self.read_end = row.producer_id, row.number, row.covers
-        runs = [Run.read(at, run_at[at], lowest) for at, lowest in row.runs]
+        runs = [Run.read(at, directory(at), lowest) for at, lowest in row.runs]
         self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
         self.lanes = {state.lane: Lane.restored(state) for state in row.lanes}
         self.alone, self.undeliverable = set(row.alone), set(row.undeliverable)
+        self.unresolved = set(row.unresolved)
+        self.halves.restore(row.halves)
 
     def checkpoint(self) -> Checkpoint:
         """Return the state as a row."""
@@ -327,10 +334,13 @@ class SchedulerMachine:
             lanes=tuple(lane.state() for lane in self.lanes.values()),
             alone=tuple(sorted(self.alone)),
             undeliverable=tuple(sorted(self.undeliverable)),
+            halves=self.halves.state(),
+            unresolved=tuple(sorted(self.unresolved)),
         )
 
     def _lowest_offset(self, otherwise: int) -> int:
         needed = [offset_of(key) for key in self.pending.fresh]
+        needed += self.halves.offsets
         for run in self.pending.runs.values():
             needed += [run.offset, run.lowest_offset]
         for lane in self.lanes.values():
@@ -377,7 +387,10 @@ class SchedulerMachine:
         if self._appending is not None or self._resolving:
             return
         if self._commands:
-            self._append(self._commands_row(), out)
+            self._append(self._commands.row(now_ms), out)
+            return
+        if settled := self.halves.to_settle():
+            self._append(HalvesDecided(settled, now_ms), out)
             return
         keys = self._take(now_ms)
         if keys:
@@ -385,16 +398,6 @@ class SchedulerMachine:
             out.now.append(Resolve(keys=keys))
         elif not self._round_of((), now_ms, out):
             self._tidy(now_ms, out)
-
-    def _commands_row(self) -> Cancelled | Moved:
-        """Return one row of the first commands, as far as they are of one kind."""
-        kind = type(self._commands[0].row)
-        while self._commands and type(self._commands[0].row) is kind and len(self._in_row) < COMMANDS_MAX:
-            self._in_row.append(self._commands.popleft())
-        rows = [command.row for command in self._in_row]
-        if kind is Cancelled:
-            return Cancelled(tuple(key for row in rows if isinstance(row, Cancelled) for key in row.keys))
-        return Moved(tuple(move for row in rows if isinstance(row, Moved) for move in row.moves))
 
     def _take(self, now_ms: int) -> tuple[int, ...]:
         keys: list[int] = []
@@ -412,54 +415,18 @@ class SchedulerMachine:
 
     def _round_of(self, targets: Sequence[Target], now_ms: int, out: Outbox[Effect]) -> bool:
         """Append a round of what is resolved and what waits; False where there is nothing to decide."""
-        batches: list[Batch] = []
-        parked: list[Parked] = []
-        by_lane: dict[LaneId, list[Target]] = {}
-        for target in targets:
-            by_lane.setdefault(target.lane, []).append(target)
-        ready = {lane.id for lane in self.lanes.values() if lane.waiting and lane.has_room}
-        for lane_id in [*by_lane, *sorted(ready - set(by_lane))]:
-            new = by_lane.get(lane_id, [])
-            topic = new[0].topic if new else self.lanes[lane_id].topic
-            batch, left = self._batch_for(topic, lane_id, new)
-            if batch is not None:
-                batches.append(batch)
-            if left:
-                parked.append(Parked(topic, lane_id, left))
+        batches, parked = compose(
+            self.lanes,
+            targets,
+            self.alone,
+            batch_keys=self.settings.batch_keys,
+            batch_bytes=self.settings.batch_bytes,
+        )
         noted = self._notes(now_ms, has_round=bool(batches or parked))
         if not (batches or parked or noted):
             return False
         self._append(Round(tuple(batches), tuple(parked), noted), out)
         return True
-
-    def _batch_for(self, topic: str, lane_id: LaneId, new: Sequence[Target]) -> tuple[Batch | None, tuple[int, ...]]:
-        """Return the next batch for a target, and which of the new keys wait."""
-        lane = self.lanes.get(lane_id)
-        known = set(lane.waiting) if lane is not None else set()
-        fresh = [target.key for target in new if target.key not in known]
-        if lane is not None and not lane.has_room:
-            return None, tuple(fresh)
-        if lane_id[1] == UNKNOWN_PARTITION:
-            return None, tuple(fresh)
-        sizes = {target.key: target.size_bytes for target in new}
-        queue = [*(lane.waiting if lane is not None else ()), *fresh]
-        chosen = self._fitting(queue, sizes)
-        epoch, base = (0, 0) if lane is None else (lane.epoch, lane.next_sequence)
-        batch = Batch(topic, lane_id, epoch, base, tuple(chosen)) if chosen else None
-        taken = set(chosen)
-        return batch, tuple(key for key in fresh if key not in taken)
-
-    def _fitting(self, queue: Sequence[int], sizes: dict[int, int]) -> list[int]:
-        chosen: list[int] = []
-        total = 0
-        for key in queue[: self.settings.batch_keys]:
-            if key in self.alone:
-                return chosen or [key]
-            total += sizes.get(key, 0)
-            if chosen and total > self.settings.batch_bytes:
-                break
-            chosen.append(key)
-        return chosen
 
     def _notes(self, now_ms: int, *, has_round: bool) -> tuple[Noted, ...]:
         """Return what is to be noted now: with a round, when it is time, or when a target waits for its first note."""
@@ -480,6 +447,7 @@ class SchedulerMachine:
                 return
         if self._bytes_since >= settings.checkpoint_bytes or self._rows_since >= settings.checkpoint_rows:
             self.pending.forget_cancelled(now_ms)
+            self.halves.forget(now_ms)
             self._append(self.checkpoint(), out)
 
     def _append(self, row: Row, out: Outbox[Effect]) -> None:

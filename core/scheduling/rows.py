@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from raylog.core.scheduling.keys import due_of, key_of, offset_of
@@ -110,6 +111,54 @@ class RunWritten:
     data: bytes = field(repr=False, default=b"")
 
 
+class Verdict(StrEnum):
+    """What is stated about a half message."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+    """It was checked, and is not decided yet."""
+    DEAD_LETTER = "DEAD_LETTER"
+    """It was checked in vain too often: rolled back, and its records are dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is stated about one half message; it counts if it has no decision before."""
+
+    group: str
+    txid: str
+    verdict: Verdict
+    check: int = -1
+    """Of UNKNOWN: how many checks had been answered when this one was queried; else it is a repetition."""
+    next_check_ms: int = 0
+    """Of UNKNOWN: when it is checked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalvesDecided:
+    """Decisions about half messages; what is committed is due at ``at_ms``."""
+
+    decisions: tuple[Decision, ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HalfState:
+    """A half message in a checkpoint: a held one, or with ``standing`` what was decided, at ``at_ms``."""
+
+    group: str
+    txid: str
+    at_ms: int
+    """When it was prepared, or decided."""
+    next_check_ms: int
+    checks: int
+    offsets: tuple[int, ...]
+    standing: str = ""
+    records: int = 0
+    """Of a decided one: how many it had."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaneState:
     """A target in a checkpoint."""
@@ -140,11 +189,14 @@ class Checkpoint:
     lanes: tuple[LaneState, ...] = ()
     alone: tuple[int, ...] = ()
     undeliverable: tuple[int, ...] = ()
+    halves: tuple[HalfState, ...] = ()
+    unresolved: tuple[int, ...] = ()
+    """Of the undeliverable: records of half messages without decision after the last check."""
 
 
-Row = Identity | Round | Cancelled | Moved | LaneLost | Rebased | RunWritten | Checkpoint
+Row = Identity | Round | Cancelled | Moved | LaneLost | Rebased | RunWritten | Checkpoint | HalvesDecided
 
-_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT = range(8)
+_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT, _HALVES = range(9)
 
 
 def _wire_keys(keys: Sequence[int]) -> Wire:
@@ -185,6 +237,11 @@ def to_wire(row: Row) -> Wire:
             return [_RUN, row.lowest_offset]
         case Checkpoint():
             return _wire_checkpoint(row)
+        case HalvesDecided():
+            decisions = [
+                [each.group, each.txid, each.verdict, each.check, each.next_check_ms] for each in row.decisions
+            ]
+            return [_HALVES, decisions, row.at_ms]
 
 
 def _wire_checkpoint(row: Checkpoint) -> Wire:
@@ -214,7 +271,14 @@ def _wire_checkpoint(row: Checkpoint) -> Wire:
         lanes,
         _wire_keys(row.alone),
         _wire_keys(row.undeliverable),
+        [_wire_half(half) for half in row.halves],
+        _wire_keys(row.unresolved),
     ]
+
+
+def _wire_half(half: HalfState) -> Wire:
+    offsets = list(half.offsets)
+    return [half.group, half.txid, half.at_ms, half.next_check_ms, half.checks, offsets, half.standing, half.records]
 
 
 def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
@@ -242,11 +306,18 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
             return RunWritten(fields[0], data)
         case 7:
             return _checkpoint(fields)
+        case 8:
+            decisions = tuple(
+                Decision(group, txid, Verdict(verdict), check, next_ms)
+                for group, txid, verdict, check, next_ms in fields[0]
+            )
+            return HalvesDecided(decisions, fields[1])
     raise ValueError(f"A row of kind {kind!r} is in __scheduled; a newer release is needed to read it.")
 
 
 def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
     number, covers, producer_id, runs, frontier, fresh, cut, count, lanes, alone, undeliverable = fields[:11]
+    halves, unresolved = fields[11:13] or ((), ((), ()))  # not in checkpoints of the first release
     return Checkpoint(
         number=number,
         covers=covers,
@@ -259,7 +330,14 @@ def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
         lanes=tuple(_lane_state(lane) for lane in lanes),
         alone=_keys(alone),
         undeliverable=_keys(undeliverable),
+        halves=tuple(_half_state(half) for half in halves),
+        unresolved=_keys(unresolved),
     )
+
+
+def _half_state(wire: Sequence[Any]) -> HalfState:
+    group, txid, at_ms, next_check_ms, checks, offsets, standing, records = wire
+    return HalfState(group, txid, at_ms, next_check_ms, checks, tuple(offsets), standing, records)
 
 
 def _lane_state(wire: Sequence[Any]) -> LaneState:

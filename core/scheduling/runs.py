@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from raylog.core.scheduling.keys import OFFSET_BITS, TOMBSTONE, due_of
@@ -60,9 +61,7 @@ def _decode_block(data: bytes) -> tuple[array[int], array[int]]:
     if _IS_BIG_ENDIAN:
         dues.byteswap()
         lows.byteswap()
-    for number in range(1, len(dues)):
-        dues[number] += dues[number - 1]
-    return dues, lows
+    return array("Q", accumulate(dues)), lows
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +130,8 @@ class Cursor:
         self._index = 0
         self.head: int | None = None
         """The key under the cursor; None = the run is exhausted."""
+        if behind >= 0:  # nothing before is due later than it
+            self._index = bisect_left(self._block[0], due_of(behind))
         self._settle()
         self._pass(behind)
 

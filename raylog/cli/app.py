@@ -25,6 +25,7 @@ from raylog.cli.configs import config
 from raylog.cli.consume import consume
 from raylog.cli.dead_letters import dlq
 from raylog.cli.groups import group
+from raylog.cli.halves import half
 from raylog.cli.log import log
 from raylog.cli.options import Commands
 from raylog.cli.outbox import outbox
@@ -119,6 +120,7 @@ COMMANDS = (
     transaction,
     queue,
     schedule,
+    half,
     dlq,
     config,
     features,

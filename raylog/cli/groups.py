@@ -109,6 +109,7 @@ def _described(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str,
             {
                 "member_id": member.member_id,
                 "client_id": member.client_id,
+                "client_host": member.client_host,
                 "instance_id": member.instance_id,
                 "assignment": [str(each) for each in member.assignment],
             }
@@ -139,9 +140,15 @@ def _show_group(found: GroupDescription, rows: list[dict[str, Any]]) -> None:
     if found.members:
         show_table(
             "",
-            ["member", "client", "instance", "partitions"],
+            ["member", "client", "host", "instance", "partitions"],
             [
-                [each.member_id, each.client_id, each.instance_id or "-", _places(each.assignment)]
+                [
+                    each.member_id,
+                    each.client_id,
+                    each.client_host or "-",
+                    each.instance_id or "-",
+                    _places(each.assignment),
+                ]
                 for each in found.members
             ],
         )

@@ -15,6 +15,7 @@ from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, check_crc, iter_headers, parse_header
 from raylog.storage.batch.records import decode_batch
 from raylog.storage.batch.rewriting import NO_APPEND_TIME, Rewritten, append_time_of
+from raylog.storage.batch.times import TimeBounds, TimesFound
 from raylog.storage.errors import CorruptBatch, LogClosed, LogDamaged, out_of_range
 from raylog.storage.log.config import FileSlice, LogConfig
 from raylog.storage.log.recovery import check_epoch
@@ -150,6 +151,36 @@ def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, up
     return None
 
 
+def first_within(segments: list[Segment], times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
+    """The first batch from `offset` on, below `upper`, that may hold a record within these times."""
+    for segment in segments[place_of(segments, offset) :]:
+        if offset >= upper:
+            break
+        if segment.next_offset <= offset or not segment.size:
+            continue
+        for position, header in segment.walk(*_from_batch(segment, offset)):
+            if header.next_offset > upper:
+                return TimesFound(max(offset, header.base_offset), is_found=False)
+            if not batches_max:
+                return TimesFound(header.base_offset, is_found=False)
+            batches_max -= 1
+            if not header.is_control:
+                shown = times.bytes_to_show(header)
+                body = segment.read(position + HEADER_BYTES, min(shown, header.size - HEADER_BYTES)) if shown else b""
+                if not times.exclude(header, body):
+                    return TimesFound(max(offset, header.base_offset), is_found=True)
+            offset = header.next_offset
+    return TimesFound(offset, is_found=False)
+
+
+def _from_batch(segment: Segment, offset: int) -> tuple[int, int]:
+    """Where to walk from to meet the batch that holds `offset` first, and the offset there."""
+    if offset <= segment.base_offset:
+        return 0, segment.base_offset
+    position, header = segment.locate(offset)
+    return position, header.base_offset
+
+
 def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record with the largest timestamp; None for an empty range."""
     largest = NO_TIMESTAMP
@@ -237,6 +268,18 @@ class ReadableLog:
         """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None."""
         self._require_open()
         found = offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
+        self._recent.release_others(self.segments)
+        return found
+
+    def first_within(self, times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
+        """The first batch from `offset` on, below `upper`, that may hold a record within these times.
+
+        Looks at `batches_max` batches at most, of each at its header and its timestamps. Raises OffsetOutOfRange.
+        """
+        self._require_open()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+        found = first_within(self.segments, times, offset, min(upper, self.log_end_offset), batches_max)
         self._recent.release_others(self.segments)
         return found
 

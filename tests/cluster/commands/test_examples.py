@@ -20,6 +20,7 @@ RUN_HERE = {
     "tasks.py",
     "transfer.py",
     "unpaid_orders.py",
+    "half_messages.py",
     "without_ray.py",
     "work_queue.py",
     "worker_pool.py",
@@ -105,6 +106,11 @@ def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
         "closed: chair, lamp",
         "the lamp is paid in time: False",
     ]
+
+
+def test_half_messages_are_decided_by_their_checker(user: Reader) -> None:
+    printed = user.python(example("half_messages.py"), "--address", "local").splitlines()
+    assert printed[-2:] == ["committed: rent lunch", "without decision: 0"]
 
 
 def test_orders_of_a_queue_keep_their_order_and_a_bad_one_is_dead(user: Reader) -> None:

@@ -347,7 +347,8 @@ async def unclean_leader_election_enable(live: Live) -> None:
 
 
 OF_ROLES = {key.name for key in (*TIME_KEYS, *QUEUE_KEYS)}
-"""Read by clients and by the roles of leaders: `tests/cluster/forwarding`, `scheduling` and `queues` change them."""
+"""Read by clients and by the roles of leaders: `test_settings_change_at_run_time` in
+`tests/cluster/forwarding`, `tests/cluster/scheduling` and `tests/cluster/queues/test_live_settings.py` change them."""
 STORIES: Mapping[str, Callable[[Live], Awaitable[None]]] = {
     key: globals()[key.replace(".", "_")] for key in sorted(set(TOPIC_KEYS) - OF_ROLES)
 }

@@ -12,7 +12,7 @@ from tests.cluster.talk import Talk, in_cluster
 
 @in_cluster()
 async def test_columns_survive_the_loss_of_a_leader_in_their_order(cluster: LocalCluster, talk: Talk) -> None:
-    await talk.create("t")
+    await talk.create("t", config={"retention.ms": "-1"})  # its records are of 1970
     values = [b"%06d" % number * 20 for number in range(20_000)]
     async with AsyncProducer(**cluster.clients(), max_request_size=100_000) as producer:
         await (await producer.send_batch("t", values[:5_000], timestamp_ms=1))

@@ -1,16 +1,20 @@
 """A reader of a range, such as a Spark task, reads the leader's files on its machine; a fetch has the same result."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raylog.client.producer.asynchronous import AsyncProducer
+from raylog.client.reading import range_fetcher
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
-from raylog.client.reading.times import TimeBounds
+from raylog.protocol.replica import FIND_TIMES
 from raylog.rpc import machine_number
+from raylog.storage.batch.times import TimeBounds
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.reads.test_near_reads import VALUES, count_opened, filled
 from tests.cluster.talk import Talk, in_cluster
@@ -110,13 +114,43 @@ async def test_files_that_hold_nothing_wanted_are_not_read_again(cluster: LocalC
 
 
 @in_cluster()
-async def test_batches_outside_of_a_time_are_skipped_in_files_only(cluster: LocalCluster, talk: Talk) -> None:
+async def test_batches_outside_of_a_time_are_skipped(cluster: LocalCluster, talk: Talk) -> None:
     await filled(cluster, talk, "t")
     every = list(enumerate(VALUES))
+    future, whole = TimeBounds(low_ms=2**50), TimeBounds(0, 2**50)
+    for near in (True, False):
+        assert await read(cluster, talk, 0, len(VALUES), times=future, short_circuit_reads=near) == []
+        assert await read(cluster, talk, 0, len(VALUES), times=whole, short_circuit_reads=near) == every
+
+
+@in_cluster()
+async def test_a_leader_of_an_earlier_release_sends_what_is_outside(cluster: LocalCluster, talk: Talk) -> None:
+    await filled(cluster, talk, "t")
     future = TimeBounds(low_ms=2**50)
-    assert await read(cluster, talk, 0, len(VALUES), times=future) == []
-    assert await read(cluster, talk, 0, len(VALUES), times=future, short_circuit_reads=False) == every
-    assert await read(cluster, talk, 0, len(VALUES), times=TimeBounds(0, 2**50)) == every
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(range_fetcher, "FIND_TIMES", replace(FIND_TIMES, name="unknown_yet"))
+        found = await read(cluster, talk, 0, len(VALUES), times=future, short_circuit_reads=False)
+    assert found == list(enumerate(VALUES))
+
+
+@in_cluster()
+async def test_a_narrow_time_is_read_from_another_machine_without_the_rest(cluster: LocalCluster, talk: Talk) -> None:
+    await talk.create("t", config={"retention.ms": "-1"})
+    moments = range(1_000_000, 1_400_000, 1_000)  # a batch of each
+    async with AsyncProducer(**cluster.clients()) as producer:
+        for moment in moments:
+            await (await producer.send_batch("t", [b"v" * 100] * 50, timestamp_ms=moment))
+    wanted = await range_of(talk, 0, 50 * len(moments))
+    fetcher = RangeFetcher(wanted, times=TimeBounds(1_200_000, 1_203_000), short_circuit_reads=False)
+    found: list[int] = []
+    try:
+        async with asyncio.timeout(30):
+            while (batches := await fetcher.next()) is not None:
+                found += [each.header.base_timestamp for each in batches]
+    finally:
+        await fetcher.close()
+    assert {1_200_000, 1_201_000, 1_202_000} <= set(found)
+    assert fetcher.bytes_read < 0.05 * 50 * 100 * len(moments)
 
 
 @in_cluster()

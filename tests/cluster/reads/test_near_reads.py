@@ -18,7 +18,7 @@ VALUES = [b"%06d" % number * 20 for number in range(8_000)]
 
 
 async def filled(cluster: LocalCluster, talk: Talk, topic: str) -> None:
-    await talk.create(topic)
+    await talk.create(topic, config={"retention.ms": "-1"})  # its records are of 1970
     async with AsyncProducer(**cluster.clients()) as producer:
         async with asyncio.timeout(30):
             await (await producer.send_batch(topic, VALUES, timestamp_ms=7))

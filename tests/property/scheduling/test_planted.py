@@ -8,9 +8,11 @@ from unittest.mock import patch
 import pytest
 
 from raylog.core.invariants import InvariantBroken
+from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.lanes import Lane
 from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.pending import Pending
+from tests.property.scheduling.test_halves import HalfStory
 from tests.property.scheduling.test_scheduler import Story
 from tests.simulation.planted.bugs import Edit
 
@@ -55,10 +57,53 @@ BUGS = {
 }
 
 
-def noticed(seed: int) -> bool:
+HALF_BUGS = {
+    "a half message is visible at once": (SchedulerMachine, "step", "if due < HELD_MS", "if True"),
+    "commit after rollback wins": (
+        Halves,
+        "decide",
+        "standing, _, records = self.decided.get(name, (Standing.NOT_FOUND, 0, 0))",
+        "records = 0; standing = Standing.COMMITTED if decision.verdict is Verdict.COMMIT else Standing.ROLLED_BACK",
+    ),
+    "a decision is forgotten": (Halves, "decide", "self.decided[name] = (standing, at_ms, len(half.offsets))", "pass"),
+    "a commit releases the first record alone": (
+        Halves,
+        "decide",
+        "tuple(half.offsets) if",
+        "tuple(half.offsets[:1]) if",
+    ),
+    "a rollback releases what it should drop": (
+        Halves,
+        "decide",
+        "if is_committed or is_dead else ()",
+        "if True else ()",
+    ),
+    "a late record joins what was committed": (
+        Halves,
+        "prepared",
+        "if name in self.decided:",
+        "if self.decided.get(name, (None, 0))[0] is Standing.ROLLED_BACK:",
+    ),
+    "checkpoints leave half messages out": (SchedulerMachine, "checkpoint", "self.halves.state()", "()"),
+    "the log is given back below a half message": (
+        SchedulerMachine,
+        "_lowest_offset",
+        "needed += self.halves.offsets",
+        "pass",
+    ),
+    "a repeated answer counts as another check": (Halves, "_checked", "decision.check != half.checks", "False"),
+    "it is never checked again": (Halves, "_checked", "self._schedule(half)", "pass"),
+    "a member that does not answer is waited for": (Halves, "query", "now_ms + max(1, lease_ms)", "1 << 60"),
+    "a new leader checks nothing": (Halves, "restore", "self._schedule(half)", "pass"),
+    "it is queried about above the limit": (Halves, "next_check_ms", "and half.checks < self.policy.limit", ""),
+    "nothing is settled by the policy": (Halves, "to_settle", "not self.worn or", "True or"),
+}
+
+
+def noticed(seed: int, kind: type[Story | HalfStory] = Story) -> bool:
     """Whether a history shows that something is wrong."""
     try:
-        story = Story(seed)
+        story = kind(seed)
         for _ in range(STEPS):
             story.step()
         story.finish()
@@ -73,3 +118,11 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
     changed: Any = Edit(*texts).of(getattr(target, attribute))
     with patch.object(target, attribute, changed):
         assert any(noticed(seed) for seed in range(SEEDS)), f"{SEEDS} histories did not notice that {name}"
+
+
+@pytest.mark.parametrize("name", HALF_BUGS)
+def test_a_bug_planted_in_half_messages_is_noticed(name: str) -> None:
+    target, attribute, *texts = HALF_BUGS[name]
+    changed: Any = Edit(*texts).of(getattr(target, attribute))
+    with patch.object(target, attribute, changed):
+        assert any(noticed(seed, HalfStory) for seed in range(SEEDS)), f"{SEEDS} histories did not notice that {name}"

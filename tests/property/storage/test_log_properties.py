@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.times import TimeBounds
 from raylog.storage.log import partition_log as log_module
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole
@@ -189,6 +190,15 @@ def test_lookups_equal_a_linear_twin(
         visible = max((header.next_offset for header, _ in batches if header.next_offset <= upper), default=0)
         found = [(place, moment) for place, moment in enumerate(moments[:visible]) if moment >= wanted]
         assert log.offset_for_timestamp(wanted, upper) == (found[0] if found else None)
+        low, high, most = (
+            choose.draw(st.integers(-1, 65)),
+            choose.draw(st.integers(-1, 65)),
+            choose.draw(st.integers(1, 5)),
+        )
+        place = log.first_within(TimeBounds(low, high), offset, upper, most)
+        assert offset <= place.next_offset <= max(offset, visible)
+        assert not any(low <= moment < high for moment in moments[offset : place.next_offset])
+        assert place.is_found or place.next_offset >= visible or place.next_offset > offset or most == 1
         newest = max(moments[:visible], default=None)
         assert log.max_timestamp(upper) == (None if newest is None else (moments.index(newest), newest))
     log.close()

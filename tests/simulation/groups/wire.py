@@ -146,6 +146,11 @@ class Call:
         return str(self.args[at]) if self.method in MEMBER_CALLS else ""
 
     @property
+    def peer_host(self) -> str:
+        """The host of the sender's process."""
+        return f"10.0.0.{self.wire.member.slot}"
+
+    @property
     def group(self) -> str:
         """The group of the request."""
         return str(self.args[0]) if self.args else ""

@@ -14,6 +14,7 @@ from raylog.core.epochs import EpochHistory
 from raylog.core.errors import InvalidTxnState, OffsetOutOfRange
 from raylog.core.ids import LeaderEpoch, Offset
 from raylog.storage.batch.marker import TxnMarker
+from raylog.storage.batch.times import TimeBounds, TimesFound
 from raylog.storage.errors import DiskFull, StorageIoError
 from raylog.storage.log.config import FileSlice, LogConfig
 from raylog.storage.log.producer_state import ActiveProducer
@@ -161,6 +162,17 @@ class OpenedLog:
             if entry is not None and entry.value >= timestamp_ms:
                 return offset, entry.value
         return None
+
+    def first_within(self, times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
+        """Look at entries, as batches, by their values."""
+        for place in range(offset, min(upper, self._log.end)):
+            entry = self._log.entry(place)
+            if not batches_max:
+                return TimesFound(place, is_found=False)
+            batches_max -= 1
+            if entry is not None and (times.low_ms or 0) <= entry.value < (times.end_ms or entry.value + 1):
+                return TimesFound(place, is_found=True)
+        return TimesFound(max(offset, min(upper, self._log.end)), is_found=False)
 
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
         """Find the last entry below ``upper``."""

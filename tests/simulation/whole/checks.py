@@ -11,7 +11,7 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.config import SLEEP_KEY
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, RetriableError
 from raylog.core.ids import TopicPartition
 from raylog.core.metadata.entries import AWAKE_KEY
 from tests.simulation.whole.books import At
@@ -68,6 +68,9 @@ class Finish:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
         if self._world.plan.delayers:
             await self._until("delayed records have arrived", self._delayed_are_missing)
+        if self._world.plan.payers:
+            await self._until("half messages are decided", lambda: self._halves_are_held(admin))
+            await self._until("what was committed has arrived", self._payments_are_missing)
         if self._world.plan.workers:
             await self._until("queues are worked off", self._jobs_are_unfinished)
         if self._world.plan.expirers:
@@ -325,6 +328,17 @@ class Finish:
 
     async def _delayed_are_missing(self) -> str:
         missing = self._world.delays.missing()
+        return f"{len(missing)} have not, such as {missing[0]!r}" if missing else ""
+
+    async def _halves_are_held(self, admin: AsyncAdmin) -> str:
+        try:
+            held = await self._client.call("list half messages", admin.list_half_messages(timeout_s=API_S), API_S + 5.0)
+        except RetriableError as error:
+            return f"the list has no answer: {error!r}"
+        return f"{len(held)} are not, such as {held[0]}" if held else ""
+
+    async def _payments_are_missing(self) -> str:
+        missing = self._world.bank.missing()
         return f"{len(missing)} have not, such as {missing[0]!r}" if missing else ""
 
     async def _jobs_are_unfinished(self) -> str:

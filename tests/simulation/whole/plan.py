@@ -41,6 +41,8 @@ ACCOUNTS: Final = "whole-transactions-compacted"
 some on virtual disks. At the end removals and markers are forgotten, and what has a cleaned log is restarted."""
 SCHEDULES: Final = "whole-schedules"
 """Delayed records, which clients cancel and move; faults of all kinds, in half of the runs on virtual disks."""
+HALVES: Final = "whole-halves"
+"""The same with half messages beside delayed records: their senders stop at any step, and checkers decide then."""
 QUEUES: Final = "whole-queues"
 """Two groups that work on a topic as a queue, one of them in the order of keys; faults of all kinds, and of the leaders
 of the queue, of its states and of its dead letters."""
@@ -59,6 +61,7 @@ WHOLE_PROFILES: Final = (
     TRANSACTIONS,
     ACCOUNTS,
     SCHEDULES,
+    HALVES,
     QUEUES,
     FORWARDING,
 )
@@ -149,6 +152,8 @@ class Plan:
     """After so long a transaction is aborted by its coordinator."""
     expirers: int = 0
     """Clients that send records which expire; 0 = there are none in this run."""
+    payers: int = 0
+    """Clients that send half messages, and check them; 0 = there are none in this run."""
     delayers: int = 0
     """Clients that send delayed records; 0 = there are none in this run."""
     workers: int = 0
@@ -212,6 +217,9 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_accounts(_with_transactions(plan, seed), seed)
     if profile == SCHEDULES:
         return _with_schedules(plan, seed)
+    if profile == HALVES:
+        halves = _with_schedules(plan, seed)
+        return replace(halves, delayers=1, payers=random.Random(f"halves {seed}").choice([1, 2, 3]))
     if profile == QUEUES:
         return _with_queues(plan, seed)
     if profile == FORWARDING:

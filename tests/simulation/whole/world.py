@@ -48,8 +48,9 @@ from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
 from tests.simulation.whole.queues.clients import DEAD, KEYED, PLAIN, QUEUE, JobProducer, LetterReader, Worker
 from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
 from tests.simulation.whole.queues.jobs import Group, Jobs
-from tests.simulation.whole.schedules.clients import LATER, PARTITIONS, DelayedReader, Delayer
+from tests.simulation.whole.schedules.clients import PARTITIONS, DelayedReader, Delayer
 from tests.simulation.whole.schedules.delays import Delays
+from tests.simulation.whole.schedules.halves import LATER, Bank, Payer
 from tests.simulation.whole.shared_memory import SharedMemory
 from tests.simulation.whole.transactions.part import Transactions
 from tests.simulation.whole.visitors import Visitor
@@ -96,6 +97,7 @@ class World:
         self.tables = [TopicPartition(name, 0) for name in plan.tables]
         self.table_books = Tables(lambda *known: self.books.on_committed(*known))
         self.delays = Delays()
+        self.bank = Bank()
         self.jobs = Jobs({PLAIN: Group(by_key=False), KEYED: Group(by_key=True)} if plan.workers else {})
         self.letters = Letters()
         self.cleanings = 0
@@ -285,6 +287,8 @@ class World:
             self.spawn("table-administrator", TableAdministrator(self, "table-administrator").run())
         for number in range(self.plan.delayers):
             self.spawn(f"delayer-{number}", Delayer(self, f"delayer-{number}").run())
+        for number in range(self.plan.payers):
+            self.spawn(f"payer-{number}", Payer(self, f"payer-{number}").run())
         if self.plan.delayers:
             self.spawn("delayed-reader", DelayedReader(self, "delayed-reader").run())
         if self.plan.workers:

@@ -8,6 +8,7 @@ machine rebuilt from the log.
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from raylog.client.group.exchange import read_assignment
@@ -161,7 +162,8 @@ class ToyCoordinator:
         number = self._numbers
         self._requests[number] = request
         request.connection.on_close(lambda _: self._dropped(number))
-        self._step(_event(request.method, request.args, number, self._now_ms()))
+        event = _event(request.method, request.args, number, self._now_ms())
+        self._step(replace(event, client_host=request.peer_host) if isinstance(event, JoinReceived) else event)
 
     def _dropped(self, number: int) -> None:
         if self._requests.pop(number, None) is not None:

@@ -28,7 +28,7 @@ NEEDED = {
     TokenScope.GROUP: {"group_id"},
 }
 """The fields of a request that a token is compared with."""
-READS = {"metadata", "fetch", "fetch_near", "list_offsets", "offset_for_leader_epoch"}
+READS = {"metadata", "fetch", "fetch_near", "list_offsets", "offset_for_leader_epoch", "find_times"}
 WRITES = {"produce", "init_producer_id"}
 TRANSACTIONS = {
     *("find_coordinator", "init_transactions", "add_partitions_to_txn", "add_offsets_to_txn", "txn_offset_commit"),

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 )
 
 from raylog.client.ranges.narrowing import Narrowing
-from raylog.client.reading.times import TimeBounds
 from raylog.spark.filters import EPOCH, narrowing_of
 from raylog.spark.options import parse_options
 from raylog.spark.reader import RaylogReader
+from raylog.storage.batch.times import TimeBounds
 
 HALF_PAST = EPOCH + timedelta(microseconds=1_500)  # one and a half milliseconds
 

@@ -206,6 +206,16 @@ class Worked(RuleBasedStateMachine):
         self.held[member].clear()
         self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
 
+    @rule(acquired=st.sampled_from(("4", "12")), order=st.sampled_from(("none", "key")))
+    def topic_is_changed(self, acquired: str, order: str) -> None:
+        """The topic's settings change beside members, which were given an order that stays."""
+        before = self.machine.policy
+        topic = {**self.topic, "queue.acquired.max": acquired, "queue.order": order}
+        self.feed(ev.Reconfigured, topic=topic)
+        after = self.machine.policy
+        assert (after.acquired_max, after.by_key) == (int(acquired), before.by_key)
+        assert after.backoff == before.backoff, "the group's own settings count more"
+
     @rule(kept=st.integers(0, 2))
     def leader_is_replaced(self, kept: int) -> None:
         """Some changes that were not answered yet survive, the others are lost."""

@@ -11,6 +11,7 @@ from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
 from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
+from tests.simulation.whole.planted.planted_halves import HALF_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
@@ -33,6 +34,7 @@ _TABLES: Final = (
     TRANSACTION_BUGS,
     ACCOUNT_BUGS,
     SCHEDULE_BUGS,
+    HALF_BUGS,
     QUEUE_BUGS,
     FORWARDING_BUGS,
 )

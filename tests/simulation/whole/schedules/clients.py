@@ -15,12 +15,12 @@ from raylog.core.errors import ClientClosed, DeliveryTimedOut, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.schedules.delays import Delayed
+from tests.simulation.whole.schedules.halves import LATER, MARK
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
-LATER: Final = "later"
 PARTITIONS: Final = 2
 DELAYS_MS: Final = (0, 20, 200, 800, 2_500)
 
@@ -150,6 +150,10 @@ class DelayedReader(Client):
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300), 1.5)
                 for partition, records in found.items():
                     for record in records:
-                        self.world.delays.arrived(self.name, partition, record.offset, record.value, arguments.now_ms())
+                        value = record.value
+                        if value.startswith(MARK):
+                            self.world.bank.arrived(self.name, partition, record.offset, value)
+                        else:
+                            self.world.delays.arrived(self.name, partition, record.offset, value, arguments.now_ms())
                         self.books.read += 1
             await self.call("stop", consumer.stop(), 35.0)

@@ -22,6 +22,7 @@ class SentRequest:
         self.args: Any = list(args)
         self.answers: list[object] = []
         self.is_deserted = False
+        self.peer_host = "10.0.0.7"
 
     def reply(self, args: object = None, payload: object = b"") -> None:
         self.answers.append(args)

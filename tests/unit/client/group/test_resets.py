@@ -257,6 +257,9 @@ def test_a_group_is_described_with_its_coordinator_and_members(board: Board) -> 
     found = board.admin.describe_group("board")
     assert found.coordinator.startswith("127.0.0.1:")
     assert found.protocol
+    (anna,) = found.members
+    assert (anna.client_id, anna.instance_id, anna.client_host) == ("anna", "i1", "127.0.0.1")
+    assert anna.assignment == (FIRST, SECOND)
     shown = board.run("describe", "board").out
     assert f"coordinator at {found.coordinator}" in shown
     assert "flights:0,1" in shown

@@ -13,15 +13,19 @@ from dataclasses import dataclass, field, replace
 
 import msgpack
 
+from raylog.core.scheduling.envelope import HalfId
 from raylog.core.scheduling.events import (
     Answer,
     Append,
     CancelReceived,
     DataRead,
+    DecideReceived,
     Deliver,
     Delivered,
     Effect,
     Event,
+    HalvesAnswer,
+    HeldRecord,
     Loaded,
     MoveReceived,
     NotDelivered,
@@ -34,9 +38,10 @@ from raylog.core.scheduling.events import (
     Trim,
     Trouble,
 )
-from raylog.core.scheduling.keys import due_of, key_of, offset_of
+from raylog.core.scheduling.halves import HalfPolicy, Standing
+from raylog.core.scheduling.keys import HELD_MS, due_of, key_of, offset_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.rows import Batch, Checkpoint, LaneId, Row, RunWritten, from_wire, to_wire
+from raylog.core.scheduling.rows import Batch, Checkpoint, Decision, LaneId, Row, RunWritten, from_wire, to_wire
 
 SMALL = SchedulerSettings(
     round_keys=8,
@@ -97,7 +102,7 @@ class Desk:
     settings: SchedulerSettings = SMALL
     now_ms: int = 1_000
     log: list[tuple[int, object]] = field(default_factory=list)
-    """(offset, due times of a batch, or the wire form of a row with its data)."""
+    """(offset, due times of a batch, these with its held records, or the wire form of a row with its data)."""
     end: int = 0
     start: int = 0
     targets: dict[LaneId, Partition] = field(default_factory=dict)
@@ -106,6 +111,8 @@ class Desk:
     unplaced: set[LaneId] = field(default_factory=set)
     """Targets whose topics' metadata is not known at the moment."""
     answers: dict[int, tuple[tuple[Outcome, int], ...]] = field(default_factory=dict)
+    standings: dict[int, tuple[Standing, ...]] = field(default_factory=dict)
+    policy: HalfPolicy = field(default_factory=HalfPolicy)
     held: list[Effect] = field(default_factory=list)
     """Effects that are not carried out yet, where a test holds them."""
     holds: bool = False
@@ -139,6 +146,25 @@ class Desk:
         self._read_on()
         return [key_of(due, base + index) for index, due in enumerate(dues)]
 
+    def prepare(
+        self, name: HalfId, *, check_after_ms: int = 100, records: int = 1, to: LaneId | None = None
+    ) -> list[int]:
+        """Append records of a half message, one batch; returns their offsets."""
+        base, self.end = self.end, self.end + records
+        offsets = list(range(base, self.end))
+        held = tuple(HeldRecord(offset, name, check_after_ms) for offset in offsets)
+        self.log.append((base, ((HELD_MS + self.now_ms,) * records, held)))
+        if to is not None:
+            self.to |= dict.fromkeys(offsets, to)
+        self._read_on()
+        return offsets
+
+    def decide(self, *decisions: Decision) -> int:
+        """Request decisions about half messages; the answer comes to ``standings`` under the number returned."""
+        self.requests += 1
+        self._feed(DecideReceived(now_ms=self.now_ms, request=self.requests, decisions=decisions))
+        return self.requests
+
     def append(self, row: Row) -> None:
         data = row.data if isinstance(row, RunWritten) else b""
         self.log.append((self.end, msgpack.packb([to_wire(row), data])))
@@ -157,7 +183,8 @@ class Desk:
             wire, data = msgpack.unpackb(entry)
             return RowRead(offset=offset, row=from_wire(wire, data), size_bytes=RECORD_BYTES)
         assert isinstance(entry, tuple)
-        return DataRead(base_offset=offset, dues=entry, size_bytes=RECORD_BYTES * len(entry))
+        dues, held = entry if isinstance(entry[0], tuple) else (entry, ())
+        return DataRead(base_offset=offset, dues=dues, size_bytes=RECORD_BYTES * len(dues), held=held)
 
     # ------------------------------------------------------------ owners
 
@@ -165,6 +192,7 @@ class Desk:
         """Begin the next leadership: what the last owner had under way is lost, or comes late."""
         self.held = []
         self.machine = machine = SchedulerMachine(self.read_run, self.settings)
+        machine.halves.follow(self.policy)
         self._read = 0
         for index in range(len(self.log) - 1, -1, -1):
             _, entry = self.log[index]
@@ -172,8 +200,7 @@ class Desk:
                 wire, data = msgpack.unpackb(entry)
                 row = from_wire(wire, data)
                 if isinstance(row, Checkpoint):
-                    runs = {at: self.read_run(at, 0, 1 << 30) for at, _ in row.runs}
-                    machine.restore(row, runs)
+                    machine.restore(row, lambda at: self.read_run(at, 0, 1 << 30))
                     assert row.covers >= self.start
                     self._read = next(number for number, (at, _) in enumerate(self.log) if at >= row.covers)
                     break
@@ -227,6 +254,8 @@ class Desk:
                 self.deliver(effect.batch)
             case Answer():
                 self.answers[effect.request] = effect.outcomes
+            case HalvesAnswer():
+                self.standings[effect.request] = tuple(standing for standing, _ in effect.standings)
             case Trim():
                 self.start = max(self.start, effect.before_offset)
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.client.reading.local_files import Place
-from raylog.client.reading.times import TimeBounds
 from raylog.storage.batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT, parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
+from raylog.storage.batch.times import TimeBounds
 from tests.unit.client.reading.test_local_files import segment
 
 LOW, END = 1_000, 2_000

@@ -2,12 +2,13 @@
 
 A header has the largest timestamp of its records, but not the smallest: timestamps may descend within a batch. The
 column of timestamps is the first of an uncompressed body of magic 77, a hundredth of the bytes of small records. Used
-by local_files.py.
+by readers of files on their machine, and by leaders for the others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raylog.storage.batch.grids import NIL, array_at
 from raylog.storage.batch.header import (
@@ -20,6 +21,15 @@ from raylog.storage.batch.header import (
 
 _BEFORE_DELTAS = 6
 """Bytes of the two array heads at the begin of a body, at most."""
+
+
+class TimesFound(NamedTuple):
+    """How far a look at batches has come."""
+
+    next_offset: int
+    """All records from where it began up to here are outside."""
+    is_found: bool
+    """Whether the batch there may hold one within; else the look has come to its end, or has looked at enough."""
 
 
 @dataclass(frozen=True, slots=True)

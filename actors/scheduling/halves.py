@@ -1,0 +1,196 @@
+"""What the scheduler answers about half messages: decisions, questions to checkers, and what is held.
+
+Called by the role, each request in a task of its own. A question is a long poll: it waits until a half message of the
+group is to be checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from raylog.actors.roles.host import RoleHost
+from raylog.actors.scheduling.bodies import Bodies, envelope_of
+from raylog.core.errors import CoordinatorLoadInProgress, InvalidRecord, InvalidRequest, RaylogError
+from raylog.core.scheduling import events as ev
+from raylog.core.scheduling.envelope import HalfName, without
+from raylog.core.scheduling.halves import Half, HalfPolicy, Standing, Unresolved
+from raylog.core.scheduling.keys import HELD_MS
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.rows import Decision, Verdict
+from raylog.protocol.halves import (
+    DecideHalvesReply,
+    DecideHalvesRequest,
+    HalfHeader,
+    HalfQuestion,
+    HalfRecord,
+    HeldHalf,
+    ListHalvesReply,
+    ListHalvesRequest,
+    PollHalvesReply,
+    PollHalvesRequest,
+)
+from raylog.protocol.message import Message
+from raylog.storage.batch.header import BatchHeader
+from raylog.storage.batch.records import decode_batch
+
+KINDS: Final[frozenset[type[Message]]] = frozenset({DecideHalvesRequest, PollHalvesRequest, ListHalvesRequest})
+ANSWERED_WITHIN_S: Final = 10.0
+LOOK_AGAIN_MS: Final = 1_000
+"""How long a poll waits at most before it looks again: the scheduler's clock may be followed to another time."""
+POLL_MAX_MS: Final = 60_000
+LEASE_MAX_MS: Final = 3_600_000
+HALVES_MAX: Final = 1_000
+QUESTION_BYTES: Final = 1_048_576
+"""Bytes of records in one answer, after the first half message."""
+CHECK_AFTER_MAX_MS: Final = 86_400_000
+
+Standings = tuple[tuple[Standing, int], ...]
+GIVEN: Final = (Verdict.COMMIT, Verdict.ROLLBACK, Verdict.UNKNOWN)
+"""What a client may say."""
+
+
+class HalvesOwner(Protocol):
+    """What answers need of the role."""
+
+    host: RoleHost
+    machine: SchedulerMachine
+    bodies: Bodies
+
+    def now_ms(self) -> int:
+        """Return the time of day by which records are due."""
+
+    def halves_decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Standings]:
+        """Have the machine decide a request."""
+
+    async def until_halves_change(self, timeout_s: float) -> None:
+        """Wait until a half message was prepared or decided, for so long at most."""
+
+
+def policy_of(config: Mapping[str, str]) -> HalfPolicy:
+    """Return the settings of ``__scheduled`` that are about half messages."""
+    usual = HalfPolicy()
+    return HalfPolicy(
+        int(config.get("half.check.interval.ms", usual.interval_ms)),
+        int(config.get("half.check.limit", usual.limit)),
+        Unresolved(config.get("half.on.unresolved", usual.on_unresolved)),
+    )
+
+
+def check_prepared(payload: bytes, position: int, header: BatchHeader, latest_ms: int) -> int:
+    """Return how many records of a batch are parts of half messages; raises InvalidRecord for what cannot be held.
+
+    ``latest_ms``: the latest due time of the other records.
+    """
+    columns = decode_batch(payload, position, header)
+    count = 0
+    for index, timestamp_ms in enumerate(columns.timestamps):
+        if timestamp_ms < HELD_MS:
+            if timestamp_ms > latest_ms:
+                raise InvalidRecord(f"A record is due at {timestamp_ms}, more than ten years from now.")
+            continue
+        name = HalfName.of(None if columns.headers is None else columns.headers[index])
+        if name is None or name.check_after_ms > CHECK_AFTER_MAX_MS or timestamp_ms - HELD_MS > latest_ms:
+            raise InvalidRecord("A record of a half message does not name it, or is checked later than in a day.")
+        count += 1
+    return count
+
+
+async def answer(role: HalvesOwner, args: Message) -> Message:
+    """Return the answer to a request about half messages. Raises RaylogError."""
+    match args:
+        case DecideHalvesRequest():
+            return await _decide(role, args)
+        case PollHalvesRequest():
+            return await _poll(role, args)
+        case ListHalvesRequest():
+            return _list(role, args)
+    raise InvalidRequest(f"The scheduler does not answer {type(args).__name__}.")
+
+
+async def _decide(role: HalvesOwner, args: DecideHalvesRequest) -> DecideHalvesReply:
+    if not len(args.txids) == len(args.verdicts) == len(args.checks) or not 0 < len(args.txids) <= HALVES_MAX:
+        raise InvalidRequest(f"A request decides 1 to {HALVES_MAX} half messages, with a verdict and a check for each.")
+    next_check_ms = role.now_ms() + role.machine.halves.policy.interval_ms
+    decisions = []
+    for txid, word, check in zip(args.txids, args.verdicts, args.checks, strict=True):
+        if word not in GIVEN:
+            raise InvalidRequest(f"A half message is decided by COMMIT, ROLLBACK or UNKNOWN, not {word!r:.50}.")
+        verdict = Verdict(word)
+        decisions.append(
+            Decision(args.group, txid, verdict, check, next_check_ms)
+            if verdict is Verdict.UNKNOWN
+            else Decision(args.group, txid, verdict)
+        )
+
+    def make(number: int) -> ev.Event:
+        return ev.DecideReceived(now_ms=role.now_ms(), request=number, decisions=tuple(decisions))
+
+    try:
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            standings = await role.halves_decided(make)
+    except TimeoutError:
+        raise CoordinatorLoadInProgress(f"{role.host.partition} did not decide in time; try again.") from None
+    return DecideHalvesReply([standing.value for standing, _ in standings], [records for _, records in standings])
+
+
+async def _poll(role: HalvesOwner, args: PollHalvesRequest) -> PollHalvesReply:
+    machine = role.machine
+    halves, until_ms = machine.halves, role.host.now_ms() + min(max(0, args.max_wait_ms), POLL_MAX_MS)
+    limit, lease_ms = min(max(1, args.max_halves), HALVES_MAX), min(max(1, args.lease_ms), LEASE_MAX_MS)
+    while machine is role.machine:
+        queried = halves.query(args.group, role.now_ms(), limit, lease_ms)
+        if queried:
+            return PollHalvesReply(_questions(role, queried))
+        left_ms = until_ms - role.host.now_ms()
+        if left_ms <= 0:
+            break
+        due_ms = halves.next_check_ms(args.group)
+        pause_ms = LOOK_AGAIN_MS if due_ms is None else due_ms - role.now_ms()
+        await role.until_halves_change(min(max(1, pause_ms), LOOK_AGAIN_MS, left_ms) / 1000)
+    return PollHalvesReply([])
+
+
+def _questions(role: HalvesOwner, queried: Sequence[Half]) -> list[HalfQuestion]:
+    """Return what fits into an answer; the others are queried about in the next one."""
+    questions: list[HalfQuestion] = []
+    size = 0
+    try:
+        for half in queried:
+            bodies = [role.bodies.read(offset) for offset in half.offsets]
+            size += sum(body.size_bytes for body in bodies)
+            if questions and size > QUESTION_BYTES:
+                break
+            records = []
+            for body in bodies:
+                envelope = envelope_of(body)
+                topic, partition = ("", -1) if envelope is None else (envelope.topic, envelope.partition)
+                headers = [HalfHeader(name, value) for name, value in without(body.headers)]
+                records.append(HalfRecord(topic, partition, body.key, body.value, headers))
+            questions.append(HalfQuestion(half.id[1], half.prepared_ms, half.checks, records))
+    except RaylogError:
+        role.machine.halves.not_queried(queried)
+        raise
+    role.machine.halves.not_queried(queried[len(questions) :])
+    return questions
+
+
+def _list(role: HalvesOwner, args: ListHalvesRequest) -> ListHalvesReply:
+    halves = role.machine.halves
+    names = sorted(name for name in halves.held if not args.group or name[0] == args.group)
+    behind = [name for name in names if name > (args.after_group, args.after_txid)]
+    return ListHalvesReply([_held(role, halves.held[name]) for name in behind[: min(max(1, args.limit), HALVES_MAX)]])
+
+
+def _held(role: HalvesOwner, half: Half) -> HeldHalf:
+    envelopes = [envelope_of(role.bodies.read(offset)) for offset in half.offsets]
+    return HeldHalf(
+        *half.id,
+        half.prepared_ms,
+        half.next_check_ms,
+        half.checks,
+        half.id in role.machine.halves.worn,
+        sorted({envelope.topic for envelope in envelopes if envelope is not None}),
+        len(half.offsets),
+    )

@@ -1,0 +1,215 @@
+"""The checker of a group: it is queried about half messages without decision. Owned by a half message producer.
+
+One task for each partition of ``__scheduled`` polls its leader, hands what is to be checked to the user's function, and
+sends the answers. Belongs to the client's loop. May touch: the network through `ClusterClient`; a thread for a function
+that is no coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.scheduling import SCHEDULED_TOPIC
+from raylog.client.types import Header
+from raylog.core.errors import RaylogError
+from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
+from raylog.protocol.halves import (
+    DECIDE_HALVES,
+    POLL_HALVES,
+    DecideHalvesReply,
+    DecideHalvesRequest,
+    HalfQuestion,
+    PollHalvesRequest,
+)
+
+logger = logging.getLogger(__name__)
+
+POLL_MS: Final = 20_000
+ANSWER_EXTRA_S: Final = 10.0
+HALVES_MAX: Final = 20
+"""Half messages of one answer."""
+LEASE_MS: Final = 30_000
+"""How long a checker may take for one answer before another one is queried."""
+LOOK_S: Final = 60.0
+"""How often the number of partitions of ``__scheduled`` is looked up."""
+
+
+class HalfVerdict(StrEnum):
+    """What a checker knows about a half message's local transaction."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+    """Not yet: it is queried again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRecord:
+    """One record of a half message. `partition` None: its key decides when it is committed."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedHalf:
+    """A half message that a checker is queried about.
+
+    `prepared_ms`: when, in milliseconds since 1970. `checks`: how many were answered without a decision.
+    """
+
+    group: str
+    txid: str
+    prepared_ms: int
+    checks: int
+    records: tuple[PreparedRecord, ...]
+
+
+Checker = Callable[[UndecidedHalf], "HalfVerdict | str | Awaitable[HalfVerdict | str | None] | None"]
+"""Called with a half message; what it raises counts as UNKNOWN."""
+
+
+async def decide(
+    cluster: ClusterClient,
+    shard: int,
+    group: str,
+    verdicts: Sequence[tuple[str, HalfVerdict, int]],
+    timeout_s: float,
+) -> DecideHalvesReply:
+    """Send verdicts, each with a txid and the number of checks before; returns what stands. Raises RaylogError."""
+    txids, words, checks = zip(*verdicts, strict=True)
+    reply, _ = await cluster.call_leader(
+        SCHEDULED_TOPIC,
+        shard,
+        DECIDE_HALVES,
+        lambda topic_id, number, epoch: DecideHalvesRequest(
+            topic_id, number, epoch, group, txids, [word.value for word in words], checks
+        ),
+        timeout_s=timeout_s,
+    )
+    return reply
+
+
+class GroupChecker:
+    """Answers questions about a group's half messages, until it is closed."""
+
+    def __init__(self, cluster: ClusterClient, group: str, checker: Checker, lease_ms: int = LEASE_MS) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._checker = checker
+        self._lease_ms = lease_ms
+        self._threads = None if inspect.iscoroutinefunction(checker) else ThreadPoolExecutor(1, "half-checker")
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._main: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to query for questions."""
+        self._main = asyncio.create_task(self._run(), name=f"half messages of {self._group}")
+
+    async def close(self) -> None:
+        """End; an answer under way is given up, and its half message is queried about again."""
+        tasks = [task for task in (self._main, *self._tasks.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self) -> None:
+        backoff = Backoff(100, 2_000)
+        while True:
+            try:
+                made = await self._cluster.call_broker(
+                    ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest(SCHEDULED_TOPIC), timeout_s=ANSWER_EXTRA_S
+                )
+            except (RaylogError, OSError) as error:
+                logger.info("half messages of %s are not checked yet: %s", self._group, error)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            for shard in range(made.partitions):
+                if shard not in self._tasks:
+                    self._tasks[shard] = asyncio.create_task(self._watch(shard), name=f"half messages {shard}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _watch(self, shard: int) -> None:
+        backoff = Backoff(100, 2_000)
+        while True:
+            try:
+                await self._poll(shard)
+                backoff.reset()
+            except (RaylogError, OSError) as error:
+                logger.info("half messages of %s in shard %d: %s", self._group, shard, as_raylog_error(error))
+                await asyncio.sleep(backoff.next_s())
+
+    async def _poll(self, shard: int) -> None:
+        reply, _ = await self._cluster.call_leader(
+            SCHEDULED_TOPIC,
+            shard,
+            POLL_HALVES,
+            lambda topic_id, number, epoch: PollHalvesRequest(
+                topic_id, number, epoch, self._group, POLL_MS, HALVES_MAX, self._lease_ms
+            ),
+            timeout_s=POLL_MS / 1000 + ANSWER_EXTRA_S,
+        )
+        deadline = Deadline(self._lease_ms / 1000)
+        for question in reply.halves:
+            if deadline.is_over:
+                return  # others are queried about the rest
+            verdict = await self._verdict(question)
+            found = await decide(
+                self._cluster, shard, self._group, [(question.txid, verdict, question.checks)], ANSWER_EXTRA_S
+            )
+            if verdict is not HalfVerdict.UNKNOWN and found.standings[0] not in (_STANDS[verdict], "NOT_FOUND"):
+                logger.error(
+                    "the checker of %s says %s of %s, which was decided otherwise before: %s",
+                    self._group,
+                    verdict.value,
+                    question.txid,
+                    found.standings[0],
+                )
+
+    async def _verdict(self, question: HalfQuestion) -> HalfVerdict:
+        half = UndecidedHalf(
+            self._group,
+            question.txid,
+            question.prepared_ms,
+            question.checks,
+            tuple(
+                PreparedRecord(
+                    record.topic,
+                    None if record.partition < 0 else record.partition,
+                    record.key,
+                    record.value,
+                    tuple((header.name, header.value) for header in record.headers),
+                )
+                for record in question.records
+            ),
+        )
+        try:
+            if self._threads is None:
+                stated = self._checker(half)
+            else:
+                stated = await asyncio.get_running_loop().run_in_executor(self._threads, self._checker, half)
+            if inspect.isawaitable(stated):
+                stated = await stated
+            return HalfVerdict.UNKNOWN if stated is None else HalfVerdict(stated)
+        except Exception:  # whatever the user's function raises: it is queried again
+            logger.exception("the checker of %s failed for %s, which is queried about again", self._group, half.txid)
+            return HalfVerdict.UNKNOWN
+
+
+_STANDS: Final = {HalfVerdict.COMMIT: "COMMITTED", HalfVerdict.ROLLBACK: "ROLLED_BACK"}

@@ -1,0 +1,156 @@
+"""What both faces of half message producers share: names, records, decisions. Owned by a half message producer.
+
+Belongs to the client's loop. May touch: the network through the producer's engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from raylog.client.arguments import Headers, checked_headers
+from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, decide
+from raylog.client.producer.engine import Engine
+from raylog.client.producer.scheduling import Waiting
+from raylog.client.scheduling import Delay, delay_ms
+from raylog.client.types import Header
+from raylog.core.errors import HalfMessageDecided, InvalidConfig, InvalidTxnState, UnknownHalfMessage
+from raylog.core.scheduling.envelope import HalfName
+from raylog.core.scheduling.halves import Standing
+
+CHECK_AFTER: Final = "6s"
+"""Age at which a half message is checked first, as in RocketMQ."""
+CHECK_AFTER_MAX_MS: Final = 86_400_000
+NAME_MAX: Final = 249
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A record as it is stored: key, value, and headers without the target's."""
+
+    key: bytes | None
+    value: bytes | None
+    pairs: list[Header]
+
+
+@dataclass(slots=True)
+class HalfBook:
+    """One half message at its sender."""
+
+    name: HalfName
+    shard: int = -1
+    records: int = 0
+    """Stored ones."""
+    outcome: HalfVerdict | None = None
+    """What this sender has decided."""
+    is_unsure: bool = False
+    """Whether a record was refused, or has no answer: then it can only be rolled back."""
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """Count a record that is being stored."""
+        try:
+            yield
+        except BaseException:  # an interrupt too leaves open whether it is there
+            self.is_unsure = True
+            raise
+        self.records += 1
+
+    def check_open(self, what: str) -> None:
+        """Raise InvalidTxnState where it is decided."""
+        if self.outcome is not None:
+            raise InvalidTxnState(
+                f"{what} comes after {self.outcome.value} of half message {self.name.txid!r}: prepare another one."
+            )
+
+
+class Preparing:
+    """The half messages of one producer, and its group's checker."""
+
+    def __init__(self, engine: Engine, group: str, checker: Checker | None, check_after: Delay) -> None:
+        if not isinstance(group, str) or not 0 < len(group) <= NAME_MAX:
+            raise InvalidConfig(f"group names the senders and checkers of half messages, not {group!r:.100}.")
+        if engine.config.transactional_id is not None:
+            raise InvalidConfig("Half messages and transactional_id exclude each other; use a producer for each.")
+        if checker is not None and not callable(checker):
+            raise InvalidConfig(f"checker is a function of a half message, not {type(checker).__name__}.")
+        self.group = group
+        self._engine = engine
+        self._check_after_ms = checked_after_ms(check_after)
+        self._checker = None if checker is None else GroupChecker(engine.cluster, group, checker)
+
+    def start(self) -> None:
+        """Begin to check, where there is a checker."""
+        if self._checker is not None:
+            self._checker.start()
+
+    async def close(self) -> None:
+        """End the checker."""
+        if self._checker is not None:
+            await self._checker.close()
+
+    def book(self, txid: str | None, check_after: Delay | None) -> HalfBook:
+        """A half message that has no record yet. Raises ValueError, TypeError."""
+        if txid is None:
+            txid = uuid4().hex
+        if not isinstance(txid, str) or not 0 < len(txid) <= NAME_MAX:
+            raise ValueError(f"txid is the name of a local transaction, 1 to {NAME_MAX} characters, not {txid!r:.100}.")
+        after_ms = self._check_after_ms if check_after is None else checked_after_ms(check_after)
+        return HalfBook(HalfName(self.group, txid, after_ms))
+
+    def record(self, key: Any, value: Any, headers: Headers | None, book: HalfBook) -> Prepared:
+        """The record as it is stored. Raises TypeError, ValueError."""
+        pairs = checked_headers(headers) or []
+        return Prepared(self._engine.checked_key(key), self._engine.checked_value(value), [*pairs, book.name.header()])
+
+    def place(self, book: HalfBook, waiting: Waiting) -> int:
+        """The partition of ``__scheduled`` for a record: that of the first one."""
+        if book.shard < 0:
+            book.shard = waiting.shard_of(book.name.id)
+        return book.shard
+
+    async def decide(self, book: HalfBook, verdict: HalfVerdict, timeout_s: float | None) -> None:
+        """Commit or roll back. Raises HalfMessageDecided, UnknownHalfMessage, RequestTimedOut."""
+        if book.outcome is not verdict:
+            book.check_open(verdict.value)
+        if book.is_unsure and verdict is HalfVerdict.COMMIT:
+            raise InvalidTxnState(
+                f"A record of half message {book.name.txid!r} was not stored, or has no answer: roll it back."
+            )
+        self._engine.check_usable()
+        limit_s = self._engine.max_block_s if timeout_s is None else timeout_s
+        name = book.name
+        reply = await decide(self._engine.cluster, book.shard, name.group, [(name.txid, verdict, -1)], limit_s)
+        check_stands(name.id, verdict, reply.standings[0], reply.records[0], book.records)
+        book.outcome = verdict
+
+
+def check_stands(name: tuple[str, str], verdict: HalfVerdict, standing: str, there: int, records: int | None) -> None:
+    """Raise for a decision that does not stand; ``records``: how many a commit has to be about, None = any number."""
+    group, txid = name
+    if standing == Standing.NOT_FOUND:
+        raise UnknownHalfMessage(
+            f"No half message {txid!r} of group {group!r} is held: it was never prepared, or decided so long ago that "
+            "that is forgotten. `raylog half list` shows those without decision."
+        )
+    wanted = Standing.COMMITTED if verdict is HalfVerdict.COMMIT else Standing.ROLLED_BACK
+    if standing != wanted:
+        raise HalfMessageDecided(
+            f"Half message {txid!r} of group {group!r} is {standing} by a checker, an administrator or a limit, before "
+            f"{verdict.value} came; what the local transaction did has to be put right."
+        )
+    if wanted is Standing.COMMITTED and records is not None and there < records:
+        raise HalfMessageDecided(
+            f"Half message {txid!r} of group {group!r} was committed before with {there} of its {records} records."
+        )
+
+
+def checked_after_ms(delay: Delay) -> int:
+    """After how long a half message is checked first. Raises ValueError, TypeError."""
+    found = delay_ms(delay)
+    if found > CHECK_AFTER_MAX_MS:
+        raise ValueError(f"check_after is a day at most, not {found} ms.")
+    return found

@@ -1,0 +1,73 @@
+"""Requests that wait for their row: cancellations, moves, decisions about half messages. Owned by the machine. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from raylog.core.scheduling.events import Answer, HalvesAnswer, RequestId
+from raylog.core.scheduling.rows import Cancelled, HalvesDecided, Moved
+
+COMMANDS_MAX: Final = 1_000
+"""Requests that one row decides."""
+
+CommandRow: TypeAlias = Cancelled | Moved | HalvesDecided
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    request: RequestId
+    row: CommandRow
+
+    @property
+    def size(self) -> int:
+        """How many outcomes are its own."""
+        match self.row:
+            case Cancelled():
+                return len(self.row.keys)
+            case Moved():
+                return len(self.row.moves)
+            case HalvesDecided():
+                return len(self.row.decisions)
+
+
+class Commands:
+    """The requests, in order; those of one row are answered when it is read."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Command] = deque()
+        self._in_row: list[_Command] = []
+
+    def __bool__(self) -> bool:
+        """Whether requests wait for a row."""
+        return bool(self._waiting)
+
+    def add(self, request: RequestId, row: CommandRow) -> None:
+        """Take a request, as the row that it would be alone."""
+        self._waiting.append(_Command(request, row))
+
+    def row(self, now_ms: int) -> CommandRow:
+        """Return one row of the first requests, as far as they are of one kind."""
+        kind = type(self._waiting[0].row)
+        while self._waiting and type(self._waiting[0].row) is kind and len(self._in_row) < COMMANDS_MAX:
+            self._in_row.append(self._waiting.popleft())
+        rows = [command.row for command in self._in_row]
+        if kind is Cancelled:
+            return Cancelled(tuple(key for row in rows if isinstance(row, Cancelled) for key in row.keys))
+        if kind is Moved:
+            return Moved(tuple(move for row in rows if isinstance(row, Moved) for move in row.moves))
+        return HalvesDecided(
+            tuple(each for row in rows if isinstance(row, HalvesDecided) for each in row.decisions), now_ms
+        )
+
+    def answers(self, outcomes: Sequence[Any]) -> Iterator[Answer | HalvesAnswer]:
+        """Return the answers to the requests of the row that was read; without outcomes it was none of theirs."""
+        commands, self._in_row = self._in_row, []
+        for command in commands:
+            mine, outcomes = outcomes[: command.size], outcomes[command.size :]
+            if isinstance(command.row, HalvesDecided):
+                yield HalvesAnswer(request=command.request, standings=tuple(mine))
+            else:
+                yield Answer(request=command.request, outcomes=tuple(mine))

@@ -1,0 +1,258 @@
+"""Half messages: records that are held until their sender, or a checker of its group, has decided about them. Pure.
+
+A half message is named by a group and a txid, and may have several records. Held records are not among what waits for
+its time, so no round can name them before their decision is in the log. The first decision stands; it is remembered,
+so that a repetition is answered as the first was, and a contrary one with what stands.
+
+Where a half message has no decision, members of its group are queried: first at the time that its sender named, then in
+intervals. Only an answer counts as a check. Above a limit none is, and the policy says what happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from raylog.core.scheduling.envelope import HalfId
+from raylog.core.scheduling.keys import HELD_MS
+from raylog.core.scheduling.rows import Decision, HalfState, Verdict
+
+REMEMBERED_MS: Final = 600_000
+"""How long a decision is remembered."""
+REMEMBERED_MAX: Final = 100_000
+"""How many are, at most."""
+CHECK_INTERVAL_MS: Final = 30_000
+CHECK_LIMIT: Final = 15
+
+
+class Standing(StrEnum):
+    """What is true of a half message after a request about it."""
+
+    COMMITTED = "COMMITTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    HELD = "HELD"
+    """It has no decision."""
+    NOT_FOUND = "NOT_FOUND"
+    """None of this name is known; or its decision was forgotten."""
+
+
+class Unresolved(StrEnum):
+    """What becomes of a half message that was checked in vain as often as allowed."""
+
+    HOLD = "hold"
+    """It stays, and an administrator decides."""
+    ROLLBACK = "rollback"
+    DEAD_LETTER = "dead_letter"
+    """Its records go to ``__undeliverable``."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPolicy:
+    """When half messages are checked, and how often."""
+
+    interval_ms: int = CHECK_INTERVAL_MS
+    limit: int = CHECK_LIMIT
+    on_unresolved: Unresolved = Unresolved.HOLD
+
+
+@dataclass(slots=True)
+class Half:
+    """One half message without decision."""
+
+    id: HalfId
+    prepared_ms: int
+    """When its first record was sent, by the scheduler's clock as its sender knew it."""
+    next_check_ms: int
+    checks: int = 0
+    """How many were answered without a decision."""
+    offsets: list[int] = field(default_factory=list)
+    queried_until_ms: int = 0
+    """Until then a member that was queried may answer; of this leadership."""
+
+    @property
+    def due_ms(self) -> int:
+        """Return when a member is queried next."""
+        return max(self.next_check_ms, self.queried_until_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a decision did: what stands now, and the records that are released by it."""
+
+    standing: Standing
+    records: int = 0
+    """How many it has, or had when it was decided."""
+    released: tuple[int, ...] = ()
+    is_dead: bool = False
+    """Whether they are dead letters."""
+
+
+class Halves:
+    """The half messages of a partition of ``__scheduled``.
+
+    Invariant: an id is in one of ``held`` and ``decided`` at most.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is held."""
+        self.policy = HalfPolicy()
+        self.held: dict[HalfId, Half] = {}
+        self.decided: dict[HalfId, tuple[Standing, int, int]] = {}
+        """What stands of those with a decision, when it was made and for how many records; the oldest first."""
+        self.worn: dict[HalfId, None] = {}
+        """Those that were checked as often as allowed."""
+        self._checks: dict[str, list[tuple[int, HalfId]]] = {}
+        """By group, a heap of the times of checks; an entry that is not the half message's own time is void."""
+        self.committed_count = self.rolled_back_count = self.checked_count = 0
+        """Since this leadership began."""
+
+    # ------------------------------------------------------------ the log
+
+    def prepared(self, name: HalfId, offset: int, timestamp_ms: int, check_after_ms: int) -> None:
+        """Hold a record. One that comes after its half message's decision is dropped: the decision was not about it."""
+        if name in self.decided:
+            return
+        at_ms = timestamp_ms - HELD_MS
+        half = self.held.get(name)
+        if half is None:
+            half = self.held[name] = Half(name, at_ms, at_ms + check_after_ms)
+            self._schedule(half)
+        half.offsets.append(offset)
+
+    def decide(self, decision: Decision, at_ms: int) -> Decided:
+        """Take a decision of the log."""
+        name = (decision.group, decision.txid)
+        half = self.held.get(name)
+        if half is None:
+            standing, _, records = self.decided.get(name, (Standing.NOT_FOUND, 0, 0))
+            return Decided(standing, records)
+        if decision.verdict is Verdict.UNKNOWN:
+            self._checked(half, decision)
+            return Decided(Standing.HELD, len(half.offsets))
+        del self.held[name]
+        self.worn.pop(name, None)
+        is_committed = decision.verdict is Verdict.COMMIT
+        standing = Standing.COMMITTED if is_committed else Standing.ROLLED_BACK
+        self.decided[name] = (standing, at_ms, len(half.offsets))
+        self.committed_count += is_committed
+        self.rolled_back_count += not is_committed
+        is_dead = decision.verdict is Verdict.DEAD_LETTER
+        released = tuple(half.offsets) if is_committed or is_dead else ()
+        return Decided(standing, len(half.offsets), released, is_dead)
+
+    def _checked(self, half: Half, decision: Decision) -> None:
+        if decision.check != half.checks:
+            return  # a repetition of an answer that was counted
+        half.checks += 1
+        half.next_check_ms, half.queried_until_ms = decision.next_check_ms, 0
+        self.checked_count += 1
+        self._schedule(half)
+        if half.checks >= self.policy.limit:
+            self.worn[half.id] = None
+
+    def standing(self, name: HalfId) -> Standing:
+        """Return what is true of a half message."""
+        if name in self.held:
+            return Standing.HELD
+        return self.decided.get(name, (Standing.NOT_FOUND, 0, 0))[0]
+
+    def forget(self, now_ms: int) -> None:
+        """Forget old decisions."""
+        for name, (_, at_ms, _) in list(self.decided.items()):
+            if at_ms > now_ms - REMEMBERED_MS and len(self.decided) <= REMEMBERED_MAX:
+                break
+            del self.decided[name]
+
+    # ------------------------------------------------------------ checks
+
+    def _schedule(self, half: Half) -> None:
+        heapq.heappush(self._checks.setdefault(half.id[0], []), (half.due_ms, half.id))
+
+    def next_check_ms(self, group: str) -> int | None:
+        """Return when a member of a group is to be queried; None = about nothing at the moment."""
+        heap = self._checks.get(group, [])
+        while heap:
+            due_ms, name = heap[0]
+            half = self.held.get(name)
+            if half is not None and half.due_ms == due_ms and half.checks < self.policy.limit:
+                return due_ms
+            heapq.heappop(heap)
+        self._checks.pop(group, None)
+        return None
+
+    def query(self, group: str, now_ms: int, limit: int, lease_ms: int) -> list[Half]:
+        """Return what a member of a group is queried now: no other one is, until the lease is over."""
+        queried: list[Half] = []
+        while len(queried) < limit:
+            due_ms = self.next_check_ms(group)
+            if due_ms is None or due_ms > now_ms:
+                break
+            _, name = heapq.heappop(self._checks[group])
+            half = self.held[name]
+            half.queried_until_ms = now_ms + max(1, lease_ms)
+            self._schedule(half)
+            queried.append(half)
+        return queried
+
+    def not_queried(self, halves: Iterable[Half]) -> None:
+        """Take a question back that did not reach its member."""
+        for half in halves:
+            half.queried_until_ms = 0
+            if half.id in self.held:
+                self._schedule(half)
+
+    def to_settle(self) -> tuple[Decision, ...]:
+        """Return the decisions that the policy makes."""
+        if not self.worn or self.policy.on_unresolved is Unresolved.HOLD:
+            return ()
+        verdict = Verdict.ROLLBACK if self.policy.on_unresolved is Unresolved.ROLLBACK else Verdict.DEAD_LETTER
+        return tuple(Decision(group, txid, verdict) for group, txid in self.worn)
+
+    def follow(self, policy: HalfPolicy) -> None:
+        """Take other settings; with a higher limit, what was checked in vain is checked again."""
+        if policy == self.policy:
+            return
+        self.policy = policy
+        self.worn = {name: None for name, half in self.held.items() if half.checks >= policy.limit}
+        self._checks = {}
+        for half in self.held.values():
+            self._schedule(half)
+
+    # ------------------------------------------------------------ checkpoints
+
+    @property
+    def offsets(self) -> Iterable[int]:
+        """The records that are held."""
+        return (offset for half in self.held.values() for offset in half.offsets)
+
+    def oldest_ms(self) -> int | None:
+        """Return when the oldest without decision was prepared; None = there is none."""
+        return min((half.prepared_ms for half in self.held.values()), default=None)
+
+    def state(self) -> tuple[HalfState, ...]:
+        """Return what a checkpoint keeps."""
+        held = [
+            HalfState(*half.id, half.prepared_ms, half.next_check_ms, half.checks, tuple(half.offsets))
+            for half in self.held.values()
+        ]
+        decided = [
+            HalfState(*name, at_ms, 0, 0, (), standing.value, records)
+            for name, (standing, at_ms, records) in self.decided.items()
+        ]
+        return (*held, *decided)
+
+    def restore(self, states: Sequence[HalfState]) -> None:
+        """Begin with what a checkpoint holds."""
+        for state in states:
+            name = (state.group, state.txid)
+            if state.standing:
+                self.decided[name] = (Standing(state.standing), state.at_ms, state.records)
+                continue
+            half = Half(name, state.at_ms, state.next_check_ms, state.checks, list(state.offsets))
+            self.held[name] = half
+            self._schedule(half)
+            if half.checks >= self.policy.limit:
+                self.worn[name] = None

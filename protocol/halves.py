@@ -1,0 +1,121 @@
+"""Methods of half messages: the leader of their partition of ``__scheduled`` answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from raylog.core.features import QUEUES_LEVEL
+from raylog.protocol.message import Int64, Message
+from raylog.protocol.method import CLIENT, AnyMethod, Method
+
+
+class DecideHalvesRequest(Message, frozen=True):
+    """Commit or roll back half messages of a group, or say that a check gave no decision; answered when committed.
+
+    ``verdicts``: ``COMMIT``, ``ROLLBACK`` or ``UNKNOWN`` for each of ``txids``. ``checks``: of an ``UNKNOWN``, the
+    number of checks that the question stated; a repetition of it does not count.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group: str
+    txids: Sequence[str]
+    verdicts: Sequence[str]
+    checks: Sequence[Int64]
+
+
+class DecideHalvesReply(Message, frozen=True):
+    """What stands of each: ``COMMITTED``, ``ROLLED_BACK``, ``HELD`` or ``NOT_FOUND``; and of how many records."""
+
+    standings: Sequence[str]
+    records: Sequence[Int64]
+
+
+class PollHalvesRequest(Message, frozen=True):
+    """Query for half messages of a group that are to be checked; waits for the first one.
+
+    Each is given to no other member for ``lease_ms``, or until it is answered by a ``decide_halves``.
+    """
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group: str
+    max_wait_ms: Int64
+    max_halves: Int64
+    lease_ms: Int64
+
+
+class HalfHeader(Message, frozen=True):
+    """One header of a record."""
+
+    name: str
+    value: bytes | None
+
+
+class HalfRecord(Message, frozen=True):
+    """One record of a half message. ``partition`` -1: its key decides when it is committed."""
+
+    topic: str
+    partition: Int64
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[HalfHeader]
+
+
+class HalfQuestion(Message, frozen=True):
+    """A half message to be checked, with its records; ``checks`` were answered before, without a decision."""
+
+    txid: str
+    prepared_ms: Int64
+    checks: Int64
+    records: Sequence[HalfRecord]
+
+
+class PollHalvesReply(Message, frozen=True):
+    """What is to be checked; empty = nothing was in time."""
+
+    halves: Sequence[HalfQuestion]
+
+
+class ListHalvesRequest(Message, frozen=True):
+    """List half messages without decision, by group and txid, behind a place; ``group`` empty = of all groups."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    group: str
+    after_group: str
+    after_txid: str
+    limit: Int64
+
+
+class HeldHalf(Message, frozen=True):
+    """A half message without decision. ``is_unresolved``: it was checked as often as allowed."""
+
+    group: str
+    txid: str
+    prepared_ms: Int64
+    next_check_ms: Int64
+    checks: Int64
+    is_unresolved: bool
+    topics: Sequence[str]
+    records: Int64
+
+
+class ListHalvesReply(Message, frozen=True):
+    """A page; a full one has a next, behind its last row."""
+
+    halves: Sequence[HeldHalf]
+
+
+DECIDE_HALVES: Final = Method(
+    "decide_halves", DecideHalvesRequest, DecideHalvesReply, CLIENT, waits=True, since=QUEUES_LEVEL
+)
+POLL_HALVES: Final = Method("poll_halves", PollHalvesRequest, PollHalvesReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+LIST_HALVES: Final = Method("list_halves", ListHalvesRequest, ListHalvesReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+
+HALF_METHODS: Final[tuple[AnyMethod, ...]] = (DECIDE_HALVES, POLL_HALVES, LIST_HALVES)
+"""Requests about half messages."""

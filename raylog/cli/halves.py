@@ -1,0 +1,88 @@
+"""`raylog half`: half messages without decision, and deciding about them by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.output import moment, show_json, show_table
+
+if TYPE_CHECKING:
+    from raylog.client.admin.admin import Admin
+
+
+@click.group(cls=Commands)
+def half() -> None:
+    """List half messages without decision, commit them or roll them back."""
+
+
+def _admin(arguments: dict[str, Any]) -> Admin:
+    from raylog.client.admin.admin import Admin
+
+    return Admin(**arguments)
+
+
+@half.command("list")
+@click.option("--group", help="Only those of this group.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@cluster_options
+def list_(target: Target, group: str | None, limit: int, as_json: bool) -> None:
+    """List half messages without decision, the oldest first."""
+    with _admin(target.client_arguments()) as admin:
+        found = admin.list_half_messages(group, limit=limit)
+    if as_json:
+        show_json(
+            [
+                {
+                    "group": row.group,
+                    "txid": row.txid,
+                    "prepared_ms": row.prepared_ms,
+                    "next_check_ms": row.next_check_ms,
+                    "checks": row.checks,
+                    "is_unresolved": row.is_unresolved,
+                    "topics": list(row.topics),
+                    "records": row.records,
+                }
+                for row in found
+            ]
+        )
+    elif found:
+        rows = [
+            [
+                row.group,
+                row.txid,
+                moment(row.prepared_ms),
+                f"{row.checks}, decide by hand" if row.is_unresolved else row.checks,
+                row.records,
+                " ".join(row.topics),
+            ]
+            for row in found
+        ]
+        show_table("", ["group", "txid", "prepared", "checks", "records", "topics"], rows)
+    else:
+        click.echo("No half message waits for a decision.")
+
+
+@half.command()
+@click.argument("group")
+@click.argument("txid")
+@cluster_options
+def commit(target: Target, group: str, txid: str) -> None:
+    """Make the records of a half message visible."""
+    with _admin(target.client_arguments()) as admin:
+        admin.commit_half_message(group, txid)
+    click.echo(f"{txid} of {group} is committed: its records are on their way to their topics.")
+
+
+@half.command()
+@click.argument("group")
+@click.argument("txid")
+@cluster_options
+def rollback(target: Target, group: str, txid: str) -> None:
+    """Drop the records of a half message."""
+    with _admin(target.client_arguments()) as admin:
+        admin.rollback_half_message(group, txid)
+    click.echo(f"{txid} of {group} is rolled back: its records are dropped.")

@@ -29,6 +29,7 @@ from benchmarks.peers.rabbitmq_peer import RabbitMq
 from benchmarks.peers.ray_queue_peer import RayQueue
 from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.peers.redis_peer import Redis
+from benchmarks.peers.rocketmq_peer import RocketMq
 from benchmarks.report.plots import draw
 from benchmarks.report.results import REST_OF, Results
 from benchmarks.report.tables import as_markdown, show
@@ -37,14 +38,14 @@ from benchmarks.scenarios.throughput import warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "build" / "peers"
-PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue", "rabbitmq")
+PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue", "rabbitmq", "rocketmq")
 NEEDS_NO_SERVER = {"limits"}
 PEERS_OF = {
     "queues": {"raylog", "kafka", "nats", "redis", "rabbitmq"},
-    "delays": {"raylog", "rabbitmq"},
+    "delays": {"raylog", "rabbitmq", "rocketmq"},
 }  # fmt: skip
 """The servers of scenarios that some others take no part in; all of `PEERS` but their own take part in the rest."""
-ONLY_THERE = {"rabbitmq"}
+ONLY_THERE = {"rabbitmq", "rocketmq"}
 NEEDS_WARM_SERVERS = {"latency", "small", "produce", "transactions", "together", "consume"}
 BREAK_OFF_AGAIN_S = 20.0
 """Cleanup after an interrupted run is aborted after this time."""
@@ -88,7 +89,7 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
     raylog = Raylog(scratch, brokers)
     everything: list[Peer] = [
         raylog, Kafka(scratch, CACHE, brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
-        RabbitMq(scratch, brokers), Prototype(scratch),
+        RabbitMq(scratch, brokers), RocketMq(scratch, CACHE), Prototype(scratch),
     ]  # fmt: skip
     names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else []), Prototype.name}
     return [item for item in everything if item.name in names]

@@ -76,6 +76,7 @@ CONTESTANTS = {
         Contestant("kafka share group", "kafka", "confluent"),
         Contestant("rabbitmq quorum queue", "rabbitmq", "rabbitmq"),
         Contestant("rabbitmq ttl, dead letters", "rabbitmq", "rabbitmq", "delayed"),
+        Contestant("rocketmq timer", "rocketmq", "rocketmq"),
         Contestant("bare prototype", "prototype", "prototype"),
         Contestant("bare prototype, 1 MiB batches", "prototype", "prototype", batch_bytes=BATCH_BYTES_LARGE),
     )
@@ -243,20 +244,8 @@ class Bench:
                 server_pids=peer.pids(),
             )
 
-        def job_for(contestant: Contestant) -> Job | None:
-            job = jobs.get(contestant.peer)
-            if job is None:
-                return None
-            return replace(
-                job,
-                client=contestant.client,
-                form=contestant.form,
-                linger_ms=contestant.linger_ms,
-                batch_bytes=contestant.batch_bytes,
-            )
-
         try:
-            yield job_for
+            yield lambda contestant: _job_of(jobs, contestant)
         finally:
             if not is_kept:
                 self._delete(name)
@@ -368,6 +357,20 @@ class Bench:
             return None if job is None else run(replace(job, load=load, **changes))
 
         return measure
+
+
+def _job_of(jobs: Mapping[str, Job], contestant: Contestant) -> Job | None:
+    """The job of a contestant on its server's topic; None without such a topic."""
+    job = jobs.get(contestant.peer)
+    if job is None:
+        return None
+    return replace(
+        job,
+        client=contestant.client,
+        form=contestant.form,
+        linger_ms=contestant.linger_ms,
+        batch_bytes=contestant.batch_bytes,
+    )
 
 
 def with_costs(outcome: Outcome) -> Outcome:

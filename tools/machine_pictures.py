@@ -133,7 +133,7 @@ QUEUES = Picture(
     },
     (
         Arrow("available", "acquired", ("fetch",), -14),
-        Arrow("acquired", "available", ("released, lock over,", "member gone"), -14),
+        Arrow("acquired", "available", ("released, lock over,", "member left"), -14),
         Arrow("acquired", "acknowledged", ("ack",)),
         Arrow("acquired", "waiting", ("retry",)),
         Arrow("waiting", "available", ("time over",)),
@@ -173,13 +173,13 @@ OUTBOX = Picture(
 
 HALF_MESSAGES = Picture(
     "Half messages",
-    "prepare stores records that nobody sees; commit releases them in one round, rollback removes them, and what stays "
-    "undecided is asked of a live member of the group.",
+    "prepare stores invisible records; commit releases them in one round, rollback removes them, and what stays "
+    "undecided is checked with a live member of the group.",
     {
         "prepare": Box(0, 0, ("prepare", "txid, group"), "outside"),
         "held": Box(1, 0, ("held in __scheduled", "due = next check"), "log"),
         "local": Box(0, 1, ("local transaction", "of the sender"), "outside"),
-        "ask": Box(1, 1, ("asked", "checker of a live member;", "only UNKNOWN counts")),
+        "ask": Box(1, 1, ("check", "checker of a live member;", "only UNKNOWN counts")),
         "released": Box(2, 0, ("COMMIT", "all of a txid in one round"), "end"),
         "gone": Box(2, 1, ("ROLLBACK", "tombstones"), "end"),
         "unresolved": Box(1, 2, ("unresolved", "after 15 checks: held, alarm"), "state"),

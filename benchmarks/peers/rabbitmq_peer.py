@@ -159,7 +159,7 @@ class RabbitMq(WithoutFailover):
     def pids(self) -> list[int]:
         """The processes of the nodes: scripts, and virtual machines below them."""
         scripts = [psutil.Process(server.pid) for server in self._servers]
-        return [one.pid for script in scripts for one in (script, *script.children(recursive=True))]
+        return [process.pid for script in scripts for process in (script, *script.children(recursive=True))]
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""

@@ -123,7 +123,7 @@ def work(job: Job, _: Make, report_ready: ReportReady) -> Outcome:
         is_open = False
         while not over.is_set():
             values = take(worker, number)
-            if not values and is_open:  # the queue is empty, for now: the time of the last message counts
+            if not values and is_open:  # the queue is empty: the time of the last message counts
                 worker.flush()
                 ended_s[number] = time.monotonic() - TAKE_S
             is_open = bool(values)

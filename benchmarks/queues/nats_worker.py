@@ -35,7 +35,7 @@ class Measured(Worker):
         """A fetch of what is there."""
         try:
             self._taken = self._run(self.subscription.fetch(AHEAD, timeout=timeout_s))
-        except module("nats.errors").TimeoutError:
+        except TimeoutError:  # also of nats-py, whose own is one
             self._taken = []
         return [message.data for message in self._taken]
 

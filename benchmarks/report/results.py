@@ -21,6 +21,8 @@ LOAD = "load average at the beginning"
 REST_OF = "the rest of "
 """Prefix of an aborted scenario, in the list of what was left out."""
 LOAD_AT_END = "load average at the end"
+OWN_VERSION = ("raylog", "raylog: version")
+"""Raylog itself may have changed between two runs: each run of its own names its version."""
 OWN_RUN = "run of its own: "
 """Prefix of scenarios measured by another run than the first, in the settings."""
 
@@ -88,10 +90,14 @@ class Results:
         first = runs[0]
         whole = Results(dict(first.machine), dict(first.versions), dict(first.settings))
         for run in runs:
-            same_versions = all(run.versions.get(name, version) == version for name, version in whole.versions.items())
+            same_versions = all(
+                run.versions.get(name, version) == version
+                for name, version in whole.versions.items()
+                if name not in OWN_VERSION
+            )
             if _unchanging(run.machine) != _unchanging(first.machine) or not same_versions:
                 raise ValueError("The runs are of different machines or versions; show each by itself.")
-            whole.versions |= run.versions
+            whole.versions = {**run.versions, **whole.versions}
             names = {row.scenario for row in run.measured}
             whole.measured = [row for row in whole.measured if row.scenario not in names] + run.measured
             before = {what: why for what, why in whole.left_out.items() if scenario_of(what) not in names}
@@ -99,7 +105,7 @@ class Results:
             if run is not first:
                 pace = ", ".join(f"{name} {run.settings.get(name)}" for name in ("quick", "rounds", "seconds"))
                 whole.settings[f"{OWN_RUN}{', '.join(sorted(names))}"] = (
-                    f"{pace}, load average {run.machine.get(LOAD, '?')}"
+                    f"{pace}, load average {run.machine.get(LOAD, '?')}, raylog {run.versions.get(RAYLOG, '?')}"
                 )
         return whole
 

@@ -8,7 +8,8 @@ from benchmarks.bench import Bench, Contestant
 from benchmarks.clients.run import Running
 from benchmarks.job import Job, Outcome
 
-CONTESTANTS = ("raylog send", "rabbitmq ttl, dead letters")
+CONTESTANTS = ("raylog send", "rabbitmq ttl, dead letters", "rocketmq timer")
+UNREPLICATED = "rocketmq"
 DELAY_MS = 3_000
 RATE = 1_000
 BURST, QUICK_BURST = 200_000, 50_000
@@ -22,8 +23,17 @@ def delays(bench: Bench) -> None:
     Late is the time from a record's due time until its consumer has it; a stall of the sender counts.
     """
     contestants = bench.among(*CONTESTANTS)
-    where = "100 B, 1 partition, RF 3"
-    with bench.topic(contestants, 1, 3, holds="delayed", is_queue=True) as job_for:
+    replicated = [contestant for contestant in contestants if contestant.peer != UNREPLICATED]
+    alone = [contestant for contestant in contestants if contestant.peer == UNREPLICATED]
+    where = "100 B, 1 partition, RF 3 (RocketMQ: one broker)"
+    with (
+        bench.topic(replicated, 1, 3, holds="delayed", is_queue=True) as of_three,
+        bench.topic(alone, 1, 1, holds="delayed", is_queue=True) as of_one,
+    ):
+
+        def job_for(contestant: Contestant) -> Job | None:
+            return (of_one if contestant.peer == UNREPLICATED else of_three)(contestant)
+
         seconds = 4.0 if bench.pace.quick else 20.0
 
         def late(contestant: Contestant) -> Outcome | None:

@@ -21,10 +21,10 @@ CONTESTANTS = (
 UNREPLICATED = "redis"
 """This server answers before its replicas have a record, so it has none."""
 DROPS = ("rabbitmq", "nats")
-"""On these servers a message is gone when it is acknowledged: each round fills the queue again."""
+"""On these servers a message is deleted when it is acknowledged: each round fills the queue again."""
 CONSUMERS, PROCESSES = 10, 2
 KEYS = 1_000
-MESSAGES, QUICK_MESSAGES = 600_000, 150_000
+MESSAGES, QUICK_MESSAGES = 200_000, 100_000
 RATE = 1_000
 JOIN_S = 6.0
 """Members of a group are spread over partitions, and their first fetches wait; a share group takes seconds for it."""

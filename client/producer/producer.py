@@ -72,7 +72,7 @@ class Producer(Transactions):
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        *,
+        # Not behind a `*`: CPython 3.11 calls functions with parameters that are keywords alone the slow way.
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
         ttl: Delay | None = None,
@@ -84,9 +84,11 @@ class Producer(Transactions):
         Blocks for first metadata or a full buffer, up to `max_block_ms`. Raises ValueError, TypeError, DelayDisabled,
         DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """
-        is_usual = type(value) is bytes and headers is None and partition is None and timestamp_ms is None
-        is_usual = is_usual and delay is None and deliver_at is None and ttl is None
-        if not is_usual or (key is not None and type(key) is not bytes):
+        if (
+            (type(value) is not bytes or (key is not None and type(key) is not bytes))
+            or (headers is not None or partition is not None or timestamp_ms is not None)
+            or (delay is not None or deliver_at is not None or ttl is not None)
+        ):
             return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at, ttl)
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.docs.documents import DOCUMENTS, anchors, links, name_of, prose
 from tests.unit.style.sources import ROOT, parsed
+from tools.machine_pictures import PICTURES, drawn
 
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"^(?:[\w.-]+/)*[\w.-]+\.(?:py|toml|yaml|md|txt|svg)$|^(?:[\w.-]+/)+$")
@@ -73,6 +74,21 @@ def test_every_feature_for_kafka_users_names_a_test() -> None:
         places = [PLACE.match(span[1]) for span in CODE.finditer(row.rstrip(" |").rsplit("|", 1)[-1])]
         tests = [place[2] for place in places if place is not None and place[1].startswith("tests/")]
         assert any(name.split(".")[-1].startswith("test_") for name in tests), f"no test shows this: {row}"
+
+
+def test_every_feature_beside_other_systems_names_a_test() -> None:
+    text = (ROOT / "docs" / "time-and-queues.md").read_text(encoding="utf-8")
+    _, _, compared = text.partition("## Beside other systems")
+    rows = [line for line in compared.splitlines() if line.startswith("| ") and "| shown by |" not in line]
+    assert len(rows) > 10
+    assert all(re.search(r"`tests/[^`]+:test_\w+` \|$", row) for row in rows)
+
+
+@pytest.mark.parametrize("name", sorted(PICTURES))
+def test_the_pictures_of_machines_are_as_drawn(name: str) -> None:
+    path = ROOT / "docs" / "img" / f"{name}.svg"
+    assert path.read_text(encoding="utf-8") == drawn(PICTURES[name]), "run `python -m tools.machine_pictures`"
+    assert ElementTree.parse(path).getroot().find("{http://www.w3.org/2000/svg}desc") is not None
 
 
 def test_the_architecture_page_names_functions_in_every_layer() -> None:

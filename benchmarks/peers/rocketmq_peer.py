@@ -1,0 +1,122 @@
+"""RocketMQ 5: one broker from its jars, with timer messages. Clients get its address: it needs no name server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from benchmarks.clients import rocketmq_client
+from benchmarks.peers.base import WithoutFailover
+from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
+
+POM = Path(__file__).with_name("rocketmq-pom.xml")
+JVM = (
+    "-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)  # fmt: skip
+SETTINGS = """\
+brokerClusterName=bench
+brokerName=bench
+brokerId=0
+brokerIP1=127.0.0.1
+listenPort={port}
+haListenPort={replicas}
+storePathRootDir={folder}/store
+storePathCommitLog={folder}/store/commitlog
+mappedFileSizeCommitLog=268435456
+flushDiskType=ASYNC_FLUSH
+timerWheelEnable=true
+waitTimeMillsInSendQueue=10000
+timerPrecisionMs={precision_ms}
+"""
+PRECISION_MS = 1000
+"""RocketMQ's own default."""
+START_TIMEOUT_S = 90.0
+
+
+def version() -> str:
+    """The version in the list of jars."""
+    return POM.read_text(encoding="utf-8").split("<rocketmq.version>")[1].split("<")[0]
+
+
+def jars(cache: Path) -> Path:
+    """The folder with RocketMQ's jars; Maven copies them there the first time. Raises Unavailable."""
+    if shutil.which("java") is None:
+        raise Unavailable("there is no java on the path: install a Java runtime of version 17 or newer")
+    folder = cache / f"rocketmq-{version()}"
+    if not (folder / "complete").exists():
+        if shutil.which("mvn") is None:
+            raise Unavailable("there is no mvn on the path: install Maven, which fetches RocketMQ's jars")
+        command = [
+            "mvn", "--batch-mode", "--quiet", "--file", str(POM), "dependency:copy-dependencies",
+            "-DincludeScope=runtime", f"-DoutputDirectory={folder}",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
+            raise Unavailable(f"Maven could not fetch RocketMQ's jars: {reason[:300]}")
+        (folder / "complete").touch()
+    return folder
+
+
+class RocketMq(WithoutFailover):
+    """One broker."""
+
+    name = "rocketmq"
+
+    def __init__(self, root: Path, cache: Path) -> None:
+        self._root = root / "rocketmq"
+        self._cache = cache
+        self._port = 0
+        self._server: ServerProcess | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        found = jars(self._cache)
+        if self._server is None:
+            (self._root / "home" / "conf").mkdir(parents=True)
+            self._port, replicas = free_ports(2)
+            settings = SETTINGS.format(port=self._port, replicas=replicas, folder=self._root, precision_ms=PRECISION_MS)
+            (self._root / "broker.conf").write_text(settings, encoding="utf-8")
+            command = [
+                "java", *JVM, f"-Duser.home={self._root}", "-cp", f"{found}/*",
+                "org.apache.rocketmq.broker.BrokerStartup", "-c", str(self._root / "broker.conf"),
+            ]  # fmt: skip
+            environment = {"ROCKETMQ_HOME": str(self._root / "home")}
+            self._server = ServerProcess(
+                "RocketMQ's broker", command, self._root / "broker.out", environment=environment
+            )
+        self._server.start()
+        self._server.wait_until(lambda: listens(self._port), START_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self._server is not None:
+            self._server.stop()
+
+    def runs(self) -> bool:
+        """Whether it runs."""
+        return self._server is not None and self._server.runs()
+
+    def address(self) -> dict[str, str]:
+        """Its port."""
+        return {"port": str(self._port)}
+
+    def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
+        """Create a topic with one queue."""
+        if replication > 1 or partitions > 1 or fsync:
+            raise Unavailable("RocketMQ is measured with one broker and one queue")
+        rocketmq_client.create_topic(self._port, name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete it."""
+        rocketmq_client.delete_topic(self._port, name)
+
+    def pids(self) -> list[int]:
+        """The process."""
+        return [] if self._server is None else [self._server.pid]
+
+    def describe(self) -> dict[str, str]:
+        """Version and settings."""
+        return {"version": version(), "processes": "1 broker", "timerPrecisionMs": str(PRECISION_MS)}

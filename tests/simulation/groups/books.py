@@ -395,6 +395,12 @@ class GroupBooks:
         if process in self._claims:
             self._claims[process] = self._claims[process]._replace(member_id=member_id, joined_with=joined_with)
 
+    def is_whole(self, group: str) -> bool:
+        """Return whether the group's generation assigns every partition, as a description of the group shows."""
+        image = self.images.get(group)
+        given = {number for member in (image.members if image else ()) for number in _partitions(member.assignment)}
+        return len(given) == self._partitions
+
     def shares(self, group: str) -> set[int]:
         """Return the member processes that hold partitions of the current generation."""
         return set(self.owners(group).values())

@@ -15,6 +15,7 @@ import msgspec
 from raylog.client.group.assignors import strategies_of
 from raylog.client.group.membership import Call, Membership
 from raylog.core.errors import (
+    AssignorFailed,
     ConnectionFailed,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -221,7 +222,10 @@ class Member:
         self.simulation.books.joined(self.process, member.generation)
         subscriptions = member.subscriptions(rows)
         counts = {TOPIC: self.simulation.faults.partitions}
-        args = _sent(member.sync_request(subscriptions, counts))
+        try:
+            args = _sent(member.sync_request(subscriptions, counts))
+        except AssignorFailed as error:
+            raise Violation("I15", str(error)) from error
         self._call(Call.SYNC.value, args, REQUEST_MS, self._synced)
 
     def _synced(self, result: Any, error: RaylogError | None) -> None:
@@ -257,6 +261,9 @@ class Member:
         self.positions = {number: at for number, at in self.positions.items() if number in partitions}
         self._claim(partitions)
         member.taken_up()
+        if member.is_cooperative and member.unassigned_rows and not self.simulation.books.is_whole(self.group):
+            # As `GroupSession._check_assignment`: a static leader has returned to a round that was the first of two.
+            member.need_rejoin("partitions have no owner since it was away")
         self.fetched = False
         self._fetch_offsets(partitions - self.positions.keys(), self._assignments)
 

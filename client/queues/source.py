@@ -103,6 +103,8 @@ class QueueSource:
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._looked = asyncio.Event()
+        """Set with each round of `_send_on`: what is held may have changed."""
         self._under_way = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._connection: Connection | None = None
@@ -302,6 +304,7 @@ class QueueSource:
             elif not self._woken.is_set():
                 await self._wait_woken(left_s)
             self._woken.clear()
+            self._looked.set()
             if self._settled and config.acknowledge_linger_ms and not self._engine.is_flushing:
                 await asyncio.sleep(config.acknowledge_linger_ms / 1000)
             self._is_woken = False
@@ -410,8 +413,8 @@ class QueueSource:
     async def released(self) -> None:
         """Wait until nothing is locked, and every verdict is answered."""
         while self._held:
-            self._idle.clear()
-            await self._idle.wait()
+            self._looked.clear()
+            await self._looked.wait()
         await self.settled()
 
     async def settled(self) -> None:

@@ -425,9 +425,7 @@ class CoordinatorMachine:
             is_due = self._offsets.has_older(name, decision.wall_ms - self._settings.offsets_retention_ms)
             unstable = self._pending.pending_keys(name) if is_due else set()
             expired = offsets.expired(self._offsets, use_of(group), decision.wall_ms, self._settings) if is_due else []
-            for key in expired:
-                if key in unstable:
-                    continue
+            for key in [key for key in expired if key not in unstable]:
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
@@ -446,10 +444,7 @@ class CoordinatorMachine:
                 decision.write(TxnForgotten(key=forgotten))
 
     def _sleep_if_idle(self, decision: GroupDecision) -> None:
-        """Propose to end, where nothing is left to do; offsets that have expired by now are deleted first.
-
-        Those that expire while no coordinator runs are deleted by the next one.
-        """
+        """Propose to end, where nothing is left to do. What has expired is deleted first; later, by the next one."""
         if not self._idleness.is_due(decision.now_ms):
             return
         if self._consumers.has_members or any(group.has_deadlines for group in self._groups.values()):

@@ -1,5 +1,6 @@
 """A coordinator's runner: no answer before its rows are stored, no request without an answer, nothing after the end."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -54,6 +55,9 @@ class Ports:
 
     def wake_writer(self) -> None:
         pass
+
+    def look_up_topics(self, topics: Sequence[str]) -> None:
+        raise AssertionError(f"no group of the other protocol looks up {topics}")
 
     def propose_sleep(self) -> None:
         self.proposals += 1

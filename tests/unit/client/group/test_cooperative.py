@@ -13,6 +13,7 @@ import pytest
 
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.group.assignor import PartitionAssignor, Subscription
+from raylog.client.group.membership import Membership
 from raylog.core.errors import (
     AssignorFailed,
     CommitFailed,
@@ -215,6 +216,7 @@ def test_a_commit_that_the_end_of_the_round_overtakes_may_be_repeated(group: Gro
         member = consumer._engine.group
         assert member is not None
         membership = member.membership
+        assert isinstance(membership, Membership)
         generation = membership.generation
 
         def overtaken() -> None:  # as between the end of a round and its answer

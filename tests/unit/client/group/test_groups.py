@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.group.membership import Membership
 from raylog.core.errors import (
     CommitFailed,
     FencedInstanceId,
@@ -267,6 +268,7 @@ def test_a_commit_after_the_group_went_on_is_refused(group: Group) -> None:
         read(consumer, 30)
         member = consumer._engine.group
         assert member is not None
+        assert isinstance(member.membership, Membership)
         generation = member.membership.generation
         consumer._do(member._heart.cancel)  # type: ignore[union-attr]
         group.join("other")

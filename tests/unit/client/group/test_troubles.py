@@ -10,6 +10,7 @@ import pytest
 
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.consumer.group_session import GroupSession
 from raylog.client.group.exchange import read_assignment
 from raylog.core.errors import (
     ClientClosed,
@@ -285,7 +286,7 @@ async def test_a_join_that_the_close_has_ended_is_no_unhandled_error(
 
     async with AsyncConsumer("flights", group_id="board", **cluster.options) as consumer:
         group = consumer._engine.group
-        assert group is not None
+        assert isinstance(group, GroupSession)
     group._start(join())
     assert group._work is not None
     await asyncio.wait([group._work])

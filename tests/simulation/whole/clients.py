@@ -25,6 +25,7 @@ from raylog.core.errors import (
     StopRefused,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
+    UnreleasedInstanceId,
 )
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At, Books, Sent
@@ -231,8 +232,10 @@ class GroupMember(Client):
         try:
             found = await self.call("getmany", consumer.getmany(timeout_ms=wait_s * 1000), wait_s + 1.0)
         except RaylogError as error:
-            # A join of the place's former process may arrive after this one's, and takes the instance.
-            self._is_fenced = isinstance(error, FencedInstanceId) and self.instance is not None
+            # A join of the place's former process may arrive after this one's, and takes the instance. Where the
+            # coordinator assigns, that process keeps it for another session after each failover.
+            is_held = isinstance(error, FencedInstanceId | UnreleasedInstanceId)
+            self._is_fenced = is_held and self.instance is not None
             if not error.retriable and not self._is_fenced:
                 raise Violation("W8", f"{self.name}: poll failed for good: {error!r}") from error
             await asyncio.sleep(0.1)

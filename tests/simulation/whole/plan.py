@@ -43,6 +43,8 @@ SCHEDULES: Final = "whole-schedules"
 """Delayed records, which clients cancel and move; faults of all kinds, in half of the runs on virtual disks."""
 HALVES: Final = "whole-halves"
 """The same with half messages beside delayed records: their senders stop at any step, and checkers decide then."""
+CONSUMERS: Final = "whole-consumers"
+"""Groups whose coordinator assigns member by member (KIP-848); faults of all kinds, members with instance ids."""
 QUEUES: Final = "whole-queues"
 """Two groups that work on a topic as a queue, one of them in the order of keys; faults of all kinds, and of the leaders
 of the queue, of its states and of its dead letters."""
@@ -62,6 +64,7 @@ WHOLE_PROFILES: Final = (
     ACCOUNTS,
     SCHEDULES,
     HALVES,
+    CONSUMERS,
     QUEUES,
     FORWARDING,
 )
@@ -132,6 +135,8 @@ class Plan:
     has_static_members: bool = False
     is_cooperative: bool = False
     """Whether members of groups read on while their group rebalances."""
+    has_consumer_protocol: bool = False
+    """Whether the coordinator assigns, member by member (KIP-848)."""
     seek_share: float = 0.005
     """Share of polls of the reader that a seek follows."""
     is_operated: bool = False
@@ -177,7 +182,13 @@ class Plan:
     def consumer_options(self, chance: random.Random) -> dict[str, Any]:
         """Draw a group member's configuration."""
         session_ms = chance.choice([2_000, 6_000])
+        assigns: dict[str, Any] = {
+            "partition_assignment_strategy": "cooperative-sticky" if self.is_cooperative else "range"
+        }
+        if self.has_consumer_protocol:
+            assigns = {"group_protocol": "consumer", "group_remote_assignor": chance.choice([None, "uniform", "range"])}
         return {
+            **assigns,
             "session_timeout_ms": session_ms,
             "heartbeat_interval_ms": session_ms // 4,
             "max_poll_records": chance.choice([1, 10, 500]),
@@ -185,7 +196,6 @@ class Plan:
             "fetch_min_bytes": chance.choice([1, 500]),
             "max_partition_fetch_bytes": chance.choice([500, 1_048_576]),
             "metadata_max_age_ms": chance.choice([1_000, 30_000]),
-            "partition_assignment_strategy": "cooperative-sticky" if self.is_cooperative else "range",
         }
 
 
@@ -194,6 +204,8 @@ def draw(profile: str, seed: int) -> Plan:
     plan = replace(_draw(profile, seed), is_cooperative=seed % 2 == 0)
     if profile == WHOLE:
         return replace(plan, **CLIENTS)
+    if profile == CONSUMERS:
+        return replace(plan, **CLIENTS, has_consumer_protocol=True)
     if profile == MINORITY:
         return replace(plan, **ONE_LOST, **CLIENTS)
     if profile == DISK:

@@ -8,6 +8,7 @@ from tests.simulation.whole.planted.bugs import Bug
 from tests.simulation.whole.planted.planted_accounts import ACCOUNT_BUGS
 from tests.simulation.whole.planted.planted_clients import CLIENT_BUGS
 from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
+from tests.simulation.whole.planted.planted_consumers import CONSUMER_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
 from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
@@ -35,6 +36,7 @@ _TABLES: Final = (
     ACCOUNT_BUGS,
     SCHEDULE_BUGS,
     HALF_BUGS,
+    CONSUMER_BUGS,
     QUEUE_BUGS,
     FORWARDING_BUGS,
 )

@@ -64,7 +64,7 @@ CONSUMER_BUGS = (
     ),
     _bug(
         "the time to give partitions up has no limit after a failover",
-        "machine",
+        "machine CL6",
         ConsumerGroup,
         "restore",
         "is MemberState.UNREVOKED_PARTITIONS",

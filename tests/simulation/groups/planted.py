@@ -9,7 +9,7 @@ from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import FencedInstanceId
-from raylog.core.groups import coordinator, offsets, rebalance, resets, use
+from raylog.core.groups import offsets, rebalance, resets, use
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
@@ -423,8 +423,8 @@ GROUP_BUGS = (
     _bug(
         "offsets without subscribers are kept while a group reads",
         "L2",
-        coordinator,
-        "use_of",
+        use,
+        "_use_of_classic",
         Edit("elif is_empty or group.state is GroupState.STABLE:", "elif is_empty:"),
         seeds=100,
     ),

@@ -18,8 +18,8 @@ PROFILE = "group-transactions"
 SEEDS = 30
 
 
-def _bug(name: str, rules: str, target: Any, attribute: str, substitute: Any) -> Planted:
-    return Planted(name, PROFILE, SEEDS, tuple(rules.split()), target, attribute, substitute)
+def _bug(name: str, rules: str, target: Any, attribute: str, substitute: Any, seeds: int = SEEDS) -> Planted:
+    return Planted(name, PROFILE, seeds, tuple(rules.split()), target, attribute, substitute)
 
 
 def _empty_the_row_first(original: Callable[..., Outbox[Effect]]) -> Callable[..., Outbox[Effect]]:
@@ -112,6 +112,7 @@ PENDING_BUGS = (
         CoordinatorMachine,
         "replay",
         _lose("ended"),
+        seeds=400,
     ),
     _bug(
         "the epoch of a producer is forgotten at the next look",

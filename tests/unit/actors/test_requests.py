@@ -43,7 +43,7 @@ DERIVED = [
 
 
 def group_request(method: str, args: object) -> GroupRequest:
-    return cast(GroupRequest, SimpleNamespace(method=method, args=args))
+    return cast(GroupRequest, SimpleNamespace(method=method, args=args, peer_host="10.0.0.7"))
 
 
 def test_every_request_has_an_event_or_is_answered_by_the_shell() -> None:

@@ -77,7 +77,10 @@ class RayNodes:
         import ray
 
         ray.shutdown()
-        self._rays.shutdown()  # type: ignore[no-untyped-call]
+        try:
+            self._rays.shutdown()  # type: ignore[no-untyped-call]
+        except ValueError:  # a thread that a dataset has left connected once more; Ray has disconnected it by now
+            self._rays.shutdown()  # type: ignore[no-untyped-call]
 
     def add(self, name: str, *, is_for_brokers: bool = True) -> Any:
         """Add a node; returns its handle."""

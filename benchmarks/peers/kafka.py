@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.optional import module
+from benchmarks.peers.maven import server_jars, version_in
 from benchmarks.peers.processes import STOP_TIMEOUT_S, ServerProcess, Unavailable, free_ports, listens
 
 POM = Path(__file__).with_name("kafka-pom.xml")
@@ -33,29 +33,9 @@ Configuration:
 """
 
 
-def jars(cache: Path) -> Path:
-    """The folder with Kafka's jars; Maven copies them there the first time. Raises Unavailable."""
-    if shutil.which("java") is None:
-        raise Unavailable("there is no java on the path: install a Java runtime of version 17 or newer")
-    folder = cache / f"kafka-{version()}"
-    if not (folder / "complete").exists():
-        if shutil.which("mvn") is None:
-            raise Unavailable("there is no mvn on the path: install Maven, which fetches Kafka's jars")
-        command = [
-            "mvn", "--batch-mode", "--quiet", "--file", str(POM), "dependency:copy-dependencies",
-            "-DincludeScope=runtime", f"-DoutputDirectory={folder}",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode:
-            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
-            raise Unavailable(f"Maven could not fetch Kafka's jars: {reason[:300]}")
-        (folder / "complete").touch()
-    return folder
-
-
 def version() -> str:
     """The version of Kafka in the list of jars."""
-    return POM.read_text(encoding="utf-8").split("<kafka.version>")[1].split("<")[0]
+    return version_in(POM, "kafka")
 
 
 def topic_config(replication: int, *, fsync: bool) -> dict[str, str]:
@@ -81,7 +61,7 @@ class Kafka:
     def start(self) -> None:
         """Format the directories the first time, start the brokers and wait until they serve. Raises Unavailable."""
         module("confluent_kafka")  # used to create topics
-        self.jars = jars(self._cache)
+        self.jars = server_jars(self._cache, POM, "kafka", "Kafka")
         if not self._brokers:
             self._root.mkdir(parents=True)
             (self._root / "log4j2.yaml").write_text(LOG4J, encoding="utf-8")

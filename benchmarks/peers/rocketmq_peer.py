@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 from benchmarks.clients import rocketmq_client
 from benchmarks.peers.base import WithoutFailover
+from benchmarks.peers.maven import server_jars, version_in
 from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
 
 POM = Path(__file__).with_name("rocketmq-pom.xml")
@@ -37,27 +36,7 @@ START_TIMEOUT_S = 90.0
 
 def version() -> str:
     """The version in the list of jars."""
-    return POM.read_text(encoding="utf-8").split("<rocketmq.version>")[1].split("<")[0]
-
-
-def jars(cache: Path) -> Path:
-    """The folder with RocketMQ's jars; Maven copies them there the first time. Raises Unavailable."""
-    if shutil.which("java") is None:
-        raise Unavailable("there is no java on the path: install a Java runtime of version 17 or newer")
-    folder = cache / f"rocketmq-{version()}"
-    if not (folder / "complete").exists():
-        if shutil.which("mvn") is None:
-            raise Unavailable("there is no mvn on the path: install Maven, which fetches RocketMQ's jars")
-        command = [
-            "mvn", "--batch-mode", "--quiet", "--file", str(POM), "dependency:copy-dependencies",
-            "-DincludeScope=runtime", f"-DoutputDirectory={folder}",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode:
-            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
-            raise Unavailable(f"Maven could not fetch RocketMQ's jars: {reason[:300]}")
-        (folder / "complete").touch()
-    return folder
+    return version_in(POM, "rocketmq")
 
 
 class RocketMq(WithoutFailover):
@@ -73,7 +52,7 @@ class RocketMq(WithoutFailover):
 
     def start(self) -> None:
         """Start it."""
-        found = jars(self._cache)
+        found = server_jars(self._cache, POM, "rocketmq", "RocketMQ")
         if self._server is None:
             (self._root / "home" / "conf").mkdir(parents=True)
             self._port, replicas = free_ports(2)

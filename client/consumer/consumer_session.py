@@ -19,7 +19,7 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, look_up_topics
-from raylog.client.consumer.handover import Handover, ListenerCall
+from raylog.client.consumer.handover import Handover, PollTurns
 from raylog.client.group.consumer_membership import JOIN_EPOCH, ConsumerMembership
 from raylog.client.group.membership import Call
 from raylog.core.errors import RaylogError, UnreleasedInstanceId
@@ -51,7 +51,7 @@ def new_membership(group: str, config: ConsumerConfig) -> ConsumerMembership:
     )
 
 
-class ConsumerSession:
+class ConsumerSession(PollTurns[ConsumerMembership]):
     """Drives one member. `turn()` makes all progress possible without a wait; the heartbeats call `notify` for more."""
 
     def __init__(
@@ -69,6 +69,7 @@ class ConsumerSession:
 
         None without automatic commits.
         """
+        super().__init__()
         self._cluster = cluster
         self._config = config
         self.membership = membership
@@ -82,11 +83,7 @@ class ConsumerSession:
         )
         self._notify = notify
         self._is_changing = False
-        self._error: RaylogError | None = None
-        self.last_poll_s = 0.0
-        self.is_polling = False
         self._wake = asyncio.Event()
-        self._heart: asyncio.Task[None] | None = None
         self._unreleased_since_s: float | None = None
 
     @property
@@ -109,24 +106,6 @@ class ConsumerSession:
         return not self._handover.is_committing
 
     # Called inside poll()
-
-    def turn(self) -> ListenerCall | None:
-        """Advance a change of the assignment. The caller makes the returned call, then calls `listener_called()`.
-
-        Raises errors that only the user can resolve: an unknown topic, a fenced instance id, another group protocol.
-        """
-        self.last_poll_s = self._now_s()
-        if self._heart is None:
-            self._heart = asyncio.get_running_loop().create_task(self._beat(), name="raylog-heartbeat")
-        while self._handover.call is None:
-            if self.membership.fenced is not None:
-                raise self.membership.fenced
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            if not self._advanced():
-                return None
-        return self._handover.call
 
     def listener_called(self) -> None:
         """The listener call was made; the change continues."""

@@ -18,7 +18,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.handover import Handover, ListenerCall
+from raylog.client.consumer.handover import Handover, PollTurns
 from raylog.client.group.assignor import Subscription
 from raylog.client.group.exchange import read_assignment
 from raylog.client.group.membership import Call, Membership
@@ -48,7 +48,7 @@ class Step(Enum):
     TAKING_UP = "what the new generation took is given back, and what it gave is taken"
 
 
-class GroupSession:
+class GroupSession(PollTurns[Membership]):
     """Drives one member. `turn()` makes all progress possible without a wait; the tasks call `notify` for more."""
 
     def __init__(
@@ -63,6 +63,7 @@ class GroupSession:
         notify: Callable[[], None],
     ) -> None:
         """`commit_positions` is awaited before partitions are revoked; None without automatic commits."""
+        super().__init__()
         self._cluster = cluster
         self._config = config
         self.membership = membership
@@ -73,12 +74,8 @@ class GroupSession:
         self._notify = notify
         self._step = Step.STEADY
         self._work: asyncio.Task[tuple[TopicPartition, ...] | None] | None = None
-        self._error: RaylogError | None = None
         self._counts: dict[str, int] = {}
         """Partitions by topic at the last assignment by this member as leader; 0 for a topic that does not exist."""
-        self.last_poll_s = 0.0
-        self.is_polling = False
-        self._heart: asyncio.Task[None] | None = None
         self._has_synced = asyncio.Event()
         self._follow_up_until_s = 0.0
         self._is_closed = False
@@ -110,24 +107,6 @@ class GroupSession:
         return self._step is not Step.STEADY or member.rejoin_reason is not None
 
     # Called inside poll()
-
-    def turn(self) -> ListenerCall | None:
-        """Advance a rebalance. The caller makes the returned listener call, then calls `listener_called()`.
-
-        Raises errors that only the user can resolve: an unknown topic, a fenced instance id, no common assignor.
-        """
-        self.last_poll_s = self._now_s()
-        if self._heart is None:
-            self._heart = asyncio.get_running_loop().create_task(self._beat(), name="raylog-heartbeat")
-        while self._handover.call is None:
-            if self.membership.fenced is not None:
-                raise self.membership.fenced
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-            if not self._advanced():
-                return None
-        return self._handover.call
 
     def listener_called(self) -> None:
         """The listener call was made; the rebalance continues."""

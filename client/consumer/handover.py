@@ -8,13 +8,18 @@ groups, whatever protocol has decided on the target. Belongs to the engine's loo
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import Start
+from raylog.client.group.consumer_membership import ConsumerMembership
+from raylog.client.group.membership import Membership
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
+
+MemberT = TypeVar("MemberT", Membership, ConsumerMembership)
 
 
 class ListenerCall(NamedTuple):
@@ -139,3 +144,45 @@ class Handover:
             await commit
         except RaylogError:
             pass  # the records since the last commit are read again by the next owner, as at least once allows
+
+
+class PollTurns(ABC, Generic[MemberT]):
+    """What the sessions of both protocols do inside poll(): step after step, to the next call of the listener."""
+
+    membership: MemberT
+    _handover: Handover
+
+    def __init__(self) -> None:
+        """No poll yet."""
+        self._error: RaylogError | None = None
+        self._heart: asyncio.Task[None] | None = None
+        self.last_poll_s = 0.0
+        self.is_polling = False
+
+    def turn(self) -> ListenerCall | None:
+        """Advance a change of the assignment. The caller makes the returned call, then calls `listener_called()`.
+
+        Raises errors that only the user can resolve: an unknown topic, a fenced instance id, no common assignor,
+        another group protocol.
+        """
+        loop = asyncio.get_running_loop()
+        self.last_poll_s = loop.time()
+        if self._heart is None:
+            self._heart = loop.create_task(self._beat(), name="raylog-heartbeat")
+        while self._handover.call is None:
+            if self.membership.fenced is not None:
+                raise self.membership.fenced
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if not self._advanced():
+                return None
+        return self._handover.call
+
+    @abstractmethod
+    def _advanced(self) -> bool:
+        """Do the next step that needs no wait; False when there is none."""
+
+    @abstractmethod
+    async def _beat(self) -> None:
+        """Send heartbeats."""

@@ -166,7 +166,7 @@ class HalfMessageProducer(Producer):
         super().__init__(config, **keywords)
         try:
             self._preparing = Preparing(self._engine, group, checker, check_after)
-        except BaseException:
+        except BaseException:  # refused or interrupted: what was opened is closed here
             super().close(0)
             raise
         self._runtime.call_soon(self._preparing.start)

@@ -130,16 +130,16 @@ class Place(NamedTuple):
         return start if times.exclude(header, start[HEADER_BYTES:]) else None
 
 
-def is_near(connection: Connection, *, wants_near: bool) -> bool:
-    """Whether a leader's files are on this machine, and wanted."""
-    return wants_near and connection.stays_here and machine_number() is not None
+def near_machine(connection: Connection, *, wants_near: bool) -> int | None:
+    """The number of this machine, where a leader's files are on it and wanted; else None."""
+    return machine_number() if wants_near and connection.stays_here else None
 
 
 def near_or_plain(
     connection: Connection, fetch: FetchRequest, *, wants_near: bool
 ) -> tuple[AnyMethod, FetchRequest | FetchNearRequest]:
     """The method and the request of a fetch; requests file places where the leader is on this machine."""
-    number = machine_number() if wants_near and connection.stays_here else None
+    number = near_machine(connection, wants_near=wants_near)
     if number is None:
         return FETCH, fetch
     return FETCH_NEAR, FetchNearRequest(

@@ -21,7 +21,7 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ClientConfig
 from raylog.client.reading.decode import FetchedBatch, corrupt
 from raylog.client.reading.isolation import LEVELS, aborted_batches
-from raylog.client.reading.local_files import NearReadFailed, Place, is_near, near_or_plain, open_places
+from raylog.client.reading.local_files import NearReadFailed, Place, near_machine, near_or_plain, open_places
 from raylog.core.errors import (
     CorruptMessage,
     InvalidRequest,
@@ -267,7 +267,7 @@ class RangeFetcher:
         """Move to the next batch that may have records within the times, as its leader knows; whether to look again."""
         times, wanted = self._times, self.wanted
         connection, timeout_s = await self._connection(deadline_s)
-        if times is None or is_near(connection, wants_near=self._reads_near):
+        if times is None or near_machine(connection, wants_near=self._reads_near) is not None:
             self._skips = False  # batches in files are looked at here
             return False
         request = FindTimesRequest(

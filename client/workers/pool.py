@@ -99,11 +99,11 @@ class WorkerPool:
     def run(self, timeout: float | None = None, *, idle_timeout: float | None = None) -> None:
         """Poll and handle records until `stop()`, or for `timeout` seconds, or until none came for `idle_timeout`.
 
-        Seconds before the consumer has joined its group, and those of handlers that run, are not idle.
+        No time is idle while handlers run, or before the consumer is a member of its group.
 
-        Then it waits for the handlers that run, commits, and moves the consumer's positions back to the first record
-        that is not finished: nothing is left out by whatever reads next. Raises HandlerFailed, and what `poll` raises;
-        after RecordDeserializationFailed, for example, `seek()` behind the record and call it again.
+        At its end it waits for the handlers that run, commits, and moves the consumer's positions back to the first
+        record that is not finished: nothing is left out by whatever reads next. Raises HandlerFailed, and what `poll`
+        raises; after RecordDeserializationFailed, for example, `seek()` behind the record and call it again.
         """
         if self._is_running:
             raise InvalidRequest("This pool runs already; one call of run() at a time.")
@@ -188,9 +188,9 @@ class WorkerPool:
                 last_s = time.monotonic()
 
     def _has_joined(self) -> bool:
-        """Whether the consumer knows its partitions; a member of a group may have none."""
+        """Whether the consumer is a member of its group, if it has one; a member may have no partition."""
         group = self._consumer._engine.group
-        return group is None or group.is_steady
+        return group is None or group.may_commit
 
     def _hand_out(self, partition: TopicPartition, records: list[Record], after: int) -> None:
         with self._lock:

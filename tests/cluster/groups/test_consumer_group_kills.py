@@ -143,7 +143,6 @@ def troubles(board: Board) -> None:
     board.settles("two members share the topic", 0, 1)
     for journal in board.journals[:2]:
         wait_for(lambda journal=journal: all(journal.read(n) for n in journal.held()), "both read all they have", 30)  # type: ignore[misc]
-    time.sleep(0.5)
     with board.watched("a member joins", 0, 1):
         board.start(2)
         board.settles("a third one joins", 0, 1, 2)

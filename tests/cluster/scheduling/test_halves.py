@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -254,7 +255,7 @@ with raylog.HalfMessageProducer(topic, bootstrap_servers=address, check_after=30
 """
 
 CHECKER = """
-import sqlite3, sys, time
+import signal, sqlite3, sys
 import raylog
 
 path, topic, address = sys.argv[1], sys.argv[2], sys.argv[3]
@@ -267,7 +268,7 @@ def check(half):
 
 with raylog.HalfMessageProducer(topic, check, bootstrap_servers=address):
     print("ready", flush=True)
-    time.sleep(1000)
+    signal.pause()  # until it is killed
 """
 
 
@@ -283,12 +284,19 @@ def start(script: str, *arguments: str, secret: str) -> subprocess.Popen[str]:
     return process
 
 
+def has_paid(path: str, first: int, count: int) -> bool:
+    """Whether the sender that began at this number has paid so often."""
+    with sqlite3.connect(path, timeout=30) as db:
+        [[paid]] = db.execute(
+            "SELECT count(*) FROM paid WHERE CAST(substr(txid, 3) AS INTEGER) BETWEEN ? AND ?", (first, first + 999)
+        )
+    return int(paid) >= count
+
+
 def test_killed_processes_leave_topic_and_database_equal(
     topic: str, admin: raylog.Admin, cluster: raylog.Cluster, tmp_path: Path
 ) -> None:
     """Eight times a sender is killed at any moment, with the checker and the leader of the schedule in turn."""
-    import sqlite3
-
     path, where = str(tmp_path / "bank.db"), (cluster.bootstrap(),)
     with sqlite3.connect(path) as db:
         db.executescript("CREATE TABLE paid (txid PRIMARY KEY); CREATE TABLE checked (txid PRIMARY KEY);")
@@ -304,7 +312,7 @@ def test_killed_processes_leave_topic_and_database_equal(
         for turn in range(8):
             sender = begin(SENDER, path, topic, str(turn * 1000), *where)
             running.append(sender)
-            time.sleep(1.0 + turn * 0.13)  # anywhere in its loop
+            wait_for(partial(has_paid, path, turn * 1000, 7 + turn), "the sender pays")  # then anywhere in its loop
             if turn % 3 == 1:
                 kill_leader_of_the_schedule(admin)
             if turn % 3 == 2:

@@ -64,7 +64,7 @@ class ToyCoordinator:
         """Client ids whose requests are ignored, as if the network dropped them."""
         self._members = 0
         self._requests: dict[int, Request] = {}
-        self._muted: list[Request] = []
+        self.muted: list[Request] = []
         self._numbers = 0
         self._client_of: dict[RequestConnection, str] = {}
         self._endpoint: ToyEndpoint | None = None
@@ -149,12 +149,18 @@ class ToyCoordinator:
             raise errors.CoordinatorNotAvailable("The coordinator is being started.")
         request.reply([0, self._endpoint.host, self._endpoint.port])
 
+    def _is_silenced(self, request: Request) -> bool:
+        """By the client that has joined on the connection, or by the member id: a client may have connected again."""
+        ids = [each for each in request.args if isinstance(each, str)]
+        named = any(each.startswith(f"{client}-") for each in ids for client in self.silenced)
+        return named or self._client_of.get(request.connection) in self.silenced
+
     def _serve(self, request: Request) -> None:
         self.requests_seen.append(request.method)
         if request.method == "join_group":
             self._client_of[request.connection] = request.args[3]
-        if self._client_of.get(request.connection) in self.silenced:
-            self._muted.append(request)
+        if self._is_silenced(request):
+            self.muted.append(request)
             return
         if self.is_loading:
             raise errors.CoordinatorLoadInProgress("The coordinator still reads its log.")

@@ -5,7 +5,6 @@ owner is committed before, so that no record is lost or read again. The toy coor
 owner in each generation.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -248,8 +247,9 @@ def test_cooperative_members_survive_their_coordinators_troubles(group: Group, k
             members[turn].stop(crash=True)
             members[turn] = group.join(f"again-{turn}", **COOPERATIVE)
         else:
+            ignored = len(group.coordinator.muted)
             group.cluster.do(lambda: group.coordinator.silenced.add("b"))
-            time.sleep(0.3)  # a few heartbeats stay out, fewer than end a session
+            wait_for(lambda ignored=ignored: len(group.coordinator.muted) > ignored, "a heartbeat has no answer")  # type: ignore[misc]
             group.cluster.do(group.coordinator.silenced.clear)
             group.cluster.do(group.coordinator.cut)
         wait_for(lambda: group.has_members(3), "three members did not come together again")

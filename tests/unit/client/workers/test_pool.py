@@ -342,3 +342,19 @@ def test_run_is_for_one_call_at_a_time(topic: ToyCluster) -> None:
         pool = WorkerPool(consumer, handle, workers=1)
         pool.run()
     assert "runs already" in str(refused[0])
+
+
+def test_the_time_before_the_group_has_taken_the_consumer_in_is_not_idle(topic: ToyCluster) -> None:
+    coordinator, journal = with_coordinator(topic), Journal()
+    coordinator.is_loading = True
+    with consumer_of(topic, "t", group_id="g") as consumer:
+        pool = WorkerPool(consumer, journal, workers=2)
+        running = threading.Thread(target=pool.run, kwargs={"idle_timeout": 0.3})
+        running.start()
+        began_s = time.monotonic()
+        wait_for(lambda: time.monotonic() - began_s > 0.6 and coordinator.requests_seen, "it tries to join for long")
+        assert running.is_alive()
+        coordinator.is_loading = False
+        running.join(60)
+        assert not running.is_alive()
+    assert journal.count == 1200

@@ -207,6 +207,7 @@ class ReplicaServer:
                 controller=self._link,
                 beating=self._beating,
                 report=self._report,
+                keeper=self._keeper,
                 is_busy=lambda: cleaner.is_busy or self._is_busy,
             )
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")

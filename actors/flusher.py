@@ -77,7 +77,7 @@ class Flusher:
 
     def settle(self) -> bool:
         """Have what the log would write later written now; returns whether there is nothing to write any more."""
-        if self._log.is_behind and not self._is_settling and self._loop is not None:
+        if self._log.behind_since is not None and not self._is_settling and self._loop is not None:
             self._is_settling = True
             self._orders.put(self._settle)
         return not self._is_settling

@@ -72,8 +72,8 @@ class PartitionLog(CleanableLog):
         self._folder_dirty = False
         self._generation = 0  # incremented by every truncation, so that an earlier sync does not advance the end
         self._recovery_point = state.recovery_point
-        self._behind_since: float | None = None
-        """When a sync left the recovery point behind; None = it is where the last sync has ended."""
+        self.behind_since: float | None = None
+        """When a sync left the recovery point behind; None = `checkpoint` has nothing to write."""
         self._appended_bytes = 0
         self._checkpointed_bytes = 0
         self._closed_because: str | None = None
@@ -261,7 +261,7 @@ class PartitionLog(CleanableLog):
             if old.synced_size < old.size:
                 self._unsynced.append(old)
             self._folder_dirty = True
-            self._behind_since = -math.inf  # the next checkpoint is due
+            self.behind_since = -math.inf  # the next checkpoint is due
         self._recent.touch(old)
         # With the aborted transactions of the old segment, which is the active one again if a crash takes the new one.
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
@@ -314,14 +314,9 @@ class PartitionLog(CleanableLog):
                     segment.synced_size = max(segment.synced_size, size)
                 self._unsynced = [segment for segment in self._unsynced if segment.synced_size < segment.size]
                 self.synced_end_offset = max(self.synced_end_offset, end)
-                if self._behind_since is None:
-                    self._behind_since = time.monotonic()
+                if self.behind_since is None:
+                    self.behind_since = time.monotonic()
             return self.synced_end_offset
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether `checkpoint` has something to write, now or when it is due."""
-        return self._behind_since is not None
 
     def checkpoint(self, *, early: bool = False) -> None:
         """Write the recovery point if it is due, or `early`: a crash scans, and may cut, only bytes above it.
@@ -329,22 +324,22 @@ class PartitionLog(CleanableLog):
         May run in a worker thread, and while records wait for their acknowledgement: it takes several syncs of its own.
         Never raises, as an old recovery point is safe; one that could not be written is due again after another sync.
         """
-        since = self._behind_since
+        since = self.behind_since
         if since is None:
             return
         many = self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES
         if not (early or many or time.monotonic() - since >= CHECKPOINT_SECONDS):
             return
         with self._lock:
-            if self._behind_since is not None and self._closed_because is None:
-                self._behind_since = None
+            if self.behind_since is not None and self._closed_because is None:
+                self.behind_since = None
                 with suppress(RaylogError):
                     self._write_recovery_point(self.synced_end_offset)
 
     def _write_recovery_point(self, offset: int) -> None:
         self._checkpoints.write_recovery_point(offset)
         self._recovery_point = offset
-        self._behind_since = None
+        self.behind_since = None
         self._checkpointed_bytes = self._appended_bytes
 
     # --- truncating ------------------------------------------------------------------------------------------------
@@ -369,7 +364,7 @@ class PartitionLog(CleanableLog):
         # the cut, then the epochs go, then the bytes, from the end. A disk too full for small files changes nothing.
         with self._lock:
             self._generation += 1
-            self._behind_since = None
+            self.behind_since = None
             if self._recovery_point > end:
                 self._write_recovery_point(end)
             self._lower_cleaned_to(end)

@@ -97,7 +97,7 @@ def run(chosen: argparse.Namespace, peer: Raylog, results: Results) -> None:
     finally:
         writer.close()
     for name, rounds in rows.items():
-        print("median: " + text(name, {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}))
+        print("median: " + text(name, {key: statistics.median(found[key] for found in rounds) for key in rounds[0]}))
 
 
 def text(name: str, outcome: Outcome) -> str:

@@ -99,6 +99,7 @@ class Producer(Transactions):
                 size += len(key)
         except KeyError:  # not in the cache, or no bytes
             return self._send(topic, value, key, headers, partition, timestamp_ms)
+        index = 0
         turn, moment_s, added = self._turn, now_s(), None  # of more than three names CPython 3.11 makes a tuple
         try:
             del turn.free

@@ -157,7 +157,9 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
         """Send a heartbeat when there is reason to; False: it failed, and the next one is to wait."""
         member = self.membership
         await self._leave_if_silent()
-        if member.lost or member.fenced is not None:  # poll() has to give up first what is lost
+        is_refused = self._error is not None and member.epoch == JOIN_EPOCH
+        # poll() first has to give up what is lost, and to raise the error of a join, perhaps for another protocol.
+        if member.lost or member.fenced is not None or is_refused:
             await self._woken(self._config.heartbeat_interval_ms / 1000)
             return True
         topics = sorted(self._assignment.topics)
@@ -248,9 +250,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
 
     async def close(self) -> None:
         """End the tasks. Does not leave the group."""
-        tasks = [task for task in (self._heart, self._handover.cancel()) if task is not None and not task.done()]
-        for task in tasks:
-            task.cancel()
+        tasks = self.stop()
         if tasks:
             await asyncio.wait(tasks, timeout=1)
 

@@ -306,7 +306,7 @@ class CoordinatorMachine:
 
     def _member_heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
         classic = self._groups.get(event.group)
-        error = self._consumers.refusal(event)
+        error = self._consumers.refusal(event, decision)
         if error is None and classic is not None and (classic.members or classic.pending):
             error = views.mixed(event.group, theirs="classic")
         if error is not None:

@@ -148,8 +148,10 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
                     backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
                     await asyncio.sleep(SHORTEST_PAUSE_S)
                     continue
-            except RaylogError as error:  # of the look-up of topics
-                self._error = error
+            except Exception as failure:  # of the look-up of topics, or unknown: a heart that ended would be silent
+                if not isinstance(failure, RaylogError):
+                    logger.exception("A heartbeat in group %s failed.", self.membership.group)
+                self._error = as_raylog_error(failure)
                 self._notify()
             await asyncio.sleep(backoff.next_s())
 

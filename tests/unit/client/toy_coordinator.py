@@ -7,6 +7,7 @@ machine rebuilt from the log.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from raylog.client.group.exchange import read_assignment
 from raylog.core import errors
 from raylog.core.decision import Refuse, Reply
+from raylog.core.groups.consumer.group import STATE_STABLE
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import (
     AppendRecords,
@@ -26,6 +28,8 @@ from raylog.core.groups.events import (
     JoinReceived,
     LeaveReceived,
     ListGroupsReceived,
+    LookUpTopics,
+    MemberHeartbeatReceived,
     OffsetCommitReceived,
     OffsetDeleteReceived,
     OffsetFetchReceived,
@@ -33,6 +37,7 @@ from raylog.core.groups.events import (
     RequestDropped,
     SyncReceived,
     Tick,
+    TopicsSeen,
     TxnOffsetCommitReceived,
 )
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
@@ -120,14 +125,26 @@ class ToyCoordinator:
 
     def owners(self, group: str) -> dict[TopicPartition, str]:
         """The owner of each partition in the group's last generation; empty while there is no stable one."""
+        consumers = self._machine._consumers.get(group)
+        if consumers is not None:
+            owners = {TopicPartition(at.topic, at.partition): member for at, member in consumers.owners.items()}
+            return owners if consumers.state == STATE_STABLE else {}
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
                 return _owners(record) if record.state is GroupState.STABLE else {}
         return {}
 
+    def generation(self, group: str) -> int:
+        """The group's last generation, or its epoch."""
+        consumers = self._machine._consumers.get(group)
+        return self.generations[-1].generation if consumers is None else consumers.epoch
+
     def members(self, group: str) -> int:
         """How many members the group's last stable generation has; 0 while there is none."""
+        consumers = self._machine._consumers.get(group)
+        if consumers is not None:
+            return len(consumers.members) if consumers.state == STATE_STABLE else 0
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
@@ -169,7 +186,11 @@ class ToyCoordinator:
         self._requests[number] = request
         request.connection.on_close(lambda _: self._dropped(number))
         event = _event(request.method, request.args, number, self._now_ms())
-        self._step(replace(event, client_host=request.peer_host) if isinstance(event, JoinReceived) else event)
+        self._step(
+            replace(event, client_host=request.peer_host)
+            if isinstance(event, (JoinReceived, MemberHeartbeatReceived))
+            else event
+        )
 
     def _dropped(self, number: int) -> None:
         if self._requests.pop(number, None) is not None:
@@ -182,10 +203,17 @@ class ToyCoordinator:
             if isinstance(effect, AppendRecords):
                 for key, value in effect.records:
                     self._append(key, value)
+            elif isinstance(effect, LookUpTopics):
+                asyncio.get_running_loop().call_soon(self._topics_seen, effect.topics)
             elif isinstance(effect, Reply) and (request := self._requests.pop(effect.request, None)) is not None:
                 request.reply(effect.result)
             elif isinstance(effect, Refuse) and (request := self._requests.pop(effect.request, None)) is not None:
                 request.fail(effect.error)
+
+    def _topics_seen(self, requested: tuple[str, ...]) -> None:
+        counts = Counter(topic for topic, _ in self.cluster.partitions)
+        facts = {topic: (self.cluster.topics[topic][0], counts[topic]) for topic in requested if topic in counts}
+        self._step(TopicsSeen(cause="seen", now_ms=self._now_ms(), requested=requested, topics=facts))
 
     def _append(self, key: list[Any], value: list[Any] | None) -> None:
         self.log.append((key, value))
@@ -241,7 +269,11 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
             **common, generation=args[1], member_id=args[2], offsets=args[3], instance_id=(args[4:] or [None])[0]
         ),
         "offset_fetch": lambda: OffsetFetchReceived(
-            **common, partitions=args[1], require_stable=(args[2:] or [False])[0]
+            **common,
+            partitions=args[1],
+            require_stable=(args[2:] or [False])[0],
+            member_id=(args[3:] or [""])[0],
+            member_epoch=(args[4:] or [-1])[0],
         ),
         "delete_group": lambda: DeleteGroupReceived(**common),
         "offset_reset": lambda: OffsetResetReceived(**common, generation=args[1], offsets=args[2]),
@@ -261,6 +293,20 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
             **common, producer_id=args[1], producer_epoch=args[2], coordinator_epoch=args[3], committed=args[4]
         ),
         "describe_group": lambda: DescribeGroupReceived(**common),
+        "consumer_group_heartbeat": lambda: MemberHeartbeatReceived(
+            **common,
+            member_id=args[1],
+            member_epoch=args[2],
+            instance_id=args[3],
+            sequence=args[4],
+            client_id=args[5],
+            session_timeout_ms=args[6],
+            rebalance_timeout_ms=args[7],
+            max_wait_ms=args[8],
+            topics=args[9],
+            assignor=args[10],
+            owned=None if args[11] is None else [(*row[:2], number) for row in args[11] for number in row[2]],
+        ),
     }
     if method not in makers:
         raise errors.InvalidRequest(f"There is no method {method!r}.")

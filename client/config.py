@@ -18,6 +18,8 @@ from raylog.rpc import Token
 from raylog.storage.batch.compression import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
+INSTANCE_ID_MAX = 249
+"""Characters of a `group_instance_id`, as in Kafka."""
 _ALIASES = {
     "bootstrap_servers": "bootstrap",
     # What librdkafka calls differently.
@@ -239,6 +241,11 @@ class ConsumerConfig(ClientConfig):
             strategies = [strategies]
         object.__setattr__(self, "partition_assignment_strategy", None if strategies is None else tuple(strategies))
         self._check_protocol()
+        if self.group_instance_id is not None and not 0 < len(self.group_instance_id) <= INSTANCE_ID_MAX:
+            raise InvalidConfig(
+                f"group_instance_id must have 1 to {INSTANCE_ID_MAX} characters, not {len(self.group_instance_id)}; "
+                "leave it out for a member that is not static."
+            )
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise InvalidConfig(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "

@@ -48,6 +48,24 @@ async def test_a_member_reads_on_what_it_keeps(cluster: LocalCluster, talk: Talk
 
 
 @in_cluster(config=QUICK)
+async def test_a_newcomer_waits_for_no_heartbeat_and_stops_no_fetch(cluster: LocalCluster, talk: Talk) -> None:
+    """Were news to wait for the next heartbeat, the newcomer would get its partitions after 20 s."""
+    await talk.create(TOPIC, partitions=6)
+    slow = {"heartbeat_interval_ms": 20_000, "session_timeout_ms": 60_000}
+    async with traffic(cluster, 6), readers(cluster, 2, **slow) as group:
+        await eventually(shared(group, 6))
+        await eventually(lambda: all(len(reader.read) == 3 for reader in group))
+        fetching = [dict(reader.consumer._engine.fetcher._tasks) for reader in group]
+        async with readers(cluster, 1, **slow) as (newcomer,):
+            async with asyncio.timeout(5):
+                await eventually(shared([*group, newcomer], 6))
+            for reader, tasks in zip(group, fetching, strict=True):
+                kept = {TopicPartition(TOPIC, number) for number in reader.assigned()}
+                assert kept < set(tasks), "one partition of each went to the newcomer"
+                assert all(reader.consumer._engine.fetcher._tasks[each] is tasks[each] for each in kept)
+
+
+@in_cluster(config=QUICK)
 async def test_a_coordinator_that_fails_over_causes_no_rebalance(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create(TOPIC, partitions=4)
     async with traffic(cluster, 4), readers(cluster, 2) as group, AsyncAdmin(**cluster.clients()) as admin:

@@ -7,6 +7,7 @@ coordinator checks each generation it writes), and what was committed stays comm
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -58,6 +59,10 @@ class Group:
     def beat(self) -> str:
         """The name of its members' heartbeats."""
         return "heartbeat" if self.protocol == "classic" else "consumer_group_heartbeat"
+
+    def has_beaten_since(self, seen: int) -> bool:
+        """Whether a heartbeat came after so many requests."""
+        return self.beat in self.cluster.do(lambda: self.coordinator.requests_seen[seen:])
 
     def generation(self) -> int:
         """Its generation or epoch."""
@@ -178,10 +183,7 @@ def test_a_group_survives_broken_connections_and_coordinator_moves(group: Group)
         else:
             group.cluster.do(lambda: setattr(group.coordinator, "is_loading", True))
             seen = len(group.cluster.do(lambda: list(group.coordinator.requests_seen)))
-            wait_for(
-                lambda seen=seen: group.beat in group.cluster.do(lambda: group.coordinator.requests_seen[seen:]),
-                "no heartbeat",
-            )
+            wait_for(partial(group.has_beaten_since, seen), "no heartbeat")
             group.cluster.do(lambda: setattr(group.coordinator, "is_loading", False))
         wait_for(group.everything_was_read, f"records were left out in turn {turn}")
     wait_for(lambda: group.has_members(3), "the three did not stay together")

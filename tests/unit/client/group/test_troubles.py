@@ -38,7 +38,7 @@ def coordinator(cluster: ToyCluster) -> ToyCoordinator:
     return with_coordinator(cluster)
 
 
-CLASSIC = {"group_protocol": "classic"}
+CLASSIC: dict[str, Any] = {"group_protocol": "classic"}
 """For stories about rounds and their leaders, which groups of the consumer protocol do not have."""
 
 

@@ -9,7 +9,7 @@ from raylog.client.config import ConsumerConfig, load
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.consumer_session import ConsumerSession
 from raylog.client.consumer.protocols import CHANGES_MAX, SessionMaker
-from raylog.client.group.assignors import CooperativeStickyAssignor
+from raylog.client.group.sticky import CooperativeStickyAssignor
 from raylog.core.errors import (
     FencedInstanceId,
     InconsistentGroupProtocol,
@@ -67,7 +67,7 @@ async def test_settings_that_one_protocol_has_decide_on_it(keys: dict[str, Any],
         (UnknownTopicOrPartition("no such topic"), False),
     ],
 )
-async def test_an_open_member_goes_over_by_what_its_join_is_told(error: RaylogError, goes_over: bool) -> None:
+async def test_an_open_member_goes_over_by_the_error_of_its_join(error: RaylogError, goes_over: bool) -> None:
     made = maker()
     first = made.first("board")
     assert (made.instead(first, error) is not None) == goes_over
@@ -75,7 +75,7 @@ async def test_an_open_member_goes_over_by_what_its_join_is_told(error: RaylogEr
     assert made.instead(first, error) is None, "it is a member"
 
 
-async def test_a_classic_member_comes_back_by_the_name_of_the_other_protocol_alone() -> None:
+async def test_a_classic_member_comes_back_where_the_error_names_the_other() -> None:
     made = maker()
     classic = made.instead(made.first("board"), OTHERS_ARE_CLASSIC)
     assert classic is not None

@@ -245,7 +245,11 @@ def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
         ),
         "delete_group": lambda: DeleteGroupReceived(**common),
         "offset_reset": lambda: OffsetResetReceived(**common, generation=args[1], offsets=args[2]),
-        "list_groups": lambda: ListGroupsReceived(**{name: value for name, value in common.items() if name != "group"}),
+        "list_groups": lambda: ListGroupsReceived(
+            **{name: value for name, value in common.items() if name != "group"},
+            states=(args or [()])[0],
+            types=(args[1:] or [()])[0],
+        ),
         "offset_delete": lambda: OffsetDeleteReceived(**common, partitions=args[1]),
         "txn_offset_commit": lambda: TxnOffsetCommitReceived(
             **common,

@@ -311,7 +311,8 @@ class Engine:
     def taken(self, take: Callable[[], Result]) -> Result | None:
         """Buffered records, by one of the `take` methods of the assignment; None when they have to be fetched again.
 
-        From the user's thread, after `is_smooth` or `ready`. Raises as `take`.
+        From the user's thread, after `is_smooth`, or after `ready` while `may_take`: the time of a poll may end amid a
+        rebalance, and what it gave back then would be read again by the next owner. Raises as `take`.
         """
         try:
             return take()

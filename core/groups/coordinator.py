@@ -254,7 +254,8 @@ class CoordinatorMachine:
                     offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
-                decision.reply(event.request, views.listed(self._groups.values(), self._consumers))
+                rows = views.listed(self._groups.values(), self._consumers, states=event.states, types=event.types)
+                decision.reply(event.request, rows)
             case DescribeGroupReceived():
                 if (named := self._named_group(event, decision)) is not None:
                     decision.reply(event.request, self._description(named))

@@ -148,7 +148,13 @@ class OffsetDeleteReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsReceived(CoordinatorRequest):
-    """List all groups of this coordinator."""
+    """List the groups of this coordinator; only those of these types and states, whatever their case, if any are named.
+
+    A name that is none selects nothing: a later release may know it.
+    """
+
+    states: Sequence[str] = ()
+    types: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,9 @@ async def test_protocols_do_not_mix_and_an_empty_group_converts(cluster: LocalCl
         async with readers(cluster, 1) as (third,):
             await eventually(shared([third], 2))
             assert [group.group_type for group in await admin.list_groups()] == ["consumer"]
+            named = await admin.list_groups(["Stable", "Reconciling", "Assigning"], types=["consumer"])
+            assert [group.group_id for group in named] == ["board"]
+            assert await admin.list_groups(types=["classic"]) == []
 
 
 @in_cluster(config=QUICK)

@@ -142,6 +142,30 @@ def test_a_member_that_leaves_hands_its_position_over(group: Group) -> None:
     assert len(everything) == PARTITIONS * group.produced
 
 
+def test_a_poll_that_ends_amid_a_rebalance_returns_no_records(group: Group) -> None:
+    group.produce()
+    with Consumer("flights", max_poll_records=10, **options(group)) as consumer:
+        engine = consumer._engine
+        found = offsets(read(consumer, 10))
+        consumer.pause(*ALL)
+        commits = engine.committed._one_at_a_time
+        consumer._run(commits.acquire())  # so that the commit before the join is waited for
+        other = group.join("other", session_timeout_ms=10_000)
+        wait_for(lambda: consumer.poll(5) == {} and not engine.may_take, "no rebalance began")
+        consumer.resume(*ALL)
+        assert engine.assignment.has_records()
+        assert consumer.poll(20) == {}
+        consumer._do(commits.release)
+
+        def everything_is_read() -> bool:
+            found.extend(each for records in consumer.poll(5).values() for each in offsets(records))
+            return len(found) + other.count() >= PARTITIONS * 30
+
+        wait_for(everything_is_read, "records were left out")
+        assert len(found) + other.count() == PARTITIONS * 30, "a record was read twice"
+        other.stop()
+
+
 @pytest.mark.parametrize("silent_first", [False, True])
 def test_a_crashed_members_partitions_go_to_the_others(group: Group, silent_first: bool) -> None:
     group.produce()

@@ -23,7 +23,7 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import checked_columns, is_column, planned
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.queues import TopicQueues
-from raylog.client.producer.scheduling import Scheduling, Waiting
+from raylog.client.producer.scheduling import Scheduling, Waiting, When, checked_schedule_ids, named_stamps
 from raylog.client.producer.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.scheduling import SCHEDULED_TOPIC
@@ -192,15 +192,17 @@ class Engine:
         return [(partial(_followed, interceptors, append, count), count) for append, count in calls]
 
     async def delayed_appends(
-        self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, delay: Any, deliver_at: Any
+        self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, when: When
     ) -> tuple[list[tuple[Callable[[], Batch | None], int]], list[int]]:
         """The same for columns of delayed records, and when each is due. Raises what `send` raises for a delay too."""
         waiting, queues = await self.route_of_delayed(topic)
         count = len(values)
-        dues = waiting.dues_ms(count, delay, deliver_at)
-        rows = waiting.headers(count, headers, partition)
-        calls = self.appends(queues, values, keys, rows, waiting.shard, dues)
-        return calls, [dues] * count if isinstance(dues, int) else dues
+        given = waiting.dues_ms(count, when.delay, when.deliver_at)
+        dues = [given] * count if isinstance(given, int) else given
+        ids = checked_schedule_ids(when.schedule_id, count)
+        stamps: Any = given if ids is None else named_stamps(dues, ids)
+        rows = waiting.headers(count, headers, partition, ids)
+        return self.appends(queues, values, keys, rows, waiting.shard, stamps), dues
 
     def _appends(
         self,

@@ -47,7 +47,9 @@ class Body(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
+    """A batch of the log, decoded."""
+
     first: int
     end: int
     columns: Columns
@@ -70,9 +72,9 @@ class Bodies:
         """``log``: the leader's. ``row_of``: the row behind which a record stands once more, if it does."""
         self._log = log
         self._row_of = row_of
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
-        self._last: _Held | None = None
+        self._last: Held | None = None
 
     def read(self, offset: int) -> Body:
         """Return the record that had an offset below the high watermark first. Raises what the log raises."""
@@ -94,7 +96,7 @@ class Bodies:
         held, index = self._at(offset)
         return held.columns.timestamps[index]
 
-    def _at(self, offset: int) -> tuple[_Held, int]:
+    def _at(self, offset: int) -> tuple[Held, int]:
         held = self._last
         index = None if held is None else held.index_of(offset)
         if held is None or index is None:
@@ -104,7 +106,7 @@ class Bodies:
             raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
         return held, index
 
-    def _find(self, offset: int) -> _Held:
+    def _find(self, offset: int) -> Held:
         row = self._row_of(offset)
         place = offset if row is None else row
         for first, held in reversed(self._held.items()):
@@ -116,10 +118,10 @@ class Bodies:
             if header.base_offset <= place < header.next_offset:
                 columns = decode_batch(records, position, header)
                 copies = None if row is None else copies_of(columns)
-                return self._keep(_Held(header.base_offset, header.next_offset, columns, header.size, copies))
+                return self._keep(Held(header.base_offset, header.next_offset, columns, header.size, copies))
         raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
 
-    def _keep(self, held: _Held) -> _Held:
+    def _keep(self, held: Held) -> Held:
         self._held[held.first] = held
         self._bytes += held.size
         while self._bytes > CACHE_BYTES and len(self._held) > 1:

@@ -65,10 +65,12 @@ class SchedulerRole(Role):
     kind = "scheduler"
     requests: ClassVar[frozenset[type[Message]]] = requests.KINDS
 
-    def __init__(self, host: RoleHost, settings: SchedulerSettings | None = None) -> None:
-        """``settings``: other sizes than the usual ones, for tests."""
+    settings: ClassVar[SchedulerSettings] = SchedulerSettings()
+    """Sizes and times; the simulator has smaller ones."""
+
+    def __init__(self, host: RoleHost) -> None:
+        """Nothing is read yet."""
         super().__init__(host)
-        self._settings = settings or SchedulerSettings()
         self.bodies = Bodies(host.log, lambda offset: self.machine.space.row_of(offset))
         self.placing = Placing(host, UNDELIVERABLE_TOPIC)
         self.machine = self._new_machine()
@@ -117,7 +119,7 @@ class SchedulerRole(Role):
 
     def _new_machine(self) -> SchedulerMachine:
         self._runs = RunReader(self.host.log)
-        machine = SchedulerMachine(self._runs.part, self._settings)
+        machine = SchedulerMachine(self._runs.part, self.settings)
         machine.halves.follow(policy_of(self.host.config))
         return machine
 

@@ -79,7 +79,7 @@ class Producer(Transactions):
     ) -> SendFuture:
         """Queue a record and return at once; the future holds where it was stored.
 
-        It is visible after a `delay` ("30m", "level:5", ms, a timedelta) or at `deliver_at` (a datetime with a zone, ms);
+        It is visible after a `delay` ("30m", "level:5", ms, a timedelta) or at `deliver_at` (with a zone, or ms);
         a later one with its `schedule_id` replaces it. A `ttl` ends it. Blocks up to `max_block_ms`. Raises ValueError,
         TypeError, DelayDisabled, DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """

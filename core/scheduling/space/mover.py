@@ -1,7 +1,7 @@
 """Appends what is needed of the oldest log once more, so that the log can begin behind it. Owned by the machine. Pure.
 
 An area is treated in three steps. First a survey: which of its records are needed is found in memory and in the runs,
-one run at a time, while the machine reports what leaves and what is taken meanwhile. Then rows are written: runs as they
+one run at a time, while the machine reports what leaves and is taken meanwhile. Then rows are written: runs as they
 are, what was appended once more before, and the records that are at their first places. The last row says that all
 below the area's end is treated. All of it is decided by rows of the log, so that a new leader goes on from there.
 """

@@ -24,7 +24,7 @@ from raylog.client.interceptors import ProducerRecord
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.columns import AsyncSentBatch, SentBatch
+from raylog.client.producer.columns import AsyncSentBatch, SentBatch, distinct_of
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.queues import TopicQueues
@@ -32,7 +32,7 @@ from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, W
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Moment
-from raylog.core.errors import ClientClosed, InvalidConfig, RaylogError
+from raylog.core.errors import ClientClosed, RaylogError
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
     from raylog.client.encoding.arrow_columns import ArrowColumns
@@ -245,15 +245,19 @@ class Producer(Transactions):
 
         Columns have a timestamp and headers for each record if wanted. `partitions`: an Arrow array of integers; where
         it is null, or left out, a record's key decides, and without key all of a call go to one partition. No Python
-        object is made for a record of fixed size. Serializers and the partitioner of the configuration do not apply.
+        object is made for a record of fixed size, unless the topic has `delay.default.ms`: then they wait, as with
+        `send_batch`. Serializers and the partitioner of the configuration do not apply.
         Blocks and raises as `send_batch` does, and InvalidRecord for what cannot be stored.
         """
         topic_queues = self._topic_queues.get(topic)
-        highest = -1 if partitions is None else _highest(partitions)
+        highest = max(distinct_of(partitions), default=-1)
         if topic_queues is None or highest >= topic_queues.count:
             topic_queues = self._route(topic, highest if highest >= 0 else None)
         if topic_queues.delay_ms:
-            raise InvalidConfig(f"{topic} has delay.default.ms, which send_arrow() does not know: use send_batch().")
+            work = self._engine.delayed_arrow_appends(topic, columns, partitions, topic_queues.delay_ms)
+            delayed, dues = self._runtime.run(work)
+            waiting = [append() or self._when_room(append) for append, _ in delayed]
+            return ScheduledBatch(waiting, [count for _, count in delayed], dues)
         batches, counts = [], []
         for append, count in self._engine.arrow_appends(topic_queues, columns, partitions):
             batches.append(append() or self._when_room(append))
@@ -327,12 +331,6 @@ class Producer(Transactions):
     def _check_usable(self) -> None:
         if self._is_closed:
             raise closed_error()
-
-
-def _highest(partitions: Any) -> int:
-    """The highest number of an Arrow array; -1 if all are null."""
-    known = partitions.drop_null()
-    return max(known.unique().to_pylist(), default=-1)
 
 
 _open_engines: set[Engine] = set()

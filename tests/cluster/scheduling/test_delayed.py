@@ -13,10 +13,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 
+import pyarrow as pa
 import pytest
 
 import raylog
 from raylog.client.admin.schedules import ScheduleOutcome
+from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
 from raylog.client.producer.scheduling import AsyncScheduledBatch, ScheduledBatch
 from raylog.core.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
@@ -192,6 +194,20 @@ def test_a_topic_may_delay_what_has_no_delay_of_its_own(
 
     asyncio.run(twin())
     assert [record.value for _, record in read(topic, 5)][3:] == [b"twin", b"more"]
+
+
+def test_a_topic_may_delay_whole_tables(topic: str, admin: raylog.Admin) -> None:
+    admin.alter_topic_config(topic, {"delay.default.ms": "1000"})
+    headers = pa.array([[{"key": "a", "value": b"1"}], None], header_type())
+    columns = ArrowColumns(pa.array([b"x", b"y"]), pa.array([b"k", None]), headers)
+    with raylog.Producer() as other:
+        began_ms = time.time() * 1000
+        sent = other.send_arrow(topic, columns, pa.array([None, 1], pa.int32()))
+        assert isinstance(sent, ScheduledBatch)
+        assert all(sent.schedules(20))
+    found = {record.value: (seen_ms, record) for seen_ms, record in read(topic, 2)}
+    assert (found[b"x"][1].headers, found[b"y"][1].partition) == ((("a", b"1"),), 1)
+    assert min(seen_ms for seen_ms, _ in found.values()) - began_ms >= 950
 
 
 def test_a_later_record_replaces_the_one_with_its_id(

@@ -13,7 +13,6 @@ from raylog.cli.options import Commands, Target, cluster_options
 from raylog.cli.output import moment, show_json, show_table
 
 if TYPE_CHECKING:
-    from raylog.client.admin.admin import Admin
     from raylog.client.admin.schedules import MovedRecord, Scheduled
 
 NOT_DONE = 1
@@ -25,12 +24,6 @@ def schedule() -> None:
     """List, cancel and move delayed records."""
 
 
-def _admin(arguments: dict[str, Any]) -> Admin:
-    from raylog.client.admin.admin import Admin
-
-    return Admin(**arguments)
-
-
 @schedule.command("list")
 @click.option("--topic", help="Only records on their way to this topic.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many records.")
@@ -38,7 +31,7 @@ def _admin(arguments: dict[str, Any]) -> Admin:
 @cluster_options
 def list_(target: Target, topic: str | None, limit: int, as_json: bool) -> None:
     """List the delayed records that wait, by the times when they are due."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         found = admin.list_scheduled(topic, limit=limit)
     if as_json:
         show_json([_as_json(row) for row in found])
@@ -86,7 +79,7 @@ def describe(target: Target, topic: str | None, schedule_id: str | None, as_json
     if schedule_id is not None:
         if topic is None:
             raise click.UsageError("A schedule id is one of a topic: give --topic, too.")
-        with _admin(target.client_arguments()) as admin:
+        with target.admin() as admin:
             waiting = admin.find_scheduled(topic, schedule_id)
         if waiting is None:
             _end("NOT_FOUND", "")
@@ -95,7 +88,7 @@ def describe(target: Target, topic: str | None, schedule_id: str | None, as_json
         else:
             _show([waiting])
         return
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         found = admin.describe_scheduled(topic)
     if as_json:
         show_json(
@@ -155,7 +148,7 @@ def _one_record(command: Callable[..., None]) -> Callable[..., None]:
 @cluster_options
 def cancel(target: Target, named: dict[str, Any]) -> None:
     """Have a delayed record not delivered."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         outcome = admin.cancel_scheduled(**named)
     _end(outcome, f"{named['handle'] or named['schedule_id']} is cancelled: it is not delivered.")
 
@@ -166,7 +159,7 @@ def cancel(target: Target, named: dict[str, Any]) -> None:
 @cluster_options
 def move(target: Target, named: dict[str, Any], delay: str) -> None:
     """Have a delayed record due at another time."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         _show_moved(admin.reschedule(**named, delay=delay))
 
 
@@ -175,7 +168,7 @@ def move(target: Target, named: dict[str, Any], delay: str) -> None:
 @cluster_options
 def deliver_now(target: Target, named: dict[str, Any]) -> None:
     """Have a delayed record delivered at once."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         _show_moved(admin.deliver_now(**named))
 
 

@@ -126,7 +126,7 @@ def test_records_can_be_moved_listed_and_delivered_now(
     assert [row.handle for row in listed] == [first.schedule, second.schedule]
     assert [(row.key, row.partition, row.value_bytes) for row in listed] == [(b"a", None, 5), (b"b", 1, 6)]
     assert [row.handle for row in admin.list_scheduled(topic, before=first.timestamp_ms)] == [first.schedule]
-    moved = admin.reschedule(second.schedule, delay="1s")
+    moved = admin.reschedule(second.schedule, delay="3s")
     assert moved.outcome is ScheduleOutcome.MOVED
     assert admin.deliver_now(first.schedule).outcome is ScheduleOutcome.MOVED
     assert [record.value for _, record in read(topic, 2)] == [b"first", b"second"]

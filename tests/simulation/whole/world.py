@@ -17,7 +17,6 @@ from raylog.client.reading import local_files
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.core.invariants import InvariantBroken
-from raylog.core.scheduling.machine import SchedulerSettings
 from tests.simulation.whole import ports
 from tests.simulation.whole.books import At, Books
 from tests.simulation.whole.checks import Finish
@@ -99,7 +98,6 @@ class World:
         self.tables = [TopicPartition(name, 0) for name in plan.tables]
         self.table_books = Tables(lambda *known: self.books.on_committed(*known))
         self.delays = Delays()
-        SchedulerRole.settings = SIZES if plan.delayers else SchedulerSettings()
         self.bank = Bank()
         self.jobs = Jobs({PLAIN: Group(by_key=False), KEYED: Group(by_key=True)} if plan.workers else {})
         self.letters = Letters()
@@ -258,6 +256,7 @@ class World:
         if self.transactions is not None:
             await self.transactions.make_topics(admin)
         if self.plan.delayers:
+            SchedulerRole.settings = SIZES
             config = {"segment.bytes": "20000", "delay.default.ms": str(DEFAULT_MS)}
             await admin.create_topic(LATER, PARTITIONS, 3, config)
         if self.plan.workers:

@@ -45,7 +45,7 @@ SCHEDULE_BUGS: Final = (
         "every record of a batch gets the first one's body",
         Bodies,
         "read",
-        _edit("columns, index = held.columns, offset - held.first", "columns, index = held.columns, 0"),
+        _edit("held, index = self._at(offset)", "held, index = self._at(offset)[0], 0"),
         ("W31", "W32", "W33", "W9"),
     ),
     _bug(
@@ -67,7 +67,7 @@ SCHEDULE_BUGS: Final = (
         60,
     ),
     _bug(
-        "a record is said to be replaced, and is not",
+        "a record is stated to be replaced, and is not",
         SchedulerMachine,
         "_named",
         _edit("self._cancel(earlier) is Outcome.DONE", "True"),
@@ -78,7 +78,7 @@ SCHEDULE_BUGS: Final = (
         Held,
         "index_of",
         _edit("return index + 1 if", "return index if"),
-        ("W31", "W32", "W33", "W34", "W9"),
+        ("W30", "W31", "W32", "W33", "W34", "W9"),
         20,
     ),
     _bug(

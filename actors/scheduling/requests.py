@@ -176,7 +176,8 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
         return MoveScheduledReply(NOT_FOUND, args.due_ms)
     due_ms = max(args.new_due_ms, now_ms)
 
-    name = name_among(role.bodies.read(args.offset).headers)
+    # What does not wait may have been deleted since; then the answer needs no name.
+    name = name_among(role.bodies.read(args.offset).headers) if role.machine.waits(key) else 0
 
     def make(number: int) -> ev.Event:
         return ev.MoveReceived(now_ms=now_ms, request=number, key=key, due_ms=due_ms, name=name)

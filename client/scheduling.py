@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from raylog.core.errors import InvalidRequest
+from raylog.core.scheduling.envelope import SCHEDULE_ID_MAX
 
 SCHEDULED_TOPIC: Final = "__scheduled"
 LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -74,6 +75,21 @@ def moment_ms(moment: Moment) -> int:
         f"deliver_at must be milliseconds since 1970 as int, or a datetime with a zone, not {type(moment).__name__} "
         f"{moment!r:.100}."
     )
+
+
+def checked_schedule_id(schedule_id: Any) -> bytes:
+    """A schedule id as it is stored. Raises TypeError for what is no text, ValueError for an empty or a long one."""
+    if not isinstance(schedule_id, str):
+        raise TypeError(f"schedule_id is a text such as 'close-42', not {type(schedule_id).__name__}.")
+    if not schedule_id.isprintable():
+        raise ValueError(f"schedule_id={schedule_id!r:.100} has characters that cannot be printed; leave them out.")
+    encoded = schedule_id.encode()
+    if not 0 < len(encoded) <= SCHEDULE_ID_MAX:
+        raise ValueError(
+            f"schedule_id is a text of 1 to {SCHEDULE_ID_MAX} bytes that names a delayed record, such as 'close-42', "
+            f"not one of {len(encoded)} bytes: {schedule_id!r:.50}."
+        )
+    return encoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,9 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
     timestamp_ms: int
     schedule: str = ""
     """Of a delayed record: the handle by which it can be cancelled or moved until it is due."""
+    replaced: bool | None = None
+    """Of a delayed record with a `schedule_id`: whether an earlier one was waiting under that, which is not delivered
+    then. False: none was, so an earlier one is delivered, cancelled or never was. None: no id, or not known."""
 
     @property
     def timestamp(self) -> int:

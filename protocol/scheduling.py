@@ -25,11 +25,16 @@ class ScheduleRequest(Message, frozen=True):
 
 
 class ScheduleReply(Message, frozen=True):
-    """As the reply to a produce request: the offset of the first record, -1 = not known, it was stored long ago."""
+    """As the reply to a produce request: the offset of the first record, -1 = not known, it was stored long ago.
+
+    ``replaced``: for each record 1 if it has replaced the one that was waiting under its schedule id, 0 if none was, -1
+    for one without id or when that is not known any more; empty where no record has an id.
+    """
 
     base_offset: Int64
     log_start_offset: Int64
     log_append_time_ms: Int64 = -1
+    replaced: Sequence[Int64] = ()
 
 
 class CancelScheduledRequest(Message, frozen=True):
@@ -93,6 +98,27 @@ class ScheduledRecord(Message, frozen=True):
     sent_ms: Int64
     key: bytes | None
     value_bytes: Int64
+    schedule_id: str = ""
+
+
+class FindScheduledRequest(Message, frozen=True):
+    """Find what was sent last to a topic under a schedule id."""
+
+    topic_id: str
+    partition: Int64
+    current_leader_epoch: Int64
+    target_topic_id: str
+    schedule_id: str
+
+
+class FindScheduledReply(Message, frozen=True):
+    """``standing``: ``WAITING``, ``DELIVERED`` (also: on its way), ``CANCELLED``, or ``NOT_FOUND``: nothing is known.
+
+    ``record``: what waits.
+    """
+
+    standing: str
+    record: ScheduledRecord | None
 
 
 class ListScheduledReply(Message, frozen=True):
@@ -146,6 +172,9 @@ LIST_SCHEDULED: Final = Method(
 DESCRIBE_SCHEDULER: Final = Method(
     "describe_scheduler", DescribeSchedulerRequest, DescribeSchedulerReply, CLIENT, waits=True, since=QUEUES_LEVEL
 )
+FIND_SCHEDULED: Final = Method(
+    "find_scheduled", FindScheduledRequest, FindScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
+)
 
 SCHEDULER_METHODS: Final[tuple[AnyMethod, ...]] = (
     SCHEDULE,
@@ -153,4 +182,5 @@ SCHEDULER_METHODS: Final[tuple[AnyMethod, ...]] = (
     MOVE_SCHEDULED,
     LIST_SCHEDULED,
     DESCRIBE_SCHEDULER,
+    FIND_SCHEDULED,
 )

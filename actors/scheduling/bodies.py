@@ -6,23 +6,27 @@ the role's own log.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from raylog.actors.roles.host import OwnLog
+from raylog.actors.scheduling.rows import Copy, copies_of
 from raylog.core.dead_letters import Cause, Reason, dead_headers
 from raylog.core.errors import InvalidRecord
 from raylog.core.scheduling.envelope import SENT_HEADER, Envelope, Header, without
-from raylog.core.scheduling.keys import due_of, offset_of
-from raylog.core.scheduling.rows import Batch
+from raylog.core.scheduling.keys import due_at, due_of, offset_of
+from raylog.core.scheduling.rows import Batch, Relocated
 from raylog.storage.batch.columns import Columns
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 
 CACHE_BYTES: Final = 32 * 1024 * 1024
 """Encoded bytes of the batches that stay decoded."""
+COPIES_BYTES: Final = 256 * 1024
+"""Most bytes of records in one row that moves them; one record may be larger."""
 ROW_BYTES: Final = 64
 """What a record's header, key and value take besides their bytes, at most."""
 
@@ -43,29 +47,39 @@ class Body(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
+    """A batch of the log, decoded."""
+
     first: int
     end: int
     columns: Columns
     size: int
+    copies: Sequence[int] | None
+    """Of the row of a :class:`Relocated`: the first offsets of the records behind it."""
+
+    def index_of(self, offset: int) -> int | None:
+        """Return where the record with a first offset is; None = not here."""
+        if self.copies is None:
+            return offset - self.first if self.first <= offset < self.end else None
+        index = bisect_left(self.copies, offset)
+        return index + 1 if index < len(self.copies) and self.copies[index] == offset else None
 
 
 class Bodies:
-    """The records of the log, by offset."""
+    """The records of the log, by the offsets that they had first."""
 
-    def __init__(self, log: OwnLog) -> None:
-        """``log``: the leader's."""
+    def __init__(self, log: OwnLog, row_of: Callable[[int], int | None]) -> None:
+        """``log``: the leader's. ``row_of``: the row behind which a record stands once more, if it does."""
         self._log = log
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._row_of = row_of
+        self._held: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
-        self._last: _Held | None = None
+        self._last: Held | None = None
 
     def read(self, offset: int) -> Body:
-        """Return the record at an offset below the high watermark. Raises what the log raises."""
-        held = self._last
-        if held is None or not held.first <= offset < held.end:
-            held = self._last = self._find(offset)
-        columns, index = held.columns, offset - held.first
+        """Return the record that had an offset below the high watermark first. Raises what the log raises."""
+        held, index = self._at(offset)
+        columns = held.columns
         return Body(
             offset,
             None if columns.keys is None else columns.keys[index],
@@ -74,28 +88,40 @@ class Bodies:
         )
 
     def due_ms(self, offset: int) -> int:
-        """Return when the record at an offset was due first."""
-        self.read(offset)
-        held = self._last
-        if held is None:
-            raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
-        return held.columns.timestamps[offset - held.first]
+        """Return when the record was due first."""
+        return due_at(self.timestamp_ms(offset))
 
-    def _find(self, offset: int) -> _Held:
+    def timestamp_ms(self, offset: int) -> int:
+        """Return the record's timestamp as it is stored."""
+        held, index = self._at(offset)
+        return held.columns.timestamps[index]
+
+    def _at(self, offset: int) -> tuple[Held, int]:
+        held = self._last
+        index = None if held is None else held.index_of(offset)
+        if held is None or index is None:
+            held = self._last = self._find(offset)
+            index = held.index_of(offset)
+        if index is None:
+            raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
+        return held, index
+
+    def _find(self, offset: int) -> Held:
+        row = self._row_of(offset)
+        place = offset if row is None else row
         for first, held in reversed(self._held.items()):
-            if held.first <= offset < held.end:
+            if held.first <= place < held.end:
                 self._held.move_to_end(first)
                 return held
-        records = self._log.read(offset, 1, self._log.log_end_offset)
+        records = self._log.read(place, 1, self._log.log_end_offset)
         for position, header in iter_headers(records):
-            if header.base_offset <= offset < header.next_offset:
-                held = _Held(
-                    header.base_offset, header.next_offset, decode_batch(records, position, header), header.size
-                )
-                return self._keep(held)
+            if header.base_offset <= place < header.next_offset:
+                columns = decode_batch(records, position, header)
+                copies = None if row is None else copies_of(columns)
+                return self._keep(Held(header.base_offset, header.next_offset, columns, header.size, copies))
         raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
 
-    def _keep(self, held: _Held) -> _Held:
+    def _keep(self, held: Held) -> Held:
         self._held[held.first] = held
         self._bytes += held.size
         while self._bytes > CACHE_BYTES and len(self._held) > 1:
@@ -154,3 +180,17 @@ def bodies_of(source: Bodies, keys: Sequence[int]) -> list[Body]:
     """Return the records of some keys, in their order; each batch of the log is read once."""
     by_key = {key: source.read(offset_of(key)) for key in sorted(keys, key=offset_of)}
     return [by_key[key] for key in keys]
+
+
+def copies_for(source: Bodies, row: Relocated) -> list[Copy]:
+    """Return the records that a row moves, from the first on as many as one batch may have."""
+    copies: list[Copy] = []
+    size = 0
+    for offset in row.offsets:
+        body = source.read(offset)
+        size += body.size_bytes
+        if copies and size > COPIES_BYTES:
+            break
+        headers = None if body.headers is None else list(body.headers)
+        copies.append(Copy(source.timestamp_ms(offset), body.key, body.value, headers))
+    return copies

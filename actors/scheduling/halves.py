@@ -12,11 +12,10 @@ from typing import Final, Protocol
 
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.scheduling.bodies import Bodies, envelope_of
-from raylog.core.errors import CoordinatorLoadInProgress, InvalidRecord, InvalidRequest, RaylogError
+from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, RaylogError
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.envelope import HalfName, without
+from raylog.core.scheduling.envelope import without
 from raylog.core.scheduling.halves import Half, HalfPolicy, Standing, Unresolved
-from raylog.core.scheduling.keys import HELD_MS
 from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.rows import Decision, Verdict
 from raylog.protocol.halves import (
@@ -32,8 +31,6 @@ from raylog.protocol.halves import (
     PollHalvesRequest,
 )
 from raylog.protocol.message import Message
-from raylog.storage.batch.header import BatchHeader
-from raylog.storage.batch.records import decode_batch
 
 KINDS: Final[frozenset[type[Message]]] = frozenset({DecideHalvesRequest, PollHalvesRequest, ListHalvesRequest})
 ANSWERED_WITHIN_S: Final = 10.0
@@ -76,25 +73,6 @@ def policy_of(config: Mapping[str, str]) -> HalfPolicy:
         int(config.get("half.check.limit", usual.limit)),
         Unresolved(config.get("half.on.unresolved", usual.on_unresolved)),
     )
-
-
-def check_prepared(payload: bytes, position: int, header: BatchHeader, latest_ms: int) -> int:
-    """Return how many records of a batch are parts of half messages; raises InvalidRecord for what cannot be held.
-
-    ``latest_ms``: the latest due time of the other records.
-    """
-    columns = decode_batch(payload, position, header)
-    count = 0
-    for index, timestamp_ms in enumerate(columns.timestamps):
-        if timestamp_ms < HELD_MS:
-            if timestamp_ms > latest_ms:
-                raise InvalidRecord(f"A record is due at {timestamp_ms}, more than ten years from now.")
-            continue
-        name = HalfName.of(None if columns.headers is None else columns.headers[index])
-        if name is None or name.check_after_ms > CHECK_AFTER_MAX_MS or timestamp_ms - HELD_MS > latest_ms:
-            raise InvalidRecord("A record of a half message does not name it, or is checked later than in a day.")
-        count += 1
-    return count
 
 
 async def answer(role: HalvesOwner, args: Message) -> Message:

@@ -13,7 +13,7 @@ from typing import Final
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.scheduling.bodies import Body, envelope_of
 from raylog.core.errors import RaylogError
-from raylog.core.scheduling.envelope import BY_KEY
+from raylog.core.scheduling.envelope import BY_KEY, name_among
 from raylog.core.scheduling.events import Target
 from raylog.core.scheduling.keys import offset_of
 from raylog.core.scheduling.lanes import UNKNOWN_PARTITION
@@ -129,7 +129,8 @@ class Placing:
         return self._at(key, body, self._undeliverable, lane)
 
     def _at(self, key: int, body: Body, topic: str, lane: LaneId) -> Target:
-        return Target(key=key, topic=topic, lane=lane, size_bytes=body.size_bytes)
+        name = 0 if topic == self._undeliverable else name_among(body.headers)
+        return Target(key=key, topic=topic, lane=lane, size_bytes=body.size_bytes, name=name)
 
     def cause_of(self, key: int, topic: str) -> str | None:
         """Return why a record is on its way to the topic for undeliverable ones; None = it is not."""

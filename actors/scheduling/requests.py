@@ -12,19 +12,20 @@ from typing import Any, Final, Protocol
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import halves
 from raylog.actors.scheduling.bodies import envelope_of
+from raylog.actors.scheduling.checks import check_batch
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
     DelayTooLong,
     HalfMessagesFull,
-    InvalidRecord,
     InvalidRequest,
     NotLeaderOrFollower,
     RaylogError,
     ScheduleFull,
 )
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.keys import HELD_MS, due_of, first_after, key_of, offset_of
+from raylog.core.scheduling.envelope import id_among, name_among, name_of
+from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
 from raylog.protocol.scheduling import (
@@ -32,6 +33,8 @@ from raylog.protocol.scheduling import (
     CancelScheduledRequest,
     DescribeSchedulerReply,
     DescribeSchedulerRequest,
+    FindScheduledReply,
+    FindScheduledRequest,
     ListScheduledReply,
     ListScheduledRequest,
     MoveScheduledReply,
@@ -51,6 +54,7 @@ KINDS: Final[frozenset[type[Message]]] = frozenset(
         MoveScheduledRequest,
         ListScheduledRequest,
         DescribeSchedulerRequest,
+        FindScheduledRequest,
         *halves.KINDS,
     }
 )
@@ -62,6 +66,7 @@ LIST_MAX: Final = 1_000
 LOOK_MAX: Final = 10_000
 """Records that one page of a list looks at."""
 NOT_FOUND: Final = "NOT_FOUND"
+NOT_KNOWN: Final = -1
 HALVES_PENDING: Final = 100_000
 """Default of ``half.max.pending``."""
 
@@ -92,6 +97,8 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
                 request.reply(await _move(role, args))
             case ListScheduledRequest():
                 request.reply(await _list(role, args))
+            case FindScheduledRequest():
+                request.reply(await _find(role, args))
             case DescribeSchedulerRequest():
                 request.reply(await _describe(role))
             case _:
@@ -117,16 +124,7 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
     payload = bytes(request.payload)
     batches = inspect(payload)
     latest_ms = role.now_ms() + DELAY_MAX_MS
-    held = 0
-    for position, header in batches:
-        if header.producer_id < 0:
-            raise InvalidRecord("Delayed records need an idempotent producer: enable_idempotence=True.")
-        if header.is_transactional:
-            raise InvalidRecord("A delayed record cannot be part of a transaction; send it before or after.")
-        if header.max_timestamp >= HELD_MS:
-            held += halves.check_prepared(payload, position, header, latest_ms)
-        elif header.max_timestamp > latest_ms:
-            raise DelayTooLong(f"A record is due at {header.max_timestamp}, more than ten years from now.")
+    held = sum(check_batch(payload, position, header, latest_ms) for position, header in batches)
     _check_room_for_halves(role, held)
     limit = int(role.host.config.get("delay.max.pending", "-1"))
     count = sum(header.record_count for _, header in batches)
@@ -136,7 +134,11 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
             f"is {limit}; try again when some are due, or raise it."
         )
     reply = await role.append(payload, count)
-    return ScheduleReply(reply.base_offset, reply.log_start_offset)
+    replaced: list[int] = []
+    if any(header.max_timestamp >= NAMED_MS for _, header in batches):
+        known = role.machine.names.replaced
+        replaced = [int(known.get(reply.base_offset + index, NOT_KNOWN)) for index in range(count)]
+    return ScheduleReply(reply.base_offset, reply.log_start_offset, replaced=replaced)
 
 
 def _check_room_for_halves(role: Scheduler, held: int) -> None:
@@ -174,8 +176,11 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
         return MoveScheduledReply(NOT_FOUND, args.due_ms)
     due_ms = max(args.new_due_ms, now_ms)
 
+    # What does not wait may have been deleted since; then the answer needs no name.
+    name = name_among(role.bodies.read(args.offset).headers) if role.machine.waits(key) else 0
+
     def make(number: int) -> ev.Event:
-        return ev.MoveReceived(now_ms=now_ms, request=number, key=key, due_ms=due_ms)
+        return ev.MoveReceived(now_ms=now_ms, request=number, key=key, due_ms=due_ms, name=name)
 
     ((outcome, moved),) = await _outcomes(role, make)
     return MoveScheduledReply(outcome.value, due_of(moved))
@@ -197,13 +202,24 @@ def _exists(role: Scheduler, key: int) -> bool:
     if key in machine.moved or machine.pending.holds(key) or machine.pending.was_cancelled(key):
         return True
     offset = offset_of(key)
-    if not role.host.log.log_start_offset <= offset < machine.read_end:
+    if not role.host.log.log_start_offset <= machine.space.place_of(offset) < machine.read_end:
         return False
     try:
         due_ms = role.bodies.due_ms(offset)
     except RaylogError:
         return False
     return due_ms == due_of(key) or any(key in lane.waiting for lane in machine.lanes.values())
+
+
+async def _find(role: Scheduler, args: FindScheduledRequest) -> FindScheduledReply:
+    await _loaded(role)
+    machine = role.machine
+    key = machine.names.find(name_of(args.target_topic_id, args.schedule_id.encode()))
+    if key is None:
+        return FindScheduledReply(NOT_FOUND, None)
+    if machine.waits(key):
+        return FindScheduledReply("WAITING", _row(role, key))
+    return FindScheduledReply("CANCELLED" if machine.pending.was_cancelled(key) else "DELIVERED", None)
 
 
 async def _list(role: Scheduler, args: ListScheduledRequest) -> ListScheduledReply:
@@ -235,7 +251,10 @@ def _row(role: Scheduler, key: int) -> ScheduledRecord:
             envelope.sent_ms,
         )
     )
-    return ScheduledRecord(due_of(key), offset_of(key), topic, partition, sent_ms, body.key, len(body.value or b""))
+    value_bytes = len(body.value or b"")
+    return ScheduledRecord(
+        due_of(key), offset_of(key), topic, partition, sent_ms, body.key, value_bytes, id_among(body.headers)
+    )
 
 
 async def _describe(role: Scheduler) -> DescribeSchedulerReply:

@@ -18,11 +18,11 @@ from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests
-from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, encode, envelope_of
+from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, copies_for, encode, envelope_of
 from raylog.actors.scheduling.halves import Standings, policy_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing, TargetPlace
-from raylog.actors.scheduling.rows import RunReader, encode_row, read_batches
+from raylog.actors.scheduling.rows import Copy, RunReader, encode_row, read_batches
 from raylog.core.dead_letters import Reason
 from raylog.core.errors import (
     DuplicateSequence,
@@ -36,7 +36,8 @@ from raylog.core.ids import MAX_TIMESTAMP
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.keys import due_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.rows import Batch, Checkpoint, Row
+from raylog.core.scheduling.rows import Batch, Checkpoint, Relocated, Row
+from raylog.core.scheduling.space.mover import shortened
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
 from raylog.rpc import Request
@@ -64,11 +65,13 @@ class SchedulerRole(Role):
     kind = "scheduler"
     requests: ClassVar[frozenset[type[Message]]] = requests.KINDS
 
-    def __init__(self, host: RoleHost, settings: SchedulerSettings | None = None) -> None:
-        """``settings``: other sizes than the usual ones, for tests."""
+    settings: ClassVar[SchedulerSettings] = SchedulerSettings()
+    """Sizes and times; the simulator has smaller ones."""
+
+    def __init__(self, host: RoleHost) -> None:
+        """Nothing is read yet."""
         super().__init__(host)
-        self._settings = settings or SchedulerSettings()
-        self.bodies = Bodies(host.log)
+        self.bodies = Bodies(host.log, lambda offset: self.machine.space.row_of(offset))
         self.placing = Placing(host, UNDELIVERABLE_TOPIC)
         self.machine = self._new_machine()
         self.clock = TimeOfDay(host)
@@ -116,7 +119,7 @@ class SchedulerRole(Role):
 
     def _new_machine(self) -> SchedulerMachine:
         self._runs = RunReader(self.host.log)
-        machine = SchedulerMachine(self._runs.part, self._settings)
+        machine = SchedulerMachine(self._runs.part, self.settings)
         machine.halves.follow(policy_of(self.host.config))
         return machine
 
@@ -215,8 +218,12 @@ class SchedulerRole(Role):
 
     async def _append_row(self, row: Row) -> None:
         timestamp = CHECKPOINT_TIME + row.number if isinstance(row, Checkpoint) else self.now_ms()
+        copies: list[Copy] = []
         try:
-            await self.append(encode_row(row, timestamp), 1)
+            if isinstance(row, Relocated):
+                copies = copies_for(self.bodies, row)
+                row = shortened(row, len(copies))
+            await self.append(encode_row(row, timestamp, copies), 1 + len(copies))
         except (RaylogError, OSError) as error:
             self._failed(error)
 
@@ -402,6 +409,12 @@ class SchedulerRole(Role):
             "delivered": machine.delivered_count,
             "cancelled": machine.cancelled_count,
             "runs": len(machine.pending.runs),
+            "replaced": machine.names.replaced_count,
+            "log_bytes": machine.space.size,
+            "dead_bytes": machine.dead_bytes,
+            "moved": machine.space.moved_records,
+            "moved_bytes": machine.space.moved_bytes,
+            "freed_bytes": machine.space.freed_bytes,
             "lateness_ms": self.lateness.latest_ms,
             "clock_step_ms": self.clock.step_ms,
             **self._figures_of_halves(),

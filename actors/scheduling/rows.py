@@ -1,21 +1,22 @@
 """The batches of ``__scheduled`` as events of the scheduler's machine, and its rows as batches. Pure.
 
-A batch without producer id has one row of an owner; every other one has records of a producer.
+A batch without producer id has one row of an owner, and perhaps copies of records behind it; every other one has
+records of a producer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from raylog.actors.roles.host import OwnLog
-from raylog.core.scheduling.envelope import HalfName
+from raylog.core.scheduling.envelope import HalfName, name_among
 from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead
-from raylog.core.scheduling.keys import HELD_MS
-from raylog.core.scheduling.rows import Row, RunWritten, from_wire, to_wire
-from raylog.storage.batch.columns import Columns
+from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at
+from raylog.core.scheduling.rows import Relocated, Row, RunWritten, from_wire, to_wire
+from raylog.storage.batch.columns import Columns, Header
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch, open_batch
 from raylog.storage.errors import CorruptBatch
@@ -27,10 +28,24 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
-def encode_row(row: Row, timestamp_ms: int) -> bytes:
-    """Return the batch of a row."""
+def encode_row(row: Row, timestamp_ms: int, copies: Sequence[Copy] = ()) -> bytes:
+    """Return the batch of a row, with ``copies`` behind it."""
     data = row.data if isinstance(row, RunWritten) else None
-    return encode_batch([_encode(to_wire(row))], [data], [timestamp_ms])
+    return encode_batch(
+        [_encode(to_wire(row)), *(copy.key for copy in copies)],
+        [data, *(copy.value for copy in copies)],
+        [timestamp_ms, *(copy.timestamp_ms for copy in copies)],
+        [None, *(copy.headers for copy in copies)] if copies else None,
+    )
+
+
+class Copy(NamedTuple):
+    """A record that is appended once more."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header] | None
 
 
 def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead]:
@@ -42,10 +57,15 @@ def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead]:
             columns = decode_batch(records, position, header)
             yield RowRead(offset=header.base_offset, row=_row(columns), size_bytes=header.size)
         else:
-            opened = open_batch(records, position, header)
+            opened, base = open_batch(records, position, header), header.base_offset
             dues = tuple(opened.column("timestamps") or ())
-            held = () if header.max_timestamp < HELD_MS else _held(header.base_offset, dues, opened.column("headers"))
-            yield DataRead(base_offset=header.base_offset, dues=dues, size_bytes=header.size, held=held)
+            held: tuple[HeldRecord, ...] = ()
+            names: tuple[tuple[int, int], ...] = ()
+            if header.max_timestamp >= NAMED_MS:
+                headers = opened.column("headers")
+                held, names = _held(base, dues, headers), _names(base, dues, headers)
+                dues = tuple(map(due_at, dues))
+            yield DataRead(base_offset=base, dues=dues, size_bytes=header.size, held=held, names=names)
 
 
 def _held(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None) -> tuple[HeldRecord, ...]:
@@ -56,6 +76,23 @@ def _held(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None) 
         if name is not None:
             found.append(HeldRecord(base_offset + index, name.id, name.check_after_ms))
     return tuple(found)
+
+
+def _names(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None) -> tuple[tuple[int, int], ...]:
+    """Return the offsets of a batch's records with schedule ids, and their names."""
+    return tuple(
+        (base_offset + index, name)
+        for index, due_ms in enumerate(dues)
+        if headers is not None and NAMED_MS <= due_ms < HELD_MS and (name := name_among(headers[index]))
+    )
+
+
+def copies_of(columns: Columns) -> tuple[int, ...]:
+    """Return the first offsets of the records behind the row in front of a batch. Raises CorruptBatch."""
+    row = _row(columns)
+    if not isinstance(row, Relocated):
+        raise CorruptBatch("a row of the scheduler should have copies behind it, and has not")
+    return row.offsets
 
 
 def _row(columns: Columns) -> Row:

@@ -22,8 +22,7 @@ from raylog.actors.scheduling.rows import RunReader, encode_row, read_batches
 from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import first_after, key_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.rows import Checkpoint, RunWritten
-from raylog.core.scheduling.runs import encode_run
+from raylog.core.scheduling.rows import Checkpoint, sealed
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog
@@ -60,13 +59,18 @@ def _generate(records: int, folder: Path) -> int:
     runs = []
     for number in range(-(-records // RUN_KEYS)):
         keys = list(_keys(chance, min(RUN_KEYS, records - number * RUN_KEYS), number))
-        row = RunWritten(0, encode_run(keys))
-        runs.append((log.append_as_leader(encode_row(row, NOW_MS), 0, NOW_MS).first_offset, 0))
+        row = sealed(keys, dict(zip(keys, _names(chance, len(keys)), strict=True)))
+        runs.append((log.append_as_leader(encode_row(row, NOW_MS), 0, NOW_MS).first_offset, row.facts))
     fresh = tuple(key_of(NOW_MS, offset) for offset in range(DUE_NOW))
     checkpoint = Checkpoint(1, log.log_end_offset, 7, tuple(runs), first_after(NOW_MS - 1) - 1, fresh, (), records)
     at = log.append_as_leader(encode_row(checkpoint, CHECKPOINT_TIME + 1), 0, NOW_MS).first_offset
     log.close()
     return at
+
+
+def _names(chance: random.Random, count: int) -> Iterator[int]:
+    """Yield names: each record has a schedule id."""
+    return (chance.getrandbits(128) for _ in range(count))
 
 
 def _keys(chance: random.Random, count: int, run_number: int) -> Iterator[int]:
@@ -91,7 +95,7 @@ def begin(folder: Path, at: int) -> dict[str, Any]:
     machine.pending.align()
     restored_s = time.monotonic() - began
     keys = machine.pending.take_due(NOW_MS, DUE_NOW)
-    bodies = bodies_of(Bodies(log), keys)
+    bodies = bodies_of(Bodies(log, machine.space.row_of), keys)
     first_s, busy_s = time.monotonic() - began, time.process_time() - busy
     assert len(bodies) == DUE_NOW
     after = _resident_bytes("VmRSS")

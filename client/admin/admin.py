@@ -466,6 +466,7 @@ class Admin(SynchronousClient):
     cancel_redrive = blocking(AsyncAdmin.cancel_redrive)
     cancel_scheduled = blocking(AsyncAdmin.cancel_scheduled)
     reschedule = blocking(AsyncAdmin.reschedule)
+    find_scheduled = blocking(AsyncAdmin.find_scheduled)
     deliver_now = blocking(AsyncAdmin.deliver_now)
     list_scheduled = blocking(AsyncAdmin.list_scheduled)
     describe_scheduled = blocking(AsyncAdmin.describe_scheduled)

@@ -5,22 +5,32 @@ The part of `AsyncAdmin` for them. May touch: the network through `ClusterClient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Handle, Moment, delay_ms, moment_ms
+from raylog.client.scheduling import (
+    SCHEDULED_TOPIC,
+    Delay,
+    Handle,
+    Moment,
+    checked_schedule_id,
+    delay_ms,
+    moment_ms,
+)
 from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
 from raylog.protocol.scheduling import (
     CANCEL_SCHEDULED,
     DESCRIBE_SCHEDULER,
+    FIND_SCHEDULED,
     LIST_SCHEDULED,
     MOVE_SCHEDULED,
     CancelScheduledRequest,
     DescribeSchedulerRequest,
+    FindScheduledRequest,
     ListScheduledRequest,
     MoveScheduledRequest,
     ScheduledRecord,
@@ -29,6 +39,7 @@ from raylog.storage.batch.key_hash import hash_of_key
 
 NO_LIMIT_MS: Final = (1 << 62) - 1
 PAGE: Final = 1_000
+NOT_FOUND: Final = "NOT_FOUND"
 
 
 class ScheduleOutcome(StrEnum):
@@ -41,7 +52,15 @@ class ScheduleOutcome(StrEnum):
     ALREADY_CANCELLED = "ALREADY_CANCELLED"
     """It was cancelled, or moved: then its newer handle counts. Remembered until ten minutes after it was due."""
     NOT_FOUND = "NOT_FOUND"
-    """No record was ever scheduled under this handle, or its place was given back since."""
+    """No record was ever scheduled under this handle or id, or its place was given back since."""
+
+
+_ENDED: Final = {
+    NOT_FOUND: ScheduleOutcome.NOT_FOUND,
+    "CANCELLED": ScheduleOutcome.ALREADY_CANCELLED,
+    "DELIVERED": ScheduleOutcome.ALREADY_DELIVERED,
+}
+"""What is answered where nothing waits under a schedule id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,7 @@ class Scheduled:
     sent_ms: int
     key: bytes | None
     value_bytes: int
+    schedule_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +112,24 @@ class AsyncSchedules:
 
     cluster: ClusterClient
 
-    async def cancel_scheduled(self, handle: str, *, timeout_s: float = 30.0) -> ScheduleOutcome:
-        """Have a delayed record not delivered. Raises InvalidRequest for a text that is no handle.
+    async def cancel_scheduled(
+        self,
+        handle: str | None = None,
+        *,
+        topic: str | None = None,
+        schedule_id: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> ScheduleOutcome:
+        """Have a delayed record not delivered: by its handle, or by its topic and schedule id.
 
-        CANCELLED is answered when that is committed: the record is never delivered then.
+        CANCELLED is answered when that is committed: the record is never delivered then. Raises InvalidRequest for a
+        text that is no handle, UnknownTopicOrPartition, ValueError, TypeError.
         """
-        named, deadline = Handle.parse(handle), Deadline(timeout_s)
+        deadline = Deadline(timeout_s)
+        outcome, _ = await self._by_name_or_handle(handle, topic, schedule_id, deadline, self._cancel)
+        return outcome
+
+    async def _cancel(self, named: Handle, deadline: Deadline) -> ScheduleOutcome:
         if not await self._has_schedule(named.partition, deadline.left_s):
             return ScheduleOutcome.NOT_FOUND
         reply, _ = await self.cluster.call_leader(
@@ -112,30 +144,55 @@ class AsyncSchedules:
         return _outcome(reply.outcomes[0], ScheduleOutcome.CANCELLED)
 
     async def reschedule(
-        self, handle: str, *, delay: Delay | None = None, deliver_at: Moment | None = None, timeout_s: float = 30.0
+        self,
+        handle: str | None = None,
+        *,
+        delay: Delay | None = None,
+        deliver_at: Moment | None = None,
+        topic: str | None = None,
+        schedule_id: str | None = None,
+        timeout_s: float = 30.0,
     ) -> MovedRecord:
-        """Have a delayed record due at another time, counted from now; it gets another handle.
+        """Have a delayed record due at another time, counted from now; it gets another handle, and keeps its id.
 
-        Raises InvalidRequest for a text that is no handle, DelayTooLong, ValueError, TypeError.
+        Raises InvalidRequest for a text that is no handle, DelayTooLong, UnknownTopicOrPartition, ValueError and
+        TypeError.
         """
-        named = Handle.parse(handle)
         if (delay is None) == (deliver_at is None):
             raise ValueError("A record is moved by a delay from now, or to a time: give delay or deliver_at.")
-        deadline = Deadline(timeout_s)
-        if not await self._has_schedule(named.partition, deadline.left_s):
-            return MovedRecord(ScheduleOutcome.NOT_FOUND, handle, named.due_ms)
-        if delay is not None:
-            due_ms = (await self._scheduler(named.partition, deadline.left_s)).clock_ms + delay_ms(delay)
-        else:
-            due_ms = moment_ms(deliver_at or 0)
-        return await self._move_scheduled(named, due_ms, deadline.left_s)
+        at_ms = None if deliver_at is None else moment_ms(deliver_at)
+        later_ms = 0 if delay is None else delay_ms(delay)
 
-    async def deliver_now(self, handle: str, *, timeout_s: float = 30.0) -> MovedRecord:
-        """Have a delayed record delivered at once."""
-        named, deadline = Handle.parse(handle), Deadline(timeout_s)
-        if not await self._has_schedule(named.partition, deadline.left_s):
-            return MovedRecord(ScheduleOutcome.NOT_FOUND, handle, named.due_ms)
-        return await self._move_scheduled(named, 0, deadline.left_s)
+        async def move(named: Handle, deadline: Deadline) -> MovedRecord:
+            due_ms = at_ms
+            if due_ms is None:
+                due_ms = (await self._scheduler(named.partition, deadline.left_s)).clock_ms + later_ms
+            return await self._move_scheduled(named, due_ms, deadline.left_s)
+
+        return await self._moved(handle, topic, schedule_id, Deadline(timeout_s), move)
+
+    async def deliver_now(
+        self,
+        handle: str | None = None,
+        *,
+        topic: str | None = None,
+        schedule_id: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> MovedRecord:
+        """Have a delayed record delivered at once; otherwise as `reschedule`."""
+
+        async def move(named: Handle, deadline: Deadline) -> MovedRecord:
+            return await self._move_scheduled(named, 0, deadline.left_s)
+
+        return await self._moved(handle, topic, schedule_id, Deadline(timeout_s), move)
+
+    async def find_scheduled(self, topic: str, schedule_id: str, *, timeout_s: float = 30.0) -> Scheduled | None:
+        """The delayed record that waits under a schedule id; None = none does.
+
+        Raises UnknownTopicOrPartition, ValueError, TypeError.
+        """
+        _, found = await self._found(topic, schedule_id, Deadline(timeout_s))
+        return found
 
     async def list_scheduled(
         self,
@@ -162,6 +219,70 @@ class AsyncSchedules:
         return [await self._scheduler(shard, deadline.left_s) for shard in await self._schedule_shards(topic, deadline)]
 
     # ------------------------------------------------------------ calls
+
+    async def _moved(
+        self,
+        handle: str | None,
+        topic: str | None,
+        schedule_id: str | None,
+        deadline: Deadline,
+        move: Callable[[Handle, Deadline], Awaitable[MovedRecord]],
+    ) -> MovedRecord:
+        moved: MovedRecord | None = None
+
+        async def once(named: Handle, deadline: Deadline) -> ScheduleOutcome:
+            nonlocal moved
+            moved = MovedRecord(ScheduleOutcome.NOT_FOUND, str(named), named.due_ms)
+            if await self._has_schedule(named.partition, deadline.left_s):
+                moved = await move(named, deadline)
+            return moved.outcome
+
+        outcome, named = await self._by_name_or_handle(handle, topic, schedule_id, deadline, once)
+        if moved is not None and moved.outcome is outcome:
+            return moved
+        return MovedRecord(outcome, "" if named is None else str(named), -1 if named is None else named.due_ms)
+
+    async def _by_name_or_handle(
+        self,
+        handle: str | None,
+        topic: str | None,
+        schedule_id: str | None,
+        deadline: Deadline,
+        work: Callable[[Handle, Deadline], Awaitable[ScheduleOutcome]],
+    ) -> tuple[ScheduleOutcome, Handle | None]:
+        """Work on the record with a handle; or on that under a schedule id, again if it is another one by then."""
+        if handle is not None:
+            if topic is not None or schedule_id is not None:
+                raise ValueError("A record is named by its handle, or by topic and schedule_id: leave out one of both.")
+            named = Handle.parse(handle)
+            return await work(named, deadline), named
+        if topic is None or schedule_id is None:
+            raise ValueError("A record is named by its handle, or by topic and schedule_id: give one of both.")
+        last: Handle | None = None
+        while True:
+            standing, found = await self._found(topic, schedule_id, deadline)
+            if found is None:
+                return _ENDED[standing], last
+            named = Handle.parse(found.handle)
+            outcome = await work(named, deadline)
+            if outcome is not ScheduleOutcome.ALREADY_CANCELLED or named == last:
+                return outcome, named
+            last = named  # replaced or moved meanwhile
+
+    async def _found(self, topic: str, schedule_id: str, deadline: Deadline) -> tuple[str, Scheduled | None]:
+        checked_schedule_id(schedule_id)
+        shards = await self._schedule_shards(topic, deadline)
+        info = await self.cluster.topic(topic, timeout_s=deadline.left_s)
+        if not shards:
+            return NOT_FOUND, None
+        reply, _ = await self.cluster.call_leader(
+            SCHEDULED_TOPIC,
+            shards[0],
+            FIND_SCHEDULED,
+            lambda topic_id, number, epoch: FindScheduledRequest(topic_id, number, epoch, info.topic_id, schedule_id),
+            timeout_s=deadline.left_s,
+        )
+        return reply.standing, None if reply.record is None else _scheduled(shards[0], reply.record)
 
     async def _schedule_size(self, timeout_s: float) -> int:
         await self.cluster.refresh((SCHEDULED_TOPIC,), timeout_s=timeout_s)
@@ -241,4 +362,5 @@ def _outcome(word: str, done: ScheduleOutcome) -> ScheduleOutcome:
 def _scheduled(shard: int, row: ScheduledRecord) -> Scheduled:
     handle = Handle(shard, row.offset, row.due_ms)
     partition = None if row.target_partition < 0 else row.target_partition
-    return Scheduled(str(handle), row.topic, partition, row.due_ms, row.sent_ms, row.key, row.value_bytes)
+    named = row.schedule_id or None
+    return Scheduled(str(handle), row.topic, partition, row.due_ms, row.sent_ms, row.key, row.value_bytes, named)

@@ -48,6 +48,15 @@ class ArrowColumns(NamedTuple):
         """Some rows, in this order."""
         return ArrowColumns(*(None if column is None else column.take(rows) for column in self))
 
+    def headers_of_rows(self) -> list[list[tuple[str, bytes | None]] | None]:
+        """The headers of each row as a list; None where a row has none."""
+        if self.headers is None:
+            return [None] * len(self.values)
+        return [
+            None if not row else [(each["key"] or "", each["value"]) for each in row]
+            for row in self.headers.to_pylist()
+        ]
+
     def part(self, first: int, end: int) -> ArrowColumns:
         """The rows from `first` up to `end`."""
         return ArrowColumns(*(None if column is None else column.slice(first, end - first) for column in self))

@@ -5,15 +5,18 @@ Belongs to the client's loop. May touch: the network through the producer's engi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
 from raylog.client.arguments import Headers, checked_headers
 from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, decide
 from raylog.client.producer.engine import Engine
+from raylog.client.producer.futures import SendFuture
+from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import Waiting
 from raylog.client.scheduling import Delay, delay_ms
 from raylog.client.types import Header
@@ -106,11 +109,15 @@ class Preparing:
         pairs = checked_headers(headers) or []
         return Prepared(self._engine.checked_key(key), self._engine.checked_value(value), [*pairs, book.name.header()])
 
-    def place(self, book: HalfBook, waiting: Waiting) -> int:
-        """The partition of ``__scheduled`` for a record: that of the first one."""
+    def append(
+        self, book: HalfBook, record: Prepared, partition: int | None, waiting: Waiting, queues: TopicQueues
+    ) -> Callable[[], SendFuture | None]:
+        """The call that queues a record; it returns None without room. All records of one are in the same shard."""
         if book.shard < 0:
             book.shard = waiting.shard_of(book.name.id)
-        return book.shard
+        pairs = [*record.pairs, waiting.header(partition)]
+        add = self._engine.accumulator.append
+        return partial(add, queues, record.key, record.value, pairs, book.shard, waiting.held_ms())
 
     async def decide(self, book: HalfBook, verdict: HalfVerdict, timeout_s: float | None) -> None:
         """Commit or roll back. Raises HalfMessageDecided, UnknownHalfMessage, RequestTimedOut."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -25,16 +24,10 @@ logger = logging.getLogger(__name__)
 CLOSE_S: Final = 10.0
 
 
-class HalfMessage:
-    """Records that are stored and not visible, until `commit()`; `rollback()` drops them.
+class _Named:
+    """What both faces of a half message show of it."""
 
-    As a context manager it is committed at the end of the block, and rolled back when that raises: then a local
-    transaction must not have committed.
-    """
-
-    def __init__(self, producer: HalfMessageProducer, book: HalfBook) -> None:
-        self._producer = producer
-        self._book = book
+    _book: HalfBook
 
     @property
     def group(self) -> str:
@@ -45,6 +38,22 @@ class HalfMessage:
     def txid(self) -> str:
         """The name under which checkers are queried: that of the local transaction."""
         return self._book.name.txid
+
+    def __repr__(self) -> str:
+        state = "held" if self._book.outcome is None else self._book.outcome.value
+        return f"<half message {self.txid!r} of {self.group!r}, {state}>"
+
+
+class HalfMessage(_Named):
+    """Records that are stored and not visible, until `commit()`; `rollback()` drops them.
+
+    As a context manager it is committed at the end of the block, and rolled back when that raises: then a local
+    transaction must not have committed.
+    """
+
+    def __init__(self, producer: HalfMessageProducer, book: HalfBook) -> None:
+        self._producer = producer
+        self._book = book
 
     def add(
         self,
@@ -84,26 +93,13 @@ class HalfMessage:
         except RaylogError as failure:  # the error of the block matters more; the checker is queried
             _not_rolled_back(self._book, failure)
 
-    def __repr__(self) -> str:
-        return _shown(self._book)
 
-
-class AsyncHalfMessage:
+class AsyncHalfMessage(_Named):
     """The same of an AsyncHalfMessageProducer: its methods are coroutines, its context manager is asynchronous."""
 
     def __init__(self, producer: AsyncHalfMessageProducer, book: HalfBook) -> None:
         self._producer = producer
         self._book = book
-
-    @property
-    def group(self) -> str:
-        """Whose checkers are queried."""
-        return self._book.name.group
-
-    @property
-    def txid(self) -> str:
-        """The name under which checkers are queried: that of the local transaction."""
-        return self._book.name.txid
 
     async def add(
         self,
@@ -140,9 +136,6 @@ class AsyncHalfMessage:
             await self.rollback()
         except RaylogError as failure:
             _not_rolled_back(self._book, failure)
-
-    def __repr__(self) -> str:
-        return _shown(self._book)
 
 
 class HalfMessageProducer(Producer):
@@ -198,9 +191,7 @@ class HalfMessageProducer(Producer):
         self._check_usable()
         record = self._preparing.record(key, value, headers, book)
         waiting, queues = self._runtime.run(self._engine.route_of_delayed(topic))
-        pairs = [*record.pairs, waiting.header(partition)]
-        shard, held_ms = self._preparing.place(book, waiting), waiting.held_ms()
-        append = partial(self._accumulator.append, queues, record.key, record.value, pairs, shard, held_ms)
+        append = self._preparing.append(book, record, partition, waiting, queues)
         stored = append() or self._when_room(append)
         with book.storing():
             stored.result()
@@ -262,9 +253,7 @@ class AsyncHalfMessageProducer(AsyncProducer):
         book.check_open("A record")
         record = self._preparing.record(key, value, headers, book)
         waiting, queues = await self._engine.route_of_delayed(topic)
-        pairs = [*record.pairs, waiting.header(partition)]
-        shard, held_ms = self._preparing.place(book, waiting), waiting.held_ms()
-        append = partial(self._engine.accumulator.append, queues, record.key, record.value, pairs, shard, held_ms)
+        append = self._preparing.append(book, record, partition, waiting, queues)
         stored = append() or await self._when_room(append)
         with book.storing():
             await AsyncSendFuture(stored._batch, stored._index)
@@ -275,8 +264,3 @@ class AsyncHalfMessageProducer(AsyncProducer):
 
 def _not_rolled_back(book: HalfBook, failure: RaylogError) -> None:
     logger.warning("half message %s of %s is not rolled back yet: %s", book.name.txid, book.name.group, failure)
-
-
-def _shown(book: HalfBook) -> str:
-    state = "held" if book.outcome is None else book.outcome.value
-    return f"<half message {book.name.txid!r} of {book.name.group!r}, {state}>"

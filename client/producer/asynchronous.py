@@ -19,7 +19,14 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.producer.scheduling import AsyncScheduledBatch, AsyncScheduledFuture, with_ttl
+from raylog.client.producer.scheduling import (
+    AsyncScheduledBatch,
+    AsyncScheduledFuture,
+    When,
+    default_when,
+    not_delayed,
+    with_ttl,
+)
 from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.types import Header, RecordMetadata
@@ -68,10 +75,12 @@ class AsyncProducer(AsyncTransactions):
         delay: Delay | None = None,
         deliver_at: Moment | None = None,
         ttl: Delay | None = None,
+        schedule_id: str | None = None,
     ) -> AsyncSendFuture:
         """Queue a record; await the returned future for where it was stored.
 
-        With `delay` or `deliver_at` consumers see it when it is due, and after `ttl` it expires, as of `Producer.send`.
+        With `delay` or `deliver_at` consumers see it when it is due, a later one with its `schedule_id` replaces it,
+        and after `ttl` it expires, as of `Producer.send`.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
         BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
@@ -85,14 +94,16 @@ class AsyncProducer(AsyncTransactions):
             headers = with_ttl(headers, ttl)
         if self._interceptors is not None:
             record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
-            return await self._send_intercepted(self._interceptors, record, delay, deliver_at)
+            when = When(delay, deliver_at, schedule_id)
+            return await self._send_intercepted(self._interceptors, record, when)
         if engine.serializes or type(value) is not bytes:
             value = engine.checked_value(value)
         if key is not None and (engine.serializes or type(key) is not bytes):
             key = engine.checked_key(key)
         pairs = None if headers is None else checked_headers(headers)
         if delay is not None or deliver_at is not None:
-            return await self._send_delayed(topic, key, value, pairs, partition, delay, deliver_at)
+            when = When(delay, deliver_at, schedule_id)
+            return await self._send_delayed(topic, key, value, pairs, partition, when)
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
         accumulator = engine.accumulator
@@ -100,7 +111,10 @@ class AsyncProducer(AsyncTransactions):
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
         if topic_queues.delay_ms:
-            return await self._send_delayed(topic, key, value, pairs, partition, topic_queues.delay_ms, None)
+            when = When(topic_queues.delay_ms, None, schedule_id)
+            return await self._send_delayed(topic, key, value, pairs, partition, when)
+        if schedule_id is not None:
+            raise not_delayed()
         future = accumulator.append(topic_queues, key, value, pairs, partition, timestamp_ms)
         if future is None:
             moment_ms = now_ms() if timestamp_ms is None else timestamp_ms
@@ -110,7 +124,7 @@ class AsyncProducer(AsyncTransactions):
         return AsyncSendFuture(future._batch, future._index)
 
     async def _send_intercepted(
-        self, interceptors: ProducerInterceptors, record: ProducerRecord, delay: Delay | None, deliver_at: Moment | None
+        self, interceptors: ProducerInterceptors, record: ProducerRecord, when: When
     ) -> AsyncSendFuture:
         record = interceptors.on_send(record)
         plain = copy(self)  # a call of `send` that intercepts nothing
@@ -123,8 +137,7 @@ class AsyncProducer(AsyncTransactions):
                 headers=record.headers,
                 partition=record.partition,
                 timestamp_ms=record.timestamp_ms,
-                delay=delay,
-                deliver_at=deliver_at,
+                **when._asdict(),
             )
         except Exception as error:
             interceptors.acknowledged(None, error)
@@ -139,15 +152,16 @@ class AsyncProducer(AsyncTransactions):
         value: bytes | None,
         pairs: list[Header] | None,
         partition: int | None,
-        delay: Delay | None,
-        deliver_at: Moment | None,
+        when: When,
     ) -> AsyncScheduledFuture:
         waiting, queues = await self._engine.route_of_delayed(topic)
-        due_ms = waiting.due_ms(delay, deliver_at)
-        envelope = [*(pairs or ()), waiting.header(partition)]
-        append = partial(self._engine.accumulator.append, queues, key, value, envelope, waiting.shard, due_ms)
+        due = waiting.due(pairs, partition, when)
+        append = partial(
+            self._engine.accumulator.append, queues, key, value, due.pairs, waiting.shard, due.timestamp_ms
+        )
         stored = append() or await self._when_room(append)
-        return AsyncScheduledFuture(stored._batch, stored._index, topic, -1 if partition is None else partition, due_ms)
+        to = -1 if partition is None else partition
+        return AsyncScheduledFuture(stored._batch, stored._index, topic, to, due.due_ms)
 
     async def send_batch(
         self,
@@ -160,25 +174,30 @@ class AsyncProducer(AsyncTransactions):
         timestamp_ms: Any = None,
         delay: Any = None,
         deliver_at: Any = None,
+        schedule_id: Any = None,
     ) -> AsyncSentBatch:
         """Queue whole columns of records; await the result for where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
         keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
         each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. `delay`,
-        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. Otherwise as `send`.
+        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. `schedule_id`: a list
+        with that of each, or None for it. Otherwise as `send`.
         """
         engine = self._engine
         engine.check_usable()
         topic_queues = engine.accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
-        if delay is None and deliver_at is None and topic_queues.delay_ms:
-            delay = topic_queues.delay_ms
-        if delay is not None or deliver_at is not None:
-            delayed, dues = await engine.delayed_appends(topic, values, keys, headers, partition, delay, deliver_at)
+        when = When(delay, deliver_at, schedule_id)
+        if not when.is_stated and topic_queues.delay_ms:
+            when = default_when(topic_queues.delay_ms, when)
+        if when.is_stated:
+            delayed, dues = await engine.delayed_appends(topic, values, keys, headers, partition, when)
             batches = [append() or await self._when_room(append) for append, _ in delayed]
             return AsyncScheduledBatch(batches, [count for _, count in delayed], dues)
+        if schedule_id is not None:
+            raise not_delayed()
         calls = engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or await self._when_room(append) for append, _ in calls]
         return AsyncSentBatch(batches, [count for _, count in calls])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import time
 from typing import NamedTuple
 
@@ -47,8 +47,8 @@ class Batch:
     __slots__ = (
         "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "body", "deadline_s", "encoded",
         "encoded_bytes", "error", "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s",
-        "partition", "quick_from_s", "quick_until_s", "record_count", "reserved", "room", "sent_s", "size", "stamps",
-        "state", "topic", "values",
+        "partition", "quick_from_s", "quick_until_s", "record_count", "replaced", "reserved", "room", "sent_s", "size",
+        "stamps", "state", "topic", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:
@@ -88,6 +88,8 @@ class Batch:
         # Result.
         self.is_done = False
         self.base_offset = -1
+        self.replaced: Sequence[int] = ()
+        """Of delayed records with schedule ids, as the reply says it."""
         self.error: RaylogError | None = None
         self._event: threading.Event | None = None
         self._callbacks: list[Callable[[], object]] = []

@@ -158,6 +158,12 @@ def is_column(entry: Any) -> bool:
     return hasattr(entry, "to_pylist") or (isinstance(entry, Sequence) and not isinstance(entry, str | bytes))
 
 
+def distinct_of(partitions: Any) -> list[int]:
+    """The distinct numbers of an Arrow array of partitions; of None none."""
+    numbers: list[int] = [] if partitions is None else partitions.drop_null().unique().to_pylist()
+    return numbers
+
+
 def _headers_column(column: Any) -> HeadersColumn:
     if not isinstance(column, Sequence) or isinstance(column, str | bytes):
         raise TypeError(

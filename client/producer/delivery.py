@@ -44,8 +44,9 @@ from raylog.core.errors import (
     RaylogError,
     RequestTimedOut,
 )
-from raylog.protocol.replica import PRODUCE, ProduceRequest
-from raylog.protocol.scheduling import SCHEDULE, ScheduleRequest
+from raylog.protocol.method import Method
+from raylog.protocol.replica import PRODUCE, ProduceReply, ProduceRequest
+from raylog.protocol.scheduling import SCHEDULE, ScheduleReply, ScheduleRequest
 from raylog.rpc import Connection, Reply
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Delivery:
         self._queue = queue
         self._line: deque[Batch] = deque()
         is_schedule = queue.topic == SCHEDULED_TOPIC
-        self._method = SCHEDULE.name if is_schedule else PRODUCE.name
+        self._method: Method[Any, Any] = SCHEDULE if is_schedule else PRODUCE
         self._request: type[ProduceRequest | ScheduleRequest] = ScheduleRequest if is_schedule else ProduceRequest
         self._connection: Connection | None = None
         self._topic_id = ""
@@ -239,7 +240,7 @@ class Delivery:
         attempt = batch.attempts
         if self._acks == 0:
             try:
-                connection.notify(self._method, request, batch.encoded)
+                connection.notify(self._method.name, request, batch.encoded)
             except RaylogError as error:  # too large for a frame
                 asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
                 return
@@ -248,7 +249,7 @@ class Delivery:
             written.add_done_callback(partial(self._written, batch, attempt))
             return
         connection.call_then(
-            self._method,
+            self._method.name,
             request,
             batch.encoded,
             timeout_s=context.request_timeout_s,
@@ -262,12 +263,14 @@ class Delivery:
             self._refused(batch, answer)
             return
         try:
-            reply = PRODUCE.read_reply(answer.args)
+            reply: ProduceReply | ScheduleReply = self._method.read_reply(answer.args)
         except RaylogError as error:
             self._refused(batch, error)
             return
         if reply.log_append_time_ms >= 0:
             batch.stamps = [(0, reply.log_append_time_ms)]
+        if isinstance(reply, ScheduleReply):
+            batch.replaced = reply.replaced
         self._stored(batch, reply.base_offset)
 
     def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:

@@ -20,10 +20,10 @@ from raylog.client.config import ProducerConfig
 from raylog.client.interceptors import ProducerInterceptors, interceptors_of, refuse_columns
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.columns import checked_columns, is_column, planned
+from raylog.client.producer.columns import Columns, checked_columns, distinct_of, is_column, planned
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.queues import TopicQueues
-from raylog.client.producer.scheduling import Scheduling, Waiting
+from raylog.client.producer.scheduling import Scheduling, Waiting, When, checked_schedule_ids, named_stamps
 from raylog.client.producer.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.scheduling import SCHEDULED_TOPIC
@@ -192,15 +192,35 @@ class Engine:
         return [(partial(_followed, interceptors, append, count), count) for append, count in calls]
 
     async def delayed_appends(
-        self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, delay: Any, deliver_at: Any
+        self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, when: When
     ) -> tuple[list[tuple[Callable[[], Batch | None], int]], list[int]]:
         """The same for columns of delayed records, and when each is due. Raises what `send` raises for a delay too."""
         waiting, queues = await self.route_of_delayed(topic)
         count = len(values)
-        dues = waiting.dues_ms(count, delay, deliver_at)
-        rows = waiting.headers(count, headers, partition)
-        calls = self.appends(queues, values, keys, rows, waiting.shard, dues)
-        return calls, [dues] * count if isinstance(dues, int) else dues
+        given = waiting.dues_ms(count, when.delay, when.deliver_at)
+        dues = [given] * count if isinstance(given, int) else given
+        ids = checked_schedule_ids(when.schedule_id, count)
+        stamps: Any = given if ids is None else named_stamps(dues, ids)
+        rows = waiting.headers(count, headers, partition, ids)
+        return self.appends(queues, values, keys, rows, waiting.shard, stamps), dues
+
+    async def delayed_arrow_appends(
+        self, topic: str, columns: ArrowColumns, partitions: Any, delay_ms: int
+    ) -> tuple[list[tuple[Callable[[], Batch | None], int]], list[int]]:
+        """The same for Arrow columns of a topic that delays what it gets: then each record is an object here.
+
+        Their timestamps do not count: a delayed record has that of its due time.
+        """
+        if self.interceptors is not None:
+            raise refuse_columns("send_arrow()", "send_batch()")
+        waiting, queues = await self.route_of_delayed(topic)
+        count, due_ms = len(columns.values), waiting.due_ms(delay_ms, None)
+        of_partitions = {number: waiting.header(number) for number in (None, *distinct_of(partitions))}
+        targets = [None] * count if partitions is None else partitions.to_pylist()
+        headers = columns.headers_of_rows()
+        rows = [[*(row or ()), of_partitions[number]] for row, number in zip(headers, targets, strict=True)]
+        checked = checked_columns(columns.values, columns.keys, None, None, headers=rows)
+        return self._planned(queues, checked, waiting.shard, due_ms), [due_ms] * count
 
     def _appends(
         self,
@@ -222,6 +242,11 @@ class Engine:
             headers=headers,
             timestamps=stamps,
         )
+        return self._planned(topic_queues, columns, partition, moment_ms)
+
+    def _planned(
+        self, topic_queues: TopicQueues, columns: Columns, partition: int | None, moment_ms: int
+    ) -> list[tuple[Callable[[], Batch | None], int]]:
         append = partial(self.accumulator.append_batch, topic_queues)
         calls: list[tuple[Callable[[], Batch | None], int]] = []
         for queue, (part, size) in planned(self.accumulator, topic_queues, columns, partition):

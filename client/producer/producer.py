@@ -24,15 +24,15 @@ from raylog.client.interceptors import ProducerRecord
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.columns import AsyncSentBatch, SentBatch
+from raylog.client.producer.columns import AsyncSentBatch, SentBatch, distinct_of
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.queues import TopicQueues
-from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, with_ttl
+from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, When, default_when, not_delayed, with_ttl
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Moment
-from raylog.core.errors import ClientClosed, InvalidConfig, RaylogError
+from raylog.core.errors import ClientClosed, RaylogError
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
     from raylog.client.encoding.arrow_columns import ArrowColumns
@@ -75,18 +75,19 @@ class Producer(Transactions):
         delay: Delay | None = None,  # not behind a `*`: CPython 3.11 calls functions with such parameters the slow way
         deliver_at: Moment | None = None,
         ttl: Delay | None = None,
+        schedule_id: str | None = None,
     ) -> SendFuture:
         """Queue a record and return at once; the future holds where it was stored.
 
-        Consumers see it only after a `delay` ("30m", "level:5", ms, a timedelta), or at `deliver_at` (a datetime with a
-        zone, ms since 1970); until then `Admin` may cancel it by the `schedule` of its metadata. A `ttl` ends it.
-        Blocks for first metadata or a full buffer, up to `max_block_ms`. Raises ValueError, TypeError, DelayDisabled,
-        DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
+        It is visible after a `delay` ("30m", "level:5", ms, a timedelta) or at `deliver_at` (with a zone, or ms);
+        a later one with its `schedule_id` replaces it. A `ttl` ends it. Blocks up to `max_block_ms`. Raises ValueError,
+        TypeError, DelayDisabled, DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """
         if (type(value) is not bytes or headers is not None or partition is not None or timestamp_ms is not None) or (
-            delay is not None or deliver_at is not None or ttl is not None
+            delay is not None or deliver_at is not None or ttl is not None or schedule_id is not None
         ):
-            return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at, ttl)
+            headers, when = with_ttl(headers, ttl), When(delay, deliver_at, schedule_id)
+            return self._send(topic, value, key, headers, partition, timestamp_ms, when)
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:
             if key is None:
@@ -133,26 +134,15 @@ class Producer(Transactions):
         headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
-        delay: Delay | None = None,
-        deliver_at: Moment | None = None,
-        ttl: Delay | None = None,
+        when: When | None = None,
     ) -> SendFuture:
-        if ttl is not None:
-            headers = with_ttl(headers, ttl)
         interceptors = self._engine.interceptors
         if interceptors is None:
-            return self._send_record(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at)
+            return self._send_record(topic, value, key, headers, partition, timestamp_ms, when)
         given = interceptors.on_send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
         try:
             future = self._send_record(
-                given.topic,
-                given.value,
-                given.key,
-                given.headers,
-                given.partition,
-                given.timestamp_ms,
-                delay,
-                deliver_at,
+                given.topic, given.value, given.key, given.headers, given.partition, given.timestamp_ms, when
             )
         except Exception as error:
             interceptors.acknowledged(None, error)
@@ -168,11 +158,10 @@ class Producer(Transactions):
         headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
-        delay: Delay | None,
-        deliver_at: Moment | None,
+        when: When | None,
     ) -> SendFuture:
-        if delay is not None or deliver_at is not None:
-            return self._send_delayed(topic, value, key, headers, partition, delay, deliver_at)
+        if when is not None and when.is_stated:
+            return self._send_delayed(topic, value, key, headers, partition, when)
         pairs = None if headers is None else checked_headers(headers)
         checked = self._engine.checked_key(key), self._engine.checked_value(value), pairs
         if timestamp_ms is not None:
@@ -181,7 +170,10 @@ class Producer(Transactions):
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
         if topic_queues.delay_ms:
-            return self._send_delayed(topic, value, key, headers, partition, topic_queues.delay_ms, None)
+            when = default_when(topic_queues.delay_ms, when)
+            return self._send_delayed(topic, value, key, headers, partition, when)
+        if when is not None and when.schedule_id is not None:
+            raise not_delayed()
         future = self._accumulator.append(topic_queues, *checked, partition, timestamp_ms)
         if future is None:
             timestamp_ms = now_ms() if timestamp_ms is None else timestamp_ms
@@ -195,22 +187,20 @@ class Producer(Transactions):
         key: Any,
         headers: Headers | None,
         partition: int | None,
-        delay: Delay | None,
-        deliver_at: Moment | None,
+        when: When,
     ) -> ScheduledFuture:
         engine = self._engine
-        pairs = checked_headers(headers) or []
+        pairs = checked_headers(headers)
         checked = engine.checked_key(key), engine.checked_value(value)
         waiting = engine.scheduling.known(topic)
         queues = self._topic_queues.get(SCHEDULED_TOPIC)
         if waiting is None or queues is None or waiting.shards > queues.count:
             self._check_usable()
             waiting, queues = self._runtime.run(engine.route_of_delayed(topic))
-        due_ms = waiting.due_ms(delay, deliver_at)
-        pairs.append(waiting.header(partition))
-        append = partial(self._accumulator.append, queues, *checked, pairs, waiting.shard, due_ms)
+        due = waiting.due(pairs, partition, when)
+        append = partial(self._accumulator.append, queues, *checked, due.pairs, waiting.shard, due.timestamp_ms)
         stored = append() or self._when_room(append)
-        return ScheduledFuture(stored._batch, stored._index, topic, -1 if partition is None else partition, due_ms)
+        return ScheduledFuture(stored._batch, stored._index, topic, -1 if partition is None else partition, due.due_ms)
 
     def send_batch(
         self,
@@ -223,26 +213,30 @@ class Producer(Transactions):
         timestamp_ms: Any = None,
         delay: Any = None,
         deliver_at: Any = None,
+        schedule_id: Any = None,
     ) -> SentBatch:
         """Queue whole columns of records and return; the future holds where they were stored.
 
         `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
         keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
         each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. `delay`,
-        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. Costs much less for
-        each record than `send`; blocks and raises as that does. After BufferExhausted some of the records may be
-        sent nevertheless.
+        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. `schedule_id`: a list
+        with that of each, or None for it. Costs much less for each record than `send`; blocks and raises as that does.
+        After BufferExhausted some of the records may be sent nevertheless.
         """
         topic_queues = self._topic_queues.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
-        if delay is None and deliver_at is None and topic_queues.delay_ms:
-            delay = topic_queues.delay_ms
-        if delay is not None or deliver_at is not None:
-            work = self._engine.delayed_appends(topic, values, keys, headers, partition, delay, deliver_at)
+        when = When(delay, deliver_at, schedule_id)
+        if not when.is_stated and topic_queues.delay_ms:
+            when = default_when(topic_queues.delay_ms, when)
+        if when.is_stated:
+            work = self._engine.delayed_appends(topic, values, keys, headers, partition, when)
             delayed, dues = self._runtime.run(work)
             batches = [append() or self._when_room(append) for append, _ in delayed]
             return ScheduledBatch(batches, [count for _, count in delayed], dues)
+        if schedule_id is not None:
+            raise not_delayed()
         calls = self._engine.appends(topic_queues, values, keys, headers, partition, timestamp_ms)
         batches = [append() or self._when_room(append) for append, _ in calls]
         return SentBatch(batches, [count for _, count in calls])
@@ -252,15 +246,19 @@ class Producer(Transactions):
 
         Columns have a timestamp and headers for each record if wanted. `partitions`: an Arrow array of integers; where
         it is null, or left out, a record's key decides, and without key all of a call go to one partition. No Python
-        object is made for a record of fixed size. Serializers and the partitioner of the configuration do not apply.
+        object is made for a record of fixed size, unless the topic has `delay.default.ms`: then they wait, as with
+        `send_batch`. Serializers and the partitioner of the configuration do not apply.
         Blocks and raises as `send_batch` does, and InvalidRecord for what cannot be stored.
         """
         topic_queues = self._topic_queues.get(topic)
-        highest = -1 if partitions is None else _highest(partitions)
+        highest = max(distinct_of(partitions), default=-1)
         if topic_queues is None or highest >= topic_queues.count:
             topic_queues = self._route(topic, highest if highest >= 0 else None)
         if topic_queues.delay_ms:
-            raise InvalidConfig(f"{topic} has delay.default.ms, which send_arrow() does not know: use send_batch().")
+            work = self._engine.delayed_arrow_appends(topic, columns, partitions, topic_queues.delay_ms)
+            delayed, dues = self._runtime.run(work)
+            waiting = [append() or self._when_room(append) for append, _ in delayed]
+            return ScheduledBatch(waiting, [count for _, count in delayed], dues)
         batches, counts = [], []
         for append, count in self._engine.arrow_appends(topic_queues, columns, partitions):
             batches.append(append() or self._when_room(append))
@@ -334,12 +332,6 @@ class Producer(Transactions):
     def _check_usable(self) -> None:
         if self._is_closed:
             raise closed_error()
-
-
-def _highest(partitions: Any) -> int:
-    """The highest number of an Arrow array; -1 if all are null."""
-    known = partitions.drop_null()
-    return max(known.unique().to_pylist(), default=-1)
 
 
 _open_engines: set[Engine] = set()

@@ -7,8 +7,9 @@ minute. Belongs to the client's loop. May touch: the network through `ClusterCli
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from raylog.client.arguments import Headers, checked_headers, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -17,7 +18,16 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, BatchMetadata, SentBatch, is_column
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.scheduling import DELAY_MAX_MS, SCHEDULED_TOPIC, Delay, Handle, Moment, delay_ms, moment_ms
+from raylog.client.scheduling import (
+    DELAY_MAX_MS,
+    SCHEDULED_TOPIC,
+    Delay,
+    Handle,
+    Moment,
+    checked_schedule_id,
+    delay_ms,
+    moment_ms,
+)
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.dead_letters import TTL
 from raylog.core.errors import (
@@ -28,8 +38,8 @@ from raylog.core.errors import (
     InvalidTxnState,
     UnknownTopicOrPartition,
 )
-from raylog.core.scheduling.envelope import BY_KEY, Envelope, HalfId
-from raylog.core.scheduling.keys import HELD_MS
+from raylog.core.scheduling.envelope import BY_KEY, ID_HEADER, Envelope, HalfId
+from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.scheduling import DESCRIBE_SCHEDULER, DescribeSchedulerRequest
 from raylog.storage.batch.key_hash import hash_of_key
@@ -38,6 +48,37 @@ CLOCK_S: Final = 60.0
 """How long the difference of the clocks is believed."""
 SLOW_S, SLOW_CLOCK_S = 0.02, 2.0
 """A difference that took so long to find is believed for less time."""
+
+
+class When(NamedTuple):
+    """When a record is due, as it was given to `send`, and its schedule id."""
+
+    delay: Delay | None
+    deliver_at: Moment | None
+    schedule_id: str | None
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether there is a delay or a time."""
+        return self.delay is not None or self.deliver_at is not None
+
+
+def default_when(delay_ms: int, given: When | None) -> When:
+    """When a record is due for which its topic says it."""
+    return When(delay_ms, None, None if given is None else given.schedule_id)
+
+
+def not_delayed() -> ValueError:
+    """The error of a schedule id without a delay."""
+    return ValueError("schedule_id names a delayed record: give delay or deliver_at, too, or leave it out.")
+
+
+class Due(NamedTuple):
+    """A delayed record as it is stored: its headers, timestamp, and due time."""
+
+    pairs: list[Header]
+    timestamp_ms: int
+    due_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +114,14 @@ class Waiting:
             )
         return max(moment, due)  # with an old time it would fall to retention as soon as it is delivered
 
+    def due(self, pairs: list[Header] | None, partition: int | None, when: When) -> Due:
+        """A record as it is stored. Raises as `due_ms`; UnknownTopicOrPartition, InvalidRecord for a second id."""
+        due_ms = self.due_ms(when.delay, when.deliver_at)
+        if when.schedule_id is None:
+            return Due([*(pairs or ()), self.header(partition)], due_ms, due_ms)
+        named = (ID_HEADER, checked_schedule_id(when.schedule_id))
+        return Due([*(pairs or ()), self.header(partition), named], NAMED_MS + due_ms, due_ms)
+
     def dues_ms(self, count: int, delay: Any, deliver_at: Any) -> list[int] | int:
         """When each of `count` records is due: a time for all, or a list. Raises as `due_ms`."""
         given = delay if delay is not None else deliver_at
@@ -85,14 +134,19 @@ class Waiting:
             return [self.due_ms(0 if each is None else each, deliver_at) for each in rows]
         return [self.due_ms(None, 0 if each is None else each) for each in rows]
 
-    def headers(self, count: int, headers: Any, partition: int | None) -> list[list[Header]]:
-        """The headers of `count` records with that which names their target. Raises TypeError, ValueError."""
+    def headers(
+        self, count: int, headers: Any, partition: int | None, ids: Sequence[bytes | None] | None
+    ) -> list[list[Header]]:
+        """The headers of `count` records with those which name their target and them. Raises TypeError, ValueError."""
         mine = self.header(partition)
-        if headers is None:
+        if headers is None and ids is None:
             return [[mine]] * count
-        if len(headers) != count:
+        if headers is not None and len(headers) != count:
             raise ValueError(f"There are {count} values, but {len(headers)} headers.")
-        return [[*(checked_headers(each) or ()), mine] for each in headers]
+        rows = [[mine]] * count if headers is None else [[*(checked_headers(each) or ()), mine] for each in headers]
+        if ids is None:
+            return rows
+        return [row if name is None else [*row, (ID_HEADER, name)] for row, name in zip(rows, ids, strict=True)]
 
     def held_ms(self) -> int:
         """The timestamp of a record of a half message that is prepared now."""
@@ -170,13 +224,32 @@ class Scheduling:
         return found
 
 
+def checked_schedule_ids(schedule_ids: Any, count: int) -> list[bytes | None] | None:
+    """A column of schedule ids as they are stored. Raises ValueError, TypeError."""
+    if schedule_ids is None:
+        return None
+    if not is_column(schedule_ids):
+        raise TypeError("schedule_id is a list with the id of each record or None here: one id names one record.")
+    rows = schedule_ids.to_pylist() if hasattr(schedule_ids, "to_pylist") else schedule_ids
+    if len(rows) != count:
+        raise ValueError(f"There are {count} values, but {len(rows)} schedule ids.")
+    return [None if each is None else checked_schedule_id(each) for each in rows]
+
+
+def named_stamps(dues: Sequence[int], ids: Sequence[bytes | None]) -> list[int]:
+    """The timestamps of records with these due times and schedule ids."""
+    return [due_ms if name is None else NAMED_MS + due_ms for due_ms, name in zip(dues, ids, strict=True)]
+
+
 def shard_of_half(name: HalfId, shards: int) -> int:
     """The partition of ``__scheduled`` that holds a half message."""
     return hash_of_key("\0".join(name).encode()) % shards
 
 
-def with_ttl(headers: Headers | None, ttl: Delay) -> list[Header]:
-    """A record's headers with its time to live. Raises ValueError, TypeError; InvalidRecord for a second one."""
+def with_ttl(headers: Headers | None, ttl: Delay | None) -> Headers | None:
+    """A record's headers with its time to live, if any. Raises ValueError, TypeError; InvalidRecord for a second."""
+    if ttl is None:
+        return headers
     pairs = checked_headers(headers) or []
     if any(name == TTL for name, _ in pairs):
         raise InvalidRecord(f"The record has the header {TTL} already: leave out ttl, or the header.")
@@ -196,6 +269,11 @@ class ScheduledBatch(SentBatch):
         """The handle of each record, in their order; empty where it is not known. Waits and raises as `result`."""
         return _handles(self.result(timeout), self._dues)
 
+    def replaced(self, timeout: float | None = None) -> list[bool | None]:
+        """Of each record what `RecordMetadata.replaced` says. Waits and raises as `result`."""
+        self.result(timeout)
+        return _replaced(self._batches, self._counts)
+
 
 class AsyncScheduledBatch(AsyncSentBatch):
     """The same for AsyncProducer: it can be awaited."""
@@ -209,6 +287,19 @@ class AsyncScheduledBatch(AsyncSentBatch):
     async def schedules(self) -> list[str]:
         """The handle of each record, in their order; empty where it is not known. Raises the first error of one."""
         return _handles(await self, self._dues)
+
+    async def replaced(self) -> list[bool | None]:
+        """Of each record what `RecordMetadata.replaced` says. Raises the first error of one."""
+        await self
+        return _replaced(self._batches, self._counts)
+
+
+def _replaced(batches: Sequence[Batch], counts: Sequence[int]) -> list[bool | None]:
+    return [_was_replaced(batch, index) for batch, count in zip(batches, counts, strict=True) for index in range(count)]
+
+
+def _was_replaced(batch: Batch, index: int) -> bool | None:
+    return bool(batch.replaced[index]) if batch.replaced and batch.replaced[index] >= 0 else None
 
 
 def _handles(pieces: list[BatchMetadata], dues: list[int]) -> list[str]:
@@ -230,7 +321,8 @@ class ScheduledFuture(SendFuture, frozen=True, eq=False):
     _due_ms: int
 
     def _metadata(self) -> RecordMetadata:
-        return _waiting_metadata(SendFuture._metadata(self), self._topic, self._partition, self._due_ms)
+        is_replaced = _was_replaced(self._batch, self._index)
+        return _waiting_metadata(SendFuture._metadata(self), self._topic, self._partition, self._due_ms, is_replaced)
 
 
 class AsyncScheduledFuture(AsyncSendFuture, frozen=True, eq=False):
@@ -241,9 +333,12 @@ class AsyncScheduledFuture(AsyncSendFuture, frozen=True, eq=False):
     _due_ms: int
 
     def _metadata(self) -> RecordMetadata:
-        return _waiting_metadata(SendFuture._metadata(self), self._topic, self._partition, self._due_ms)
+        is_replaced = _was_replaced(self._batch, self._index)
+        return _waiting_metadata(SendFuture._metadata(self), self._topic, self._partition, self._due_ms, is_replaced)
 
 
-def _waiting_metadata(stored: RecordMetadata, topic: str, partition: int, due_ms: int) -> RecordMetadata:
+def _waiting_metadata(
+    stored: RecordMetadata, topic: str, partition: int, due_ms: int, is_replaced: bool | None
+) -> RecordMetadata:
     handle = "" if stored.offset < 0 else str(Handle(stored.partition, stored.offset, due_ms))
-    return RecordMetadata(topic, partition, -1, due_ms, handle)
+    return RecordMetadata(topic, partition, -1, due_ms, handle, is_replaced)

@@ -57,7 +57,10 @@ class Commands:
         if kind is Cancelled:
             return Cancelled(tuple(key for row in rows if isinstance(row, Cancelled) for key in row.keys))
         if kind is Moved:
-            return Moved(tuple(move for row in rows if isinstance(row, Moved) for move in row.moves))
+            moved = [row for row in rows if isinstance(row, Moved)]
+            return Moved(
+                tuple(move for row in moved for move in row.moves), tuple(name for row in moved for name in row.names)
+            )
         return HalvesDecided(
             tuple(each for row in rows if isinstance(row, HalvesDecided) for each in row.decisions), now_ms
         )

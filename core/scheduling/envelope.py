@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 from raylog.core.errors import InvalidRecord
@@ -17,6 +18,12 @@ _FIELDS: Final = 4
 
 HALF_HEADER: Final = "raylog-half"
 """Of a record of a half message: which one, and when it is checked first."""
+
+ID_HEADER: Final = "raylog-schedule-id"
+"""Of a record with a schedule id: this."""
+SCHEDULE_ID_MAX: Final = 255
+"""Longest schedule id, in bytes of UTF-8."""
+_NAME_BYTES: Final = 16
 
 Header = tuple[str, bytes | None]
 HalfId = tuple[str, str]
@@ -78,6 +85,32 @@ class HalfName:
         return None
 
 
+def name_of(topic_id: str, schedule_id: bytes) -> int:
+    """Return the name under which a schedule id of a topic is known: 128 bits, so that no two have the same."""
+    return int.from_bytes(blake2b(schedule_id, digest_size=_NAME_BYTES, salt=_salt(topic_id)).digest(), "little") or 1
+
+
+def _salt(topic_id: str) -> bytes:
+    return blake2b(topic_id.encode(), digest_size=_NAME_BYTES).digest()
+
+
+def id_among(headers: Iterable[Header] | None) -> str:
+    """Return the schedule id of a stored record; empty = it has none."""
+    return next((value.decode(errors="replace") for name, value in headers or () if name == ID_HEADER and value), "")
+
+
+def name_among(headers: Iterable[Header] | None) -> int:
+    """Return the name of a stored record; 0 = it has no schedule id."""
+    pairs = list(headers or ())
+    found = next((value for name, value in pairs if name == ID_HEADER and value), None)
+    if found is None:
+        return 0
+    try:
+        return name_of(Envelope.of(pairs).topic_id, found)
+    except InvalidRecord:
+        return 0
+
+
 def without(headers: Iterable[Header] | None) -> list[Header]:
     """Return a record's headers without the envelope."""
-    return [header for header in headers or () if header[0] not in (HEADER, HALF_HEADER)]
+    return [header for header in headers or () if header[0] not in (HEADER, HALF_HEADER, ID_HEADER)]

@@ -54,6 +54,8 @@ class DataRead:
     size_bytes: int
     held: tuple[HeldRecord, ...] = ()
     """Those of its records that are parts of half messages; other records with such a timestamp are left out."""
+    names: tuple[tuple[int, int], ...] = ()
+    """Offsets of its records with schedule ids, and their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class Target:
     topic: str
     lane: LaneId
     size_bytes: int
+    name: int = 0
+    """That of its schedule id; 0 = it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,8 @@ class MoveReceived:
     request: RequestId
     key: int
     due_ms: int
+    name: int = 0
+    """That of the record's schedule id; 0 = it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,7 @@ class Decided:
     records: int = 0
     """How many it has, or had when it was decided."""
     released: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
     is_dead: bool = False
     """Whether they are dead letters."""
 
@@ -111,16 +112,17 @@ class Halves:
 
     # ------------------------------------------------------------ the log
 
-    def prepared(self, name: HalfId, offset: int, timestamp_ms: int, check_after_ms: int) -> None:
-        """Hold a record. One that comes after its half message's decision is dropped: the decision was not about it."""
+    def prepared(self, name: HalfId, offset: int, timestamp_ms: int, check_after_ms: int) -> bool:
+        """Hold a record; False for one that comes after its half message's decision, which was not about it."""
         if name in self.decided:
-            return
+            return False
         at_ms = timestamp_ms - HELD_MS
         half = self.held.get(name)
         if half is None:
             half = self.held[name] = Half(name, at_ms, at_ms + check_after_ms)
             self._schedule(half)
         half.offsets.append(offset)
+        return True
 
     def decide(self, decision: Decision, at_ms: int) -> Decided:
         """Take a decision of the log."""
@@ -141,7 +143,8 @@ class Halves:
         self.rolled_back_count += not is_committed
         is_dead = decision.verdict is Verdict.DEAD_LETTER
         released = tuple(half.offsets) if is_committed or is_dead else ()
-        return Decided(standing, len(half.offsets), released, is_dead)
+        dropped = () if is_committed or is_dead else tuple(half.offsets)
+        return Decided(standing, len(half.offsets), released, dropped, is_dead)
 
     def _checked(self, half: Half, decision: Decision) -> None:
         if decision.check != half.checks:

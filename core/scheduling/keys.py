@@ -15,9 +15,18 @@ HELD_MS: Final = 1 << 61
 """Added to the timestamp of a record of a half message: it has no due time, and is greater than all that have one."""
 
 
+NAMED_MS: Final = 1 << 60
+"""Added to the timestamp of a record with a schedule id, so that a batch that has one is known by its header alone."""
+
+
 def key_of(due_ms: int, offset: int) -> int:
     """Return the key of a record that is due at a time; times before 1970 count as 1970."""
     return max(0, due_ms) << (OFFSET_BITS + 1) | offset << 1
+
+
+def due_at(timestamp_ms: int) -> int:
+    """Return the due time that the timestamp of a stored record states."""
+    return timestamp_ms - NAMED_MS if NAMED_MS <= timestamp_ms < HELD_MS else timestamp_ms
 
 
 def due_of(key: int) -> int:

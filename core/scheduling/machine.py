@@ -7,13 +7,12 @@ a row of a deposed leader either is in the log, then all see it at its place, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, assert_never
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar, assert_never
 
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
-from raylog.core.scheduling.commands import Commands
 from raylog.core.scheduling.events import (
     Append,
     CancelReceived,
@@ -35,12 +34,12 @@ from raylog.core.scheduling.events import (
     Trim,
     Trouble,
 )
-from raylog.core.scheduling.halves import Halves, Standing
+from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, key_of, offset_of
 from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, Lane
-from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rounds import compose
 from raylog.core.scheduling.rows import (
+    Batch,
     Cancelled,
     Checkpoint,
     Decision,
@@ -50,67 +49,24 @@ from raylog.core.scheduling.rows import (
     LaneLost,
     Moved,
     Noted,
+    Parked,
     Rebased,
+    Relocated,
     Round,
     Row,
     RunWritten,
+    sealed,
 )
-from raylog.core.scheduling.runs import ReadBlock, Run, encode_run
+from raylog.core.scheduling.runs import Run
+from raylog.core.scheduling.state import NO_PRODUCER, SchedulerState
+from raylog.core.scheduling.state import SchedulerSettings as SchedulerSettings
 
-NO_PRODUCER: Final = -1
 MOVES_REMEMBERED: Final = 100_000
+PartT = TypeVar("PartT", Batch, Parked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerSettings:
-    """Sizes and times of the scheduler."""
-
-    round_keys: int = 4_096
-    """Most records that one round takes."""
-    batch_keys: int = 2_048
-    batch_bytes: int = 512 * 1024
-    """Most records, and bytes of them, in one batch; one record may be larger."""
-    seal_keys: int = 100_000
-    """A run is written for so many keys."""
-    seal_margin_ms: int = 5_000
-    """What is due sooner is not sealed: it leaves soon."""
-    checkpoint_bytes: int = 16 * 1024 * 1024
-    """A checkpoint follows so many bytes of log, which bounds what a new leader reads."""
-    checkpoint_rows: int = 20_000
-    note_within_ms: int = 1_000
-    """A delivered batch is noted so soon, also where no round follows."""
-
-
-class SchedulerMachine:
+class SchedulerMachine(SchedulerState):
     """The records of one partition of ``__scheduled``, from the log to their targets."""
-
-    def __init__(self, read: ReadBlock, settings: SchedulerSettings) -> None:
-        """``read`` returns a part of a run in the log."""
-        self.settings = settings
-        self.pending = Pending(read)
-        self.lanes: dict[LaneId, Lane] = {}
-        self.halves = Halves()
-        self.producer_id = NO_PRODUCER
-        self.read_end = 0
-        """Offset behind what was read of the log."""
-        self.alone: set[int] = set()
-        """Records whose batch was refused: each is sent in a batch of its own, to find the one to blame."""
-        self.undeliverable: set[int] = set()
-        """Records that their target refused for good, and those in ``unresolved``."""
-        self.unresolved: set[int] = set()
-        """Records of half messages that had no decision after the last check."""
-        self.delivered_count = self.cancelled_count = 0
-        """Since this leadership began."""
-        self.moved: dict[int, None] = {}
-        """Keys that moved records got, the newest last, for requests that come after they were delivered."""
-        self._checkpoint_number = 0
-        self._bytes_since = self._rows_since = 0
-        self._is_loaded = False
-        self._appending: Row | None = None
-        self._resolving: tuple[int, ...] = ()
-        self._commands = Commands()
-        self._note_at_ms: int | None = None
-        self._resolve_again_ms = 0
 
     # ------------------------------------------------------------ events
 
@@ -119,13 +75,7 @@ class SchedulerMachine:
         out: Outbox[Effect] = Outbox()
         match event:
             case DataRead():
-                dues = enumerate(event.dues, event.base_offset)
-                self.pending.add(key_of(due, offset) for offset, due in dues if due < HELD_MS)
-                for held in event.held:
-                    timestamp_ms = event.dues[held.offset - event.base_offset]
-                    self.halves.prepared(held.name, held.offset, timestamp_ms, held.check_after_ms)
-                self._bytes_since += event.size_bytes
-                self.read_end = event.base_offset + len(event.dues)
+                self._data_read(event)
                 return out
             case RowRead():
                 self._row_read(event, out)
@@ -143,7 +93,7 @@ class SchedulerMachine:
             case CancelReceived():
                 self._commands.add(event.request, Cancelled(event.keys))
             case MoveReceived():
-                self._commands.add(event.request, Moved(((event.key, event.due_ms),)))
+                self._commands.add(event.request, Moved(((event.key, event.due_ms),), (event.name,)))
             case DecideReceived():
                 self._commands.add(event.request, HalvesDecided(event.decisions, event.now_ms))
             case _:
@@ -156,19 +106,14 @@ class SchedulerMachine:
         if not self._is_loaded or self._appending is not None or self._resolving:
             return None
         moments = [self.pending.next_due_ms(), self._note_at_ms]
+        if self.mover.end is not None or self._frees_space or self._looks_for_space:
+            moments.append(self._space_at_ms)
         for lane in self.lanes.values():
             if lane.id[1] == UNKNOWN_PARTITION and lane.waiting:
                 moments.append(self._resolve_again_ms)
             elif lane.batches and lane.sending is None and lane.next_sequence > lane.delivered_sequence:
                 moments.append(lane.retry_at_ms)
         return min((moment for moment in moments if moment is not None), default=None)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether records wait or are on their way."""
-        if not self._is_loaded or self.pending.count > 0 or self.halves.held:
-            return True
-        return any(not lane.is_done for lane in self.lanes.values())
 
     # ------------------------------------------------------------ the log
 
@@ -178,8 +123,38 @@ class SchedulerMachine:
         if self.producer_id == NO_PRODUCER:
             self._append(Identity(event.producer_id), out)
 
+    def _data_read(self, event: DataRead) -> None:
+        self.space.appended(event.base_offset, event.size_bytes, len(event.dues))
+        dues = enumerate(event.dues, event.base_offset)
+        self.pending.add(key_of(due, offset) for offset, due in dues if due < HELD_MS)
+        for offset, name in event.names:
+            self._named(name, key_of(event.dues[offset - event.base_offset], offset))
+        for held in event.held:
+            timestamp_ms = event.dues[held.offset - event.base_offset]
+            if not self.halves.prepared(held.name, held.offset, timestamp_ms, held.check_after_ms):
+                self._left(held.offset)
+        self._bytes_since += event.size_bytes
+        self.read_end = event.base_offset + len(event.dues)
+
+    def _named(self, name: int, key: int) -> None:
+        """Have a record replace the one that waits under its name."""
+        earlier = self.names.waiting(name, self._taken)
+        is_replaced = earlier is not None and self._cancel(earlier) is Outcome.DONE
+        if earlier is not None and is_replaced:
+            self._left(offset_of(earlier))
+        self.names.set(name, key)
+        self.names.answer(offset_of(key), is_replaced=is_replaced)
+
+    def _left(self, offset: int) -> None:
+        """Note that a record is not needed any more."""
+        self.space.left(offset)
+        self.mover.left(offset)
+        self._looks_for_space = True
+
     def _row_read(self, event: RowRead, out: Outbox[Effect]) -> None:
         row = event.row
+        if not isinstance(row, Relocated):
+            self.space.appended(event.offset, event.size_bytes)
         self._bytes_since += event.size_bytes
         self._rows_since += 1
         self.read_end = event.offset + 1
@@ -191,10 +166,10 @@ class SchedulerMachine:
             case Round():
                 self._round_read(row)
             case Cancelled():
-                outcomes = cancelled = [(self._cancel(key), key) for key in row.keys]
-                self.cancelled_count += sum(outcome is Outcome.DONE for outcome, _ in cancelled)
+                outcomes = [(self._cancelled(key), key) for key in row.keys]
             case Moved():
-                outcomes = [self._move(key, due_ms) for key, due_ms in row.moves]
+                names = row.names or (0,) * len(row.moves)
+                outcomes = [self._move(*move, name) for move, name in zip(row.moves, names, strict=True)]
             case HalvesDecided():
                 outcomes = [self._decided(decision, row.at_ms) for decision in row.decisions]
             case LaneLost():
@@ -202,7 +177,10 @@ class SchedulerMachine:
             case Rebased():
                 self._rebased(row)
             case RunWritten():
-                self.pending.add_run(Run.read(event.offset, row.data, row.lowest_offset))
+                self._run_read(Run.read(event.offset, row.data, row.facts), row.replaces)
+            case Relocated():
+                self.space.relocated(event.offset, row, event.size_bytes)
+                self.read_end += len(row.offsets)
             case Checkpoint():
                 self._checkpoint_read(row, out)
             case _:
@@ -213,21 +191,38 @@ class SchedulerMachine:
 
     def _round_read(self, row: Round) -> None:
         keys: list[int] = []
-        for batch in row.batches:
+        for batch in map(self._uncancelled, row.batches):
             lane = self._lane(batch.topic, batch.lane)
-            if lane.opened(batch):
+            if batch.keys and lane.opened(batch):
                 keys += self._leave(lane, batch.keys)
-        for parked in row.parked:
+                self.names.delivered(batch.keys)
+        for parked in map(self._uncancelled, row.parked):
             lane = self._lane(parked.topic, parked.lane)
             keys += self._leave(lane, parked.keys)
             lane.waiting.extend(parked.keys)
+            self.names.parked(parked.keys, parked.names)
         if not self._is_loaded:  # this owner took them from their order before
             for key in sorted(keys):
                 self.pending.taken(key)
+        self._taken.clear()
+        self.pending.drop_exhausted()
         for note in row.noted:
             done = tuple(self.lanes[note.lane].noted(note))
             self.undeliverable.difference_update(done)
             self.unresolved.difference_update(done)
+            for key in done:
+                self._left(offset_of(key))
+
+    def _uncancelled(self, part: PartT) -> PartT:
+        """Return what a round decides about the records that were not replaced while its row was on the way."""
+        cut = self.pending.cut
+        if cut.isdisjoint(part.keys):
+            return part
+        kept = [index for index, key in enumerate(part.keys) if key not in cut]
+        keys = tuple(part.keys[index] for index in kept)
+        if isinstance(part, Parked) and part.names:
+            return replace(part, keys=keys, names=tuple(part.names[index] for index in kept))
+        return replace(part, keys=keys)
 
     def _leave(self, lane: Lane, keys: Sequence[int]) -> list[int]:
         """Take keys out of what waits for a lane, or for metadata; returns the others, which come from their order."""
@@ -238,6 +233,21 @@ class SchedulerMachine:
         self.alone.difference_update(keys)
         return [key for key in keys if key not in waited]
 
+    def _run_read(self, run: Run, replaces: int) -> None:
+        if replaces >= 0:
+            self.pending.replace_run(replaces, run)
+        else:
+            self.names.forget(self.pending.add_run(run))
+        if run.offset in self.pending.runs:
+            self.names.opened(run)
+
+    def _cancelled(self, key: int) -> Outcome:
+        outcome = self._cancel(key)
+        if outcome is Outcome.DONE:
+            self.cancelled_count += 1
+            self._left(offset_of(key))
+        return outcome
+
     def _cancel(self, key: int) -> Outcome:
         if self.pending.holds(key):
             self.pending.cancel(key)
@@ -247,13 +257,20 @@ class SchedulerMachine:
                 lane.waiting.remove(key)
                 self.pending.cut.add(key)
                 return Outcome.DONE
+        if key in self._taken:  # the log does not know yet that it was taken: so it was not
+            self._taken.remove(key)
+            self.pending.cut.add(key)
+            return Outcome.DONE
         return Outcome.ALREADY_CANCELLED if self.pending.was_cancelled(key) else Outcome.ALREADY_DELIVERED
 
-    def _move(self, key: int, due_ms: int) -> tuple[Outcome, int]:
+    def _move(self, key: int, due_ms: int, name: int) -> tuple[Outcome, int]:
         outcome = self._cancel(key)
         if outcome is Outcome.DONE:
             key = self.pending.free_key(due_ms, offset_of(key))
             self.pending.add([key])
+            self.mover.kept([key])
+            if name:
+                self.names.set(name, key)
             self.moved[key] = None
             if len(self.moved) > MOVES_REMEMBERED:
                 del self.moved[next(iter(self.moved))]
@@ -263,6 +280,8 @@ class SchedulerMachine:
         decided = self.halves.decide(decision, at_ms)
         keys = [key_of(at_ms, offset) for offset in decided.released]
         self.pending.add(keys)
+        for offset in decided.dropped:
+            self._left(offset)
         if decided.is_dead:
             self.undeliverable.update(keys)
             self.unresolved.update(keys)
@@ -302,51 +321,11 @@ class SchedulerMachine:
     def _checkpoint_read(self, row: Checkpoint, out: Outbox[Effect]) -> None:
         self._checkpoint_number = row.number
         self._bytes_since = self._rows_since = 0
+        before = min(row.covers, self.lowest_offset(row.covers))
         if self._is_loaded:
-            out.now.append(Trim(before_offset=min(row.covers, self._lowest_offset(row.covers))))
-
-    def restore(self, row: Checkpoint, directory: Callable[[int], bytes]) -> None:
-        """Begin with a checkpoint; the log is to be read from its ``covers`` on.
-
-        ``directory`` returns the beginning of the run at an offset, with all of its directory.
-        """
-        require(not self._is_loaded, "a checkpoint is where a replay begins")
-        self.producer_id, self._checkpoint_number, self.read_end = row.producer_id, row.number, row.covers
-        runs = (Run.read(at, directory(at), lowest) for at, lowest in row.runs)
-        self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
-        self.lanes = {state.lane: Lane.restored(state) for state in row.lanes}
-        self.alone, self.undeliverable = set(row.alone), set(row.undeliverable)
-        self.unresolved = set(row.unresolved)
-        self.halves.restore(row.halves)
-
-    def checkpoint(self) -> Checkpoint:
-        """Return the state as a row."""
-        pending = self.pending
-        return Checkpoint(
-            number=self._checkpoint_number + 1,
-            covers=self.read_end,
-            producer_id=self.producer_id,
-            runs=tuple((run.offset, run.lowest_offset) for run in pending.runs.values()),
-            frontier=pending.frontier,
-            fresh=tuple(sorted(pending.fresh)),
-            cut=tuple(sorted(pending.cut)),
-            count=pending.count,
-            lanes=tuple(lane.state() for lane in self.lanes.values()),
-            alone=tuple(sorted(self.alone)),
-            undeliverable=tuple(sorted(self.undeliverable)),
-            halves=self.halves.state(),
-            unresolved=tuple(sorted(self.unresolved)),
-        )
-
-    def _lowest_offset(self, otherwise: int) -> int:
-        needed = [offset_of(key) for key in self.pending.fresh]
-        needed += self.halves.offsets
-        for run in self.pending.runs.values():
-            needed += [run.offset, run.lowest_offset]
-        for lane in self.lanes.values():
-            needed += [offset_of(key) for batch in lane.batches for key in batch.keys]
-            needed += [offset_of(key) for key in lane.waiting]
-        return min(needed, default=otherwise)
+            self._frees_space = False
+            self.space.freed(before)
+            out.now.append(Trim(before_offset=before))
 
     # ------------------------------------------------------------ deliveries
 
@@ -406,7 +385,10 @@ class SchedulerMachine:
                 if lane.id[1] == UNKNOWN_PARTITION and lane.waiting:
                     self._resolve_again_ms = now_ms + RETRY_LAST_MS // 4
                     keys.extend(list(lane.waiting)[: self.settings.round_keys - len(keys)])
-        return (*keys, *self.pending.take_due(now_ms, self.settings.round_keys - len(keys)))
+        due = self.pending.take_due(now_ms, self.settings.round_keys - len(keys))
+        self._taken.update(due)
+        self.mover.kept(due)
+        return (*keys, *due)
 
     def _round(self, event: Resolved, out: Outbox[Effect]) -> None:
         require(tuple(target.key for target in event.targets) == self._resolving, "all of a round are resolved")
@@ -440,15 +422,37 @@ class SchedulerMachine:
     def _tidy(self, now_ms: int, out: Outbox[Effect]) -> None:
         """Seal a run or write a checkpoint, if one is due."""
         settings = self.settings
+        self.pending.drop_exhausted()
         if self.pending.fresh_count >= settings.seal_keys:
             keys = self.pending.to_seal(now_ms + settings.seal_margin_ms, settings.seal_keys)
             if len(keys) >= settings.seal_keys // 2:
-                self._append(RunWritten(min(offset_of(key) for key in keys), encode_run(keys)), out)
+                self._append(sealed(keys, self.names.of_keys), out)
                 return
-        if self._bytes_since >= settings.checkpoint_bytes or self._rows_since >= settings.checkpoint_rows:
-            self.pending.forget_cancelled(now_ms)
+        is_long = self._bytes_since >= settings.checkpoint_bytes or self._rows_since >= settings.checkpoint_rows
+        if is_long or self._frees_space:
+            self.names.forget(self.pending.forget_cancelled(now_ms))
             self.halves.forget(now_ms)
             self._append(self.checkpoint(), out)
+            return
+        self._free_space(now_ms, out)
+
+    def _free_space(self, now_ms: int, out: Outbox[Effect]) -> None:
+        """Take one step towards the beginning of the log moving on, if it is too long."""
+        if now_ms < self._space_at_ms:
+            return
+        if self.mover.end is None:
+            self._looks_for_space = False
+            area = self._area()
+            if area is None:
+                self._space_at_ms = now_ms + self.settings.look_ms
+                return
+            self.mover.begin(area)
+        row = self.mover.step()
+        self._space_at_ms = now_ms + self.settings.move_pause_ms
+        if row is not None:
+            self._append(row, out)
+        elif self.mover.end is None:
+            self._frees_space = self._looks_for_space = True
 
     def _append(self, row: Row, out: Outbox[Effect]) -> None:
         require(self._appending is None, "one row is appended at a time")

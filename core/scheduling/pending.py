@@ -7,7 +7,7 @@ What is cancelled leaves a tombstone, which is sealed as keys are; both vanish w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from raylog.core.scheduling.keys import TOMBSTONE, due_of, first_after, key_of
@@ -40,6 +40,8 @@ class Pending:
         """Runs that are not exhausted, by the offsets of their records."""
         self._cursors: list[tuple[int, int, Cursor]] = []
         """A heap of their cursors, by the keys under them."""
+        self._exhausted: list[int] = []
+        """Runs whose last key was taken: they are kept until that is in the log."""
         self.count = 0
         """How many records wait."""
 
@@ -74,7 +76,10 @@ class Pending:
         return key in self.cut or self._is_in_a_run(key | TOMBSTONE)
 
     def _is_in_a_run(self, key: int) -> bool:
-        return any(run.holds(key, self._read) for run in self.runs.values())
+        runs: Iterable[Run] = self.runs.values()
+        if is_tombstone(key):
+            runs = (run for run in runs if run.facts.has_tombstones)
+        return any(run.holds(key, self._read) for run in runs)
 
     def cancel(self, key: int) -> None:
         """Let a record that waits wait no more: it is cancelled, or goes on under another key."""
@@ -92,10 +97,15 @@ class Pending:
             return
         self.count -= 1
 
-    def forget_cancelled(self, now_ms: int) -> None:
-        """Forget the cancellations of what would have been due long ago, and cannot come to the front any more."""
+    def forget_cancelled(self, now_ms: int) -> list[int]:
+        """Forget the cancellations of what would have been due long ago, and cannot come to the front any more.
+
+        Returns their keys.
+        """
         end = min([first_after(now_ms - REMEMBERED_MS), *(head for head, _, _ in self._cursors[:1])])
-        self.cut = {key for key in self.cut if key >= end}
+        forgotten = [key for key in self.cut if key < end]
+        self.cut.difference_update(forgotten)
+        return forgotten
 
     def free_key(self, due_ms: int, offset: int) -> int:
         """Return a key for a record whose due time changes: the next one that no tombstone is known of."""
@@ -125,26 +135,47 @@ class Pending:
 
     # ------------------------------------------------------------ the order
 
-    def add_run(self, run: Run) -> None:
-        """Note a run of the log: its keys are fresh no more."""
+    def add_run(self, run: Run) -> list[int]:
+        """Note a run of the log: its keys are fresh no more. Returns them, and those whose tombstones it has."""
         if run.offset in self.runs:
-            return
+            return []
         self.runs[run.offset] = run
-        for key in run.keys_between(0, 1 << 200, self._read):
-            if is_tombstone(key):
-                self.cut.discard(key ^ TOMBSTONE)
-            else:
-                self._fresh.discard(key)
+        keys = list(run.keys_between(0, 1 << 200, self._read))
+        cut = [key ^ TOMBSTONE for key in keys if is_tombstone(key)]
+        self.cut.difference_update(cut)
+        self._fresh.difference_update(keys)
         self._heap = sorted(self._fresh)
         self._open(run)
+        return keys + cut
 
-    def restore(self, runs: Iterable[Run], frontier: int, fresh: Iterable[int], cut: Iterable[int], count: int) -> None:
-        """Begin with what a checkpoint holds."""
+    def replace_run(self, before: int, run: Run) -> None:
+        """Note that a run stands in another place of the log, too: the one before is not needed."""
+        if before not in self.runs:
+            return
+        # At its place among the others: the order of runs is that in which they were sealed.
+        runs = (run if at == before else each for at, each in self.runs.items())
+        self.runs = {each.offset: each for each in runs}
+        self._cursors = [entry for entry in self._cursors if entry[1] != before]
+        heapq.heapify(self._cursors)
+        self._open(run)
+
+    def restore(
+        self,
+        runs: Iterable[Run],
+        frontier: int,
+        fresh: Iterable[int],
+        cut: Iterable[int],
+        count: int,
+        opened: Callable[[Run], None],
+    ) -> None:
+        """Begin with what a checkpoint holds; ``opened`` gets each run that is not exhausted."""
         self.frontier, self.cut, self._fresh = frontier, set(cut), set(fresh)
         self._heap = sorted(self._fresh)
         for run in runs:  # each is opened when its directory was read: its reader has it at hand
             self.runs[run.offset] = run
             self._open(run)
+            if run.offset in self.runs:
+                opened(run)
         self.count = count
 
     def align(self) -> None:
@@ -212,9 +243,15 @@ class Pending:
         cursor.advance()
         if cursor.head is None:
             heapq.heappop(self._cursors)
-            del self.runs[offset]
+            self._exhausted.append(offset)
         else:
             heapq.heapreplace(self._cursors, (cursor.head, offset, cursor))
+
+    def drop_exhausted(self) -> None:
+        """Forget the runs whose last key was taken: the log says so."""
+        for offset in self._exhausted:
+            self.runs.pop(offset, None)
+        self._exhausted.clear()
 
     # ------------------------------------------------------------ sealing
 

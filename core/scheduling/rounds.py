@@ -43,7 +43,9 @@ def compose(
             batches.append(Batch(topic, lane_id, epoch, base, tuple(chosen)))
         taken = set(chosen)
         if left := tuple(key for key in fresh if key not in taken):
-            parked.append(Parked(topic, lane_id, left))
+            # One whose batch was refused counts as delivered: its name may have another record by now.
+            names = {target.key: target.name for target in new if target.name and target.key not in alone}
+            parked.append(Parked(topic, lane_id, left, tuple(names.get(key, 0) for key in left) if names else ()))
     return batches, parked
 
 

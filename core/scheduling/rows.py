@@ -6,12 +6,13 @@ kind that this release does not know ends the replay, because what it decided wo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from raylog.core.scheduling.keys import due_of, key_of, offset_of
+from raylog.core.scheduling.runs import RunFacts, encode_run
 
 Wire = list[Any]
 LaneId = tuple[str, int]
@@ -43,6 +44,8 @@ class Parked:
     topic: str
     lane: LaneId
     keys: tuple[int, ...]
+    names: tuple[int, ...] = ()
+    """The names of the keys, 0 = none; empty: none has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Moved:
 
     moves: tuple[tuple[int, int], ...]
     """Key, and the new due time."""
+    names: tuple[int, ...] = ()
+    """The names of the records, 0 = none; empty: none has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +110,31 @@ class Rebased:
 
 @dataclass(frozen=True, slots=True)
 class RunWritten:
-    """A run, in the value of the record; ``lowest_offset`` is the least that its keys name."""
+    """A run, in the value of the record."""
 
-    lowest_offset: int
+    facts: RunFacts
     data: bytes = field(repr=False, default=b"")
+    replaces: int = -1
+    """Offset of the same run farther in front, which is not needed any more; -1 = it is a new one."""
+
+
+def sealed(keys: Sequence[int], names: Mapping[int, int]) -> RunWritten:
+    """Return the run of some keys, which are sorted; ``names``: those of the keys that have one."""
+    return RunWritten(RunFacts.of(keys, names), encode_run(keys, names))
+
+
+@dataclass(frozen=True, slots=True)
+class Relocated:
+    """Records stand behind this row, in its batch, once more; their old places are not needed any more.
+
+    A record keeps its offset as its name: ``offsets`` are where the records were first, ascending.
+    """
+
+    offsets: tuple[int, ...]
+    upto: int
+    """Of what is treated, everything below this first offset that is needed is here."""
+    replaces: tuple[int, ...] = ()
+    """Offsets of the rows like this that are treated; empty: the records at their first places are."""
 
 
 class Verdict(StrEnum):
@@ -173,6 +199,30 @@ class LaneState:
 
 
 @dataclass(frozen=True, slots=True)
+class SpaceState:
+    """Where the bytes of the log are, in a checkpoint."""
+
+    native_from: int = 0
+    """Of the records below this offset that are needed, each stands once more behind a :class:`Relocated`."""
+    stretches: tuple[tuple[int, int, int, int, int], ...] = ()
+    """First offset, bytes, those of them that are records', records, and how many of these are needed."""
+    places: tuple[tuple[int, int, int], ...] = ()
+    """First and last first offset of what stands once more, and the offset of its row."""
+
+    def wire(self) -> Wire:
+        """Return the stored form."""
+        return [self.native_from, [list(each) for each in self.stretches], [list(each) for each in self.places]]
+
+    @classmethod
+    def of(cls, wire: Sequence[Any]) -> SpaceState:
+        """Return the state; that of nothing for an empty form."""
+        if not wire:
+            return cls()
+        native_from, stretches, places = wire
+        return cls(native_from, tuple(tuple(each) for each in stretches), tuple(tuple(each) for each in places))
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything but the contents of runs: with the log from ``covers`` on, the state."""
 
@@ -180,8 +230,8 @@ class Checkpoint:
     covers: int
     """It has what is below this offset. Records that came while it was being appended lie between."""
     producer_id: int
-    runs: tuple[tuple[int, int], ...] = ()
-    """Offset of each run, and its lowest offset."""
+    runs: tuple[tuple[int, RunFacts], ...] = ()
+    """Offset of each run, and its facts."""
     frontier: int = -1
     fresh: tuple[int, ...] = ()
     cut: tuple[int, ...] = ()
@@ -192,11 +242,17 @@ class Checkpoint:
     halves: tuple[HalfState, ...] = ()
     unresolved: tuple[int, ...] = ()
     """Of the undeliverable: records of half messages without decision after the last check."""
+    named: tuple[tuple[int, int], ...] = ()
+    """Names and keys, as far as they are in no run."""
+    replaced: tuple[tuple[int, bool], ...] = ()
+    """Of the last records with names: the offset, and whether an earlier one was waiting under the name."""
+    space: SpaceState = field(default_factory=SpaceState)
 
 
-Row = Identity | Round | Cancelled | Moved | LaneLost | Rebased | RunWritten | Checkpoint | HalvesDecided
+Row = Identity | Round | Cancelled | Moved | LaneLost | Rebased | RunWritten | Checkpoint | HalvesDecided | Relocated
 
-_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT, _HALVES = range(9)
+_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT, _HALVES, _RELOCATED = range(10)
+_NAME_BYTES: Final = 16
 
 
 def _wire_keys(keys: Sequence[int]) -> Wire:
@@ -205,6 +261,18 @@ def _wire_keys(keys: Sequence[int]) -> Wire:
 
 def _keys(wire: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(key_of(due, offset) for due, offset in zip(wire[0], wire[1], strict=True))
+
+
+def _wire_names(names: Sequence[int]) -> bytes:
+    return b"".join(name.to_bytes(_NAME_BYTES, "little") for name in names)
+
+
+def _names(wire: bytes) -> tuple[int, ...]:
+    return tuple(int.from_bytes(wire[at : at + _NAME_BYTES], "little") for at in range(0, len(wire), _NAME_BYTES))
+
+
+def _wire_facts(facts: RunFacts) -> Wire:
+    return [facts.lowest_offset, facts.highest_offset, facts.has_tombstones, facts.names]
 
 
 def _wire_batch(batch: Batch) -> Wire:
@@ -222,19 +290,20 @@ def to_wire(row: Row) -> Wire:
         case Identity():
             return [_IDENTITY, row.producer_id]
         case Round():
-            parked = [[each.topic, *each.lane, _wire_keys(each.keys)] for each in row.parked]
+            parked = [[each.topic, *each.lane, _wire_keys(each.keys), _wire_names(each.names)] for each in row.parked]
             noted = [[*each.lane, each.epoch, each.sequence] for each in row.noted]
             return [_ROUND, [_wire_batch(each) for each in row.batches], parked, noted]
         case Cancelled():
             return [_CANCELLED, _wire_keys(row.keys)]
         case Moved():
-            return [_MOVED, _wire_keys([key for key, _ in row.moves]), [due for _, due in row.moves]]
+            keys = _wire_keys([key for key, _ in row.moves])
+            return [_MOVED, keys, [due for _, due in row.moves], _wire_names(row.names)]
         case LaneLost():
             return [_LOST, *row.lane, row.delivered_sequence]
         case Rebased():
             return [_REBASED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
         case RunWritten():
-            return [_RUN, row.lowest_offset]
+            return [_RUN, *_wire_facts(row.facts), row.replaces]
         case Checkpoint():
             return _wire_checkpoint(row)
         case HalvesDecided():
@@ -242,6 +311,8 @@ def to_wire(row: Row) -> Wire:
                 [each.group, each.txid, each.verdict, each.check, each.next_check_ms] for each in row.decisions
             ]
             return [_HALVES, decisions, row.at_ms]
+        case Relocated():
+            return [_RELOCATED, list(row.offsets), row.upto, list(row.replaces)]
 
 
 def _wire_checkpoint(row: Checkpoint) -> Wire:
@@ -263,7 +334,7 @@ def _wire_checkpoint(row: Checkpoint) -> Wire:
         row.number,
         row.covers,
         row.producer_id,
-        [list(run) for run in row.runs],
+        [[offset, *_wire_facts(facts)] for offset, facts in row.runs],
         frontier,
         _wire_keys(row.fresh),
         _wire_keys(row.cut),
@@ -273,6 +344,9 @@ def _wire_checkpoint(row: Checkpoint) -> Wire:
         _wire_keys(row.undeliverable),
         [_wire_half(half) for half in row.halves],
         _wire_keys(row.unresolved),
+        [_wire_names([name for name, _ in row.named]), _wire_keys([key for _, key in row.named])],
+        [list(each) for each in row.replaced],
+        row.space.wire(),
     ]
 
 
@@ -291,19 +365,23 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
             batches, parked, noted = fields[:3]
             return Round(
                 tuple(_batch(each) for each in batches),
-                tuple(Parked(topic, (topic_id, number), _keys(keys)) for topic, topic_id, number, keys in parked),
+                tuple(
+                    Parked(topic, (topic_id, number), _keys(keys), _names(rest[0]) if rest else ())
+                    for topic, topic_id, number, keys, *rest in parked
+                ),
                 tuple(Noted((topic_id, number), epoch, end) for topic_id, number, epoch, end in noted),
             )
         case 2:
             return Cancelled(_keys(fields[0]))
         case 3:
-            return Moved(tuple(zip(_keys(fields[0]), fields[1], strict=True)))
+            names = _names(fields[2]) if len(fields) > 2 else ()
+            return Moved(tuple(zip(_keys(fields[0]), fields[1], strict=True)), names)
         case 4:
             return LaneLost((fields[0], fields[1]), fields[2])
         case 5:
             return Rebased((fields[0], fields[1]), fields[2], fields[3], fields[4])
         case 6:
-            return RunWritten(fields[0], data)
+            return RunWritten(RunFacts(*fields[:4]), data, *fields[4:5])
         case 7:
             return _checkpoint(fields)
         case 8:
@@ -312,17 +390,21 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
                 for group, txid, verdict, check, next_ms in fields[0]
             )
             return HalvesDecided(decisions, fields[1])
+        case 9:
+            return Relocated(tuple(fields[0]), fields[1], tuple(fields[2]))
     raise ValueError(f"A row of kind {kind!r} is in __scheduled; a newer release is needed to read it.")
 
 
 def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
     number, covers, producer_id, runs, frontier, fresh, cut, count, lanes, alone, undeliverable = fields[:11]
-    halves, unresolved = fields[11:13] or ((), ((), ()))  # not in checkpoints of the first release
+    # Not in checkpoints of earlier releases: half messages, names, space.
+    halves, unresolved = fields[11:13] or ((), ((), ()))
+    (names, named), replaced, space = fields[13:16] or ((b"", ((), ())), (), ())
     return Checkpoint(
         number=number,
         covers=covers,
         producer_id=producer_id,
-        runs=tuple((offset, lowest) for offset, lowest in runs),
+        runs=tuple((offset, RunFacts(*facts)) for offset, *facts in runs),
         frontier=_keys(frontier[1:])[0] | frontier[0] if frontier else -1,
         fresh=_keys(fresh),
         cut=_keys(cut),
@@ -332,6 +414,9 @@ def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
         undeliverable=_keys(undeliverable),
         halves=tuple(_half_state(half) for half in halves),
         unresolved=_keys(unresolved),
+        named=tuple(zip(_names(names), _keys(named), strict=True)),
+        replaced=tuple((offset, bool(was)) for offset, was in replaced),
+        space=SpaceState.of(space),
     )
 
 

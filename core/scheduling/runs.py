@@ -2,7 +2,7 @@
 
 A run is the value of one record of ``__scheduled``. Its blocks are compressed apart, so that a cursor holds one block
 of 1,024 keys however long the run is. The directory in front has where each block ends, and the first due time and
-offset of each, which bound a search.
+offset of each, which bound a search. Behind the blocks lie the names of those keys that have one (``naming/column``).
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from raylog.core.scheduling.keys import OFFSET_BITS, TOMBSTONE, due_of
+from raylog.core.scheduling.keys import OFFSET_BITS, TOMBSTONE, due_of, offset_of
+from raylog.core.scheduling.naming.column import encode_names, filter_place, place_of
+from raylog.core.scheduling.numbers import numbers_of, to_bytes
 
 BLOCK_KEYS: Final = 1_024
 _LEVEL: Final = 1
@@ -24,23 +26,40 @@ _HEAD: Final = struct.Struct("<II")
 """Keys, and blocks."""
 _ENTRY: Final = struct.Struct("<QQI")
 """Of a block: its first key's due time, offset with the tombstone bit, and where the block ends."""
-_IS_BIG_ENDIAN: Final[bool] = array("H", [1]).tobytes() != b"\x01\x00"
-"""Whether this machine's numbers have to be turned: runs are little-endian, and read on any machine."""
 _LOW_MASK: Final = (1 << (OFFSET_BITS + 1)) - 1
 
 ReadBlock = Callable[[int, int, int], bytes]
 """Returns bytes ``[start, end)`` of the run in the record at an offset."""
 
 
-def encode_run(keys: Sequence[int]) -> bytes:
-    """Return the run of some keys, which are sorted and not empty."""
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of a run without opening it."""
+
+    lowest_offset: int
+    """Least offset of the records that its keys name: they are needed while the run is."""
+    highest_offset: int = (1 << OFFSET_BITS) - 1
+    has_tombstones: bool = True
+    names: int = 0
+    """How many of its keys have one."""
+
+    @classmethod
+    def of(cls, keys: Sequence[int], names: Mapping[int, int]) -> RunFacts:
+        """Return the facts of a run of these keys; ``names``: those of its keys, and perhaps of others."""
+        offsets = [offset_of(key) for key in keys]
+        named = sum(key in names for key in keys) if names else 0
+        return cls(min(offsets), max(offsets), any(map(is_tombstone, keys)), named)
+
+
+def encode_run(keys: Sequence[int], names: Mapping[int, int] | None = None) -> bytes:
+    """Return the run of some keys, which are sorted and not empty; ``names``: those of the keys that have one."""
     blocks = [_encode_block(keys[start : start + BLOCK_KEYS]) for start in range(0, len(keys), BLOCK_KEYS)]
     directory, end = [], 0
     for number, block in enumerate(blocks):
         end += len(block)
         first = keys[number * BLOCK_KEYS]
         directory.append(_ENTRY.pack(due_of(first), first & _LOW_MASK, end))
-    return b"".join([_HEAD.pack(len(keys), len(blocks)), *directory, *blocks])
+    return b"".join([_HEAD.pack(len(keys), len(blocks)), *directory, *blocks, encode_names(keys, names or {})])
 
 
 def _encode_block(keys: Sequence[int]) -> bytes:
@@ -48,20 +67,13 @@ def _encode_block(keys: Sequence[int]) -> bytes:
     lows = array("Q", [key & _LOW_MASK for key in keys])
     for number in range(len(dues) - 1, 0, -1):
         dues[number] -= dues[number - 1]
-    if _IS_BIG_ENDIAN:
-        dues.byteswap()
-        lows.byteswap()
-    return zlib.compress(dues.tobytes() + lows.tobytes(), _LEVEL)
+    return zlib.compress(to_bytes(dues) + to_bytes(lows), _LEVEL)
 
 
 def _decode_block(data: bytes) -> tuple[array[int], array[int]]:
     plain = zlib.decompress(data)
     half = len(plain) // 2
-    dues, lows = array("Q", plain[:half]), array("Q", plain[half:])
-    if _IS_BIG_ENDIAN:
-        dues.byteswap()
-        lows.byteswap()
-    return array("Q", accumulate(dues)), lows
+    return array("Q", accumulate(numbers_of("Q", plain[:half]))), numbers_of("Q", plain[half:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +87,47 @@ class Run:
     """First key of each block, ascending."""
     ends: tuple[int, ...]
     """Where each block ends in the run, counted from ``blocks_at``."""
-    lowest_offset: int
-    """Least offset of the records that its keys name: they are needed while the run is."""
+    facts: RunFacts
 
     @property
     def blocks_at(self) -> int:
         """Where the blocks begin."""
         return _HEAD.size + len(self.firsts) * _ENTRY.size
 
+    @property
+    def names_at(self) -> int:
+        """Where the names begin."""
+        return self.blocks_at + self.ends[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the run."""
+        return self.names_at + (filter_place(self.facts.names)[1] if self.facts.names else 0)
+
     @classmethod
-    def read(cls, offset: int, data: bytes, lowest_offset: int) -> Run:
+    def read(cls, offset: int, data: bytes, facts: RunFacts) -> Run:
         """Return the directory of the run in the record at an offset."""
         count, blocks = _HEAD.unpack_from(data)
         rows = [_ENTRY.unpack_from(data, _HEAD.size + number * _ENTRY.size) for number in range(blocks)]
         firsts = tuple(due << (OFFSET_BITS + 1) | low for due, low, _ in rows)
-        return cls(offset, count, firsts, tuple(end for _, _, end in rows), lowest_offset)
+        return cls(offset, count, firsts, tuple(end for _, _, end in rows), facts)
+
+    def filter(self, read: ReadBlock) -> bytes:
+        """Return the filter of its names; empty where it has none."""
+        if not self.facts.names:
+            return b""
+        start, end = filter_place(self.facts.names)
+        return read(self.offset, self.names_at + start, self.names_at + end)
+
+    def key_of(self, name: int, read: ReadBlock) -> int | None:
+        """Return the key under a name; None = the run does not have it."""
+        start = self.names_at
+        place = place_of(name, self.facts.names, lambda low, high: read(self.offset, start + low, start + high))
+        if place is None:
+            return None
+        number, index = divmod(place, BLOCK_KEYS)
+        dues, lows = self.block(number, read)
+        return dues[index] << (OFFSET_BITS + 1) | lows[index]
 
     def block(self, number: int, read: ReadBlock) -> tuple[array[int], array[int]]:
         """Return due times, and offsets with tombstone bits, of one block."""

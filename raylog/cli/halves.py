@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from raylog.cli.options import Commands, Target, cluster_options
 from raylog.cli.output import moment, show_json, show_table
 
-if TYPE_CHECKING:
-    from raylog.client.admin.admin import Admin
-
 
 @click.group(cls=Commands)
 def half() -> None:
     """List half messages without decision, commit them or roll them back."""
-
-
-def _admin(arguments: dict[str, Any]) -> Admin:
-    from raylog.client.admin.admin import Admin
-
-    return Admin(**arguments)
 
 
 @half.command("list")
@@ -31,7 +20,7 @@ def _admin(arguments: dict[str, Any]) -> Admin:
 @cluster_options
 def list_(target: Target, group: str | None, limit: int, as_json: bool) -> None:
     """List half messages without decision, the oldest first."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         found = admin.list_half_messages(group, limit=limit)
     if as_json:
         show_json(
@@ -72,7 +61,7 @@ def list_(target: Target, group: str | None, limit: int, as_json: bool) -> None:
 @cluster_options
 def commit(target: Target, group: str, txid: str) -> None:
     """Make the records of a half message visible."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         admin.commit_half_message(group, txid)
     click.echo(f"{txid} of {group} is committed: its records are on their way to their topics.")
 
@@ -83,6 +72,6 @@ def commit(target: Target, group: str, txid: str) -> None:
 @cluster_options
 def rollback(target: Target, group: str, txid: str) -> None:
     """Drop the records of a half message."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         admin.rollback_half_message(group, txid)
     click.echo(f"{txid} of {group} is rolled back: its records are dropped.")

@@ -10,11 +10,14 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from raylog.core.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from raylog.client.admin.admin import Admin
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
@@ -85,6 +88,12 @@ class Target:
         proved = self._proved()
         _require_an_answer(str(bootstrap))
         return {"bootstrap": bootstrap, **proved, "config": config}
+
+    def admin(self) -> Admin:
+        """Return an administrator's client, to be closed."""
+        from raylog.client.admin.admin import Admin
+
+        return Admin(**self.client_arguments())
 
     def join_ray(self) -> str:
         """Make this process part of the Ray cluster that is meant, and return its address. Raises NoClusterFound."""

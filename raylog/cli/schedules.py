@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +13,7 @@ from raylog.cli.options import Commands, Target, cluster_options
 from raylog.cli.output import moment, show_json, show_table
 
 if TYPE_CHECKING:
-    from raylog.client.admin.admin import Admin
-    from raylog.client.admin.schedules import MovedRecord, Scheduled, ScheduleOutcome
+    from raylog.client.admin.schedules import MovedRecord, Scheduled
 
 NOT_DONE = 1
 """Exit code where a record could not be cancelled or moved."""
@@ -23,12 +24,6 @@ def schedule() -> None:
     """List, cancel and move delayed records."""
 
 
-def _admin(arguments: dict[str, Any]) -> Admin:
-    from raylog.client.admin.admin import Admin
-
-    return Admin(**arguments)
-
-
 @schedule.command("list")
 @click.option("--topic", help="Only records on their way to this topic.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many records.")
@@ -36,18 +31,29 @@ def _admin(arguments: dict[str, Any]) -> Admin:
 @cluster_options
 def list_(target: Target, topic: str | None, limit: int, as_json: bool) -> None:
     """List the delayed records that wait, by the times when they are due."""
-    with _admin(target.client_arguments()) as admin:
+    with target.admin() as admin:
         found = admin.list_scheduled(topic, limit=limit)
     if as_json:
         show_json([_as_json(row) for row in found])
     elif found:
-        rows = [
-            [row.handle, row.topic, "by key" if row.partition is None else row.partition, moment(row.due_ms), row.key]
-            for row in found
-        ]
-        show_table("", ["handle", "topic", "partition", "due", "key"], rows)
+        _show(found)
     else:
         click.echo("No delayed record waits; `raylog produce --delay 30m` or send(..., delay=) makes one.")
+
+
+def _show(found: list[Scheduled]) -> None:
+    rows = [
+        [
+            row.handle,
+            row.topic,
+            "by key" if row.partition is None else row.partition,
+            moment(row.due_ms),
+            row.key,
+            row.schedule_id or "",
+        ]
+        for row in found
+    ]
+    show_table("", ["handle", "topic", "partition", "due", "key", "id"], rows)
 
 
 def _as_json(row: Scheduled) -> dict[str, object]:
@@ -59,16 +65,30 @@ def _as_json(row: Scheduled) -> dict[str, object]:
         "sent_ms": row.sent_ms,
         "key": None if row.key is None else row.key.decode(errors="replace"),
         "value_bytes": row.value_bytes,
+        "schedule_id": row.schedule_id,
     }
 
 
 @schedule.command()
 @click.option("--topic", help="Only the scheduler of this topic's records.")
+@click.option("--id", "schedule_id", help="What waits for --topic under this schedule id.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @cluster_options
-def describe(target: Target, topic: str | None, as_json: bool) -> None:
-    """Show how many records wait, how late they come, and which targets take none."""
-    with _admin(target.client_arguments()) as admin:
+def describe(target: Target, topic: str | None, schedule_id: str | None, as_json: bool) -> None:
+    """Show how many records wait, how late they come, and which targets take none; or a record by its schedule id."""
+    if schedule_id is not None:
+        if topic is None:
+            raise click.UsageError("A schedule id is one of a topic: give --topic, too.")
+        with target.admin() as admin:
+            waiting = admin.find_scheduled(topic, schedule_id)
+        if waiting is None:
+            _end("NOT_FOUND", "")
+        elif as_json:
+            show_json(_as_json(waiting))
+        else:
+            _show([waiting])
+        return
+    with target.admin() as admin:
         found = admin.describe_scheduled(topic)
     if as_json:
         show_json(
@@ -109,46 +129,60 @@ def describe(target: Target, topic: str | None, as_json: bool) -> None:
             )
 
 
+def _one_record(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a record, as the arguments of `Admin` in ``named``."""
+
+    @wraps(command)
+    def named(handle: str | None, topic: str | None, schedule_id: str | None, **options: Any) -> None:
+        if (handle is None) == (schedule_id is None) or (topic is None) != (schedule_id is None):
+            raise click.UsageError("A record is named by its handle, or by --topic and --id: give one of both.")
+        command(named={"handle": handle, "topic": topic, "schedule_id": schedule_id}, **options)
+
+    with_id = click.option("--id", "schedule_id", help="The schedule id under which the record was sent to --topic.")
+    with_topic = click.option("--topic", help="The topic of the record with --id.")
+    return click.argument("handle", required=False)(with_topic(with_id(named)))
+
+
 @schedule.command()
-@click.argument("handle")
+@_one_record
 @cluster_options
-def cancel(target: Target, handle: str) -> None:
+def cancel(target: Target, named: dict[str, Any]) -> None:
     """Have a delayed record not delivered."""
-    with _admin(target.client_arguments()) as admin:
-        outcome = admin.cancel_scheduled(handle)
-    _end(outcome, f"{handle} is cancelled: it is not delivered.")
+    with target.admin() as admin:
+        outcome = admin.cancel_scheduled(**named)
+    _end(outcome, f"{named['handle'] or named['schedule_id']} is cancelled: it is not delivered.")
 
 
 @schedule.command()
-@click.argument("handle")
+@_one_record
 @click.option("--delay", required=True, help="From now on, such as 30m, 1h30m or level:5.")
 @cluster_options
-def move(target: Target, handle: str, delay: str) -> None:
+def move(target: Target, named: dict[str, Any], delay: str) -> None:
     """Have a delayed record due at another time."""
-    with _admin(target.client_arguments()) as admin:
-        _show_moved(admin.reschedule(handle, delay=delay))
+    with target.admin() as admin:
+        _show_moved(admin.reschedule(**named, delay=delay))
 
 
 @schedule.command("deliver-now")
-@click.argument("handle")
+@_one_record
 @cluster_options
-def deliver_now(target: Target, handle: str) -> None:
+def deliver_now(target: Target, named: dict[str, Any]) -> None:
     """Have a delayed record delivered at once."""
-    with _admin(target.client_arguments()) as admin:
-        _show_moved(admin.deliver_now(handle))
+    with target.admin() as admin:
+        _show_moved(admin.deliver_now(**named))
 
 
 def _show_moved(moved: MovedRecord) -> None:
     _end(moved.outcome, f"It is due {moment(moved.due_ms)}; its handle is {moved.handle} now.")
 
 
-def _end(outcome: ScheduleOutcome, done: str) -> None:
+def _end(outcome: str, done: str) -> None:
     sentences = {
         "ALREADY_DELIVERED": "It was due before: it is in its topic, or on the way there.",
         "ALREADY_CANCELLED": "It was cancelled or moved before; `raylog schedule list` shows what waits.",
-        "NOT_FOUND": "No record waits or waited under this handle; `raylog schedule list` shows what waits.",
+        "NOT_FOUND": "No record waits or waited under this handle or id; `raylog schedule list` shows what waits.",
     }
-    if outcome.value in sentences:
-        click.echo(sentences[outcome.value], err=True)
+    if outcome in sentences:
+        click.echo(sentences[outcome], err=True)
         sys.exit(NOT_DONE)
     click.echo(done)

@@ -13,12 +13,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 
+import pyarrow as pa
 import pytest
 
 import raylog
 from raylog.client.admin.schedules import ScheduleOutcome
+from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
 from raylog.client.producer.scheduling import AsyncScheduledBatch, ScheduledBatch
-from raylog.core.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest
+from raylog.core.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
 from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
 from tests.unit.cli.support import Outcome
@@ -124,7 +126,7 @@ def test_records_can_be_moved_listed_and_delivered_now(
     assert [row.handle for row in listed] == [first.schedule, second.schedule]
     assert [(row.key, row.partition, row.value_bytes) for row in listed] == [(b"a", None, 5), (b"b", 1, 6)]
     assert [row.handle for row in admin.list_scheduled(topic, before=first.timestamp_ms)] == [first.schedule]
-    moved = admin.reschedule(second.schedule, delay="1s")
+    moved = admin.reschedule(second.schedule, delay="3s")
     assert moved.outcome is ScheduleOutcome.MOVED
     assert admin.deliver_now(first.schedule).outcome is ScheduleOutcome.MOVED
     assert [record.value for _, record in read(topic, 2)] == [b"first", b"second"]
@@ -192,6 +194,94 @@ def test_a_topic_may_delay_what_has_no_delay_of_its_own(
 
     asyncio.run(twin())
     assert [record.value for _, record in read(topic, 5)][3:] == [b"twin", b"more"]
+
+
+def test_a_topic_may_delay_whole_tables(topic: str, admin: raylog.Admin) -> None:
+    admin.alter_topic_config(topic, {"delay.default.ms": "1000"})
+    headers = pa.array([[{"key": "a", "value": b"1"}], None], header_type())
+    columns = ArrowColumns(pa.array([b"x", b"y"]), pa.array([b"k", None]), headers)
+    with raylog.Producer() as other:
+        began_ms = time.time() * 1000
+        sent = other.send_arrow(topic, columns, pa.array([None, 1], pa.int32()))
+        assert isinstance(sent, ScheduledBatch)
+        assert all(sent.schedules(20))
+    found = {record.value: (seen_ms, record) for seen_ms, record in read(topic, 2)}
+    assert (found[b"x"][1].headers, found[b"y"][1].partition) == ((("a", b"1"),), 1)
+    assert min(seen_ms for seen_ms, _ in found.values()) - began_ms >= 950
+
+
+def test_a_later_record_replaces_the_one_with_its_id(
+    topic: str, admin: raylog.Admin, producer: raylog.Producer
+) -> None:
+    first = producer.send(topic, b"first", key=b"k", delay="1h", schedule_id="close-42").result(20)
+    other = producer.send(topic, b"other", delay=300, schedule_id="close-43").result(20)
+    second = producer.send(topic, b"second", key=b"k", delay="2h", schedule_id="close-42").result(20)
+    assert (first.replaced, other.replaced, second.replaced) == (False, False, True)
+    found = admin.find_scheduled(topic, "close-42")
+    assert found is not None
+    assert (found.handle, found.schedule_id, found.value_bytes) == (second.schedule, "close-42", 6)
+    assert [row.schedule_id for row in admin.list_scheduled(topic)][-1] == "close-42"
+    assert admin.cancel_scheduled(first.schedule) is ScheduleOutcome.ALREADY_CANCELLED
+    moved = admin.reschedule(topic=topic, schedule_id="close-42", delay="3h")
+    assert (moved.outcome, moved.handle != second.schedule) == (ScheduleOutcome.MOVED, True)
+    assert producer.send(topic, b"third", delay="1h", schedule_id="close-42").result(20).replaced, "it keeps its id"
+    assert admin.deliver_now(topic=topic, schedule_id="close-42").outcome is ScheduleOutcome.MOVED
+    assert {record.value for _, record in read(topic, 2)} == {b"other", b"third"}
+    assert admin.cancel_scheduled(topic=topic, schedule_id="close-43") is ScheduleOutcome.ALREADY_DELIVERED
+    again = producer.send(topic, b"again", delay="1h", schedule_id="close-42").result(20)
+    assert again.replaced is False, "what it would have replaced is delivered"
+    assert admin.cancel_scheduled(topic=topic, schedule_id="close-42") is ScheduleOutcome.CANCELLED
+    assert admin.cancel_scheduled(topic=topic, schedule_id="close-42") is ScheduleOutcome.ALREADY_CANCELLED
+    assert admin.cancel_scheduled(topic=topic, schedule_id="never") is ScheduleOutcome.NOT_FOUND
+    assert admin.find_scheduled(topic, "close-42") is None
+
+
+def test_batches_and_asyncio_have_schedule_ids(topic: str, producer: raylog.Producer) -> None:
+    batch = producer.send_batch(topic, [b"a", b"b", b"c"], delay="1h", schedule_id=["1", None, "1"])
+    assert isinstance(batch, ScheduledBatch)
+    assert batch.replaced(20) == [False, None, True]
+
+    async def twin() -> None:
+        async with raylog.AsyncProducer() as again:
+            stored = await again.send_and_wait(topic, b"d", delay=100, schedule_id="1")
+            assert stored.replaced
+            sent = await again.send_batch(topic, [b"e"], delay=["1h"], schedule_id=["1"])
+            assert isinstance(sent, AsyncScheduledBatch)
+            assert len(await sent.replaced()) == 1
+
+    asyncio.run(twin())
+    assert [record.value for _, record in read(topic, 0, quiet_s=1.0)] in ([], [b"d"]), "replaced in time, or not"
+
+
+def test_wrong_schedule_ids_are_refused(topic: str, admin: raylog.Admin, producer: raylog.Producer) -> None:
+    with pytest.raises(ValueError, match="give delay or deliver_at"):
+        producer.send(topic, b"x", schedule_id="a").result(20)
+    with pytest.raises(ValueError, match="1 to 255 bytes"):
+        producer.send(topic, b"x", delay="1h", schedule_id="")
+    with pytest.raises(ValueError, match="256 bytes"):
+        producer.send(topic, b"x", delay="1h", schedule_id="a" * 256)
+    with pytest.raises(ValueError, match="cannot be printed"):
+        producer.send(topic, b"x", delay="1h", schedule_id="a\nb")
+    with pytest.raises(TypeError, match="not int"):
+        producer.send(topic, b"x", delay="1h", schedule_id=42)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="one id names one record"):
+        producer.send_batch(topic, [b"x", b"y"], delay="1h", schedule_id="a")
+    with pytest.raises(ValueError, match="give one of both"):
+        admin.cancel_scheduled(topic=topic)
+    with pytest.raises(UnknownTopicOrPartition):
+        admin.cancel_scheduled(topic="no_such_topic", schedule_id="a")
+
+
+def test_an_id_lasts_over_a_killed_leader(topic: str, admin: raylog.Admin, producer: raylog.Producer) -> None:
+    for number in range(50):
+        producer.send(topic, b"old %d" % number, delay="1h", schedule_id=f"id {number}")
+    producer.flush(30)
+    leader = admin.describe_topic(SCHEDULE).partitions[0].leader
+    (name,) = [each for each in actor_names() if each.startswith(f"replica:{SCHEDULE}-0:broker-{leader}:")]
+    kill(call_actor(name, "status")["pid"])
+    sent = [producer.send(topic, b"%d" % number, delay=10, schedule_id=f"id {number}") for number in range(50)]
+    assert all(future.result(60).replaced for future in sent)
+    assert {int(record.value) for _, record in read(topic, 50)} == set(range(50))
 
 
 def test_a_killed_leader_delays_nothing_for_long_and_doubles_nothing(
@@ -265,5 +355,12 @@ def test_metrics_and_commands_show_what_waits(cluster: raylog.Cluster, topic: st
     assert run("schedule", "cancel", row["handle"]).code == 0
     refused = run("schedule", "cancel", row["handle"])
     assert (refused.code, "cancelled or moved before" in refused.err) == (1, True)
+    producer.send(topic, b"named", delay="10d", schedule_id="id-1").result(20)
+    named = ("--topic", topic, "--id", "id-1")
+    assert "id-1" in run("schedule", "describe", *named).out
+    assert run("schedule", "move", *named, "--delay", "20d").code == 0
+    assert run("schedule", "cancel", "--id", "id-1").code == 2
+    assert "id-1 is cancelled" in run("schedule", "cancel", *named).out
+    assert (run("schedule", "deliver-now", *named).code, run("schedule", "describe", *named).code) == (1, 1)
     assert "due in" in run("produce", "--topic", topic, "--delay", "1s", stdin="line\n").err
     assert [record.value for _, record in read(topic, 1)] == [b"line"]

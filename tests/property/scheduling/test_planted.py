@@ -8,10 +8,16 @@ from unittest.mock import patch
 import pytest
 
 from raylog.core.invariants import InvariantBroken
+from raylog.core.scheduling import runs
 from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.lanes import Lane
 from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.naming.names import Names
 from raylog.core.scheduling.pending import Pending
+from raylog.core.scheduling.space.mover import Mover
+from raylog.core.scheduling.space.places import Places
+from raylog.core.scheduling.space.stretches import Space
+from raylog.core.scheduling.state import SchedulerState
 from tests.property.scheduling.test_halves import HalfStory
 from tests.property.scheduling.test_scheduler import Story
 from tests.simulation.planted.bugs import Edit
@@ -49,16 +55,100 @@ BUGS = {
     ),
     "what waits for metadata waits for good": (SchedulerMachine, "_take", "lane.id[1] == UNKNOWN_PARTITION", "False"),
     "the log is given back too far": (
-        SchedulerMachine,
-        "_lowest_offset",
+        SchedulerState,
+        "needed",
         "for key in self.pending.fresh",
         "for key in ()",
+    ),
+}
+NAME_BUGS = {
+    "a record with a name replaces nothing": (
+        SchedulerMachine,
+        "_named",
+        "self._cancel(earlier) is Outcome.DONE",
+        "False",
+    ),
+    "what was replaced while it was taken is sent": (
+        SchedulerMachine,
+        "_round_read",
+        "map(self._uncancelled, row.batches)",
+        "row.batches",
+    ),
+    "what was replaced while it was taken is parked": (
+        SchedulerMachine,
+        "_round_read",
+        "map(self._uncancelled, row.parked)",
+        "row.parked",
+    ),
+    "what is taken and in no row cannot be replaced": (SchedulerMachine, "_cancel", "key in self._taken", "False"),
+    "a name in a run is not found": (Names, "waiting", "self._in_runs(name)", "None"),
+    "a moved record loses its name": (SchedulerMachine, "_move", "if name:", "if False:"),
+    "a checkpoint leaves names out": (SchedulerState, "checkpoint", "named=named", "named=()"),
+    "a filter leaves names out": (runs, "encode_names", "for shift in _SHIFTS:", "for shift in _SHIFTS[:2]:"),
+    "an exhausted run is forgotten before its round is stored": (
+        Pending,
+        "_step",
+        "self._exhausted.append(offset)",
+        "self.runs.pop(offset)",
+    ),
+    "a run that is moved counts as the newest": (
+        Pending,
+        "replace_run",
+        "self.runs = {each.offset: each for each in runs}",
+        "self.runs = {each.offset: each for each in runs if each is not run} | {run.offset: run}",
+    ),
+    "a parked record loses its name": (
+        SchedulerMachine,
+        "_round_read",
+        "self.names.parked(parked.keys, parked.names)",
+        "self.names.forget(parked.keys)",
+    ),
+}
+SPACE_BUGS = {
+    "a survey leaves out what is taken meanwhile": (SchedulerMachine, "_take", "self.mover.kept(due)", "pass"),
+    "a survey leaves runs out": (Mover, "_survey", "self._sealed.add(key)", "pass"),
+    "a survey leaves lanes out": (
+        SchedulerState,
+        "needed",
+        "for batch in lane.batches for key",
+        "for batch in () for key",
+    ),
+    "a checkpoint does not know what was moved": (
+        SchedulerState,
+        "checkpoint",
+        "space=self.space.state()",
+        "space=type(self.space.state())()",
+    ),
+    "the log begins behind copies": (
+        SchedulerState,
+        "lowest_offset",
+        "if space.places.lowest is not None",
+        "if False",
+    ),
+    "the log begins behind a run": (SchedulerState, "lowest_offset", "places.append(run.offset)", "pass"),
+    "an area counts as treated after its first row": (
+        Mover,
+        "_of_records",
+        "end if len(offsets) <= self._row_records else offsets[self._row_records]",
+        "end",
+    ),
+    "rows that were moved are known at their old places": (
+        Space,
+        "relocated",
+        "self.places.treated(row.replaces, row.upto)",
+        "pass",
+    ),
+    "a row is treated to its end though it has more": (
+        Places,
+        "treated",
+        "if self._lasts[index] < upto:",
+        "if True:",
     ),
 }
 
 
 HALF_BUGS = {
-    "a half message is visible at once": (SchedulerMachine, "step", "if due < HELD_MS", "if True"),
+    "a half message is visible at once": (SchedulerMachine, "_data_read", "if due < HELD_MS", "if True"),
     "commit after rollback wins": (
         Halves,
         "decide",
@@ -86,9 +176,9 @@ HALF_BUGS = {
     ),
     "checkpoints leave half messages out": (SchedulerMachine, "checkpoint", "self.halves.state()", "()"),
     "the log is given back below a half message": (
-        SchedulerMachine,
-        "_lowest_offset",
-        "needed += self.halves.offsets",
+        SchedulerState,
+        "needed",
+        "yield from self.halves.offsets",
         "pass",
     ),
     "a repeated answer counts as another check": (Halves, "_checked", "decision.check != half.checks", "False"),
@@ -112,9 +202,12 @@ def noticed(seed: int, kind: type[Story | HalfStory] = Story) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", BUGS)
+ALL_BUGS = BUGS | NAME_BUGS | SPACE_BUGS
+
+
+@pytest.mark.parametrize("name", ALL_BUGS)
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    target, attribute, *texts = BUGS[name]
+    target, attribute, *texts = ALL_BUGS[name]
     changed: Any = Edit(*texts).of(getattr(target, attribute))
     with patch.object(target, attribute, changed):
         assert any(noticed(seed) for seed in range(SEEDS)), f"{SEEDS} histories did not notice that {name}"

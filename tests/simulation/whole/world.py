@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from raylog.actors.replica import consumer_reads
+from raylog.actors.scheduling.role import SchedulerRole
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster import discovery
 from raylog.client.reading import local_files
@@ -48,7 +49,7 @@ from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
 from tests.simulation.whole.queues.clients import DEAD, KEYED, PLAIN, QUEUE, JobProducer, LetterReader, Worker
 from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
 from tests.simulation.whole.queues.jobs import Group, Jobs
-from tests.simulation.whole.schedules.clients import PARTITIONS, DelayedReader, Delayer
+from tests.simulation.whole.schedules.clients import DEFAULT_MS, PARTITIONS, SIZES, DelayedReader, Delayer
 from tests.simulation.whole.schedules.delays import Delays
 from tests.simulation.whole.schedules.halves import LATER, Bank, Payer
 from tests.simulation.whole.shared_memory import SharedMemory
@@ -255,7 +256,9 @@ class World:
         if self.transactions is not None:
             await self.transactions.make_topics(admin)
         if self.plan.delayers:
-            await admin.create_topic(LATER, PARTITIONS, 3, {"segment.bytes": "20000"})
+            SchedulerRole.settings = SIZES
+            config = {"segment.bytes": "20000", "delay.default.ms": str(DEFAULT_MS)}
+            await admin.create_topic(LATER, PARTITIONS, 3, config)
         if self.plan.workers:
             await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3)
             await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raylog.actors.roles.time_of_day import TimeOfDay
-from raylog.actors.scheduling import requests
-from raylog.actors.scheduling.bodies import Bodies
+from raylog.actors.scheduling import requests, role
+from raylog.actors.scheduling.bodies import Bodies, Held
 from raylog.actors.scheduling.role import SchedulerRole
+from raylog.core.scheduling.machine import SchedulerMachine
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import SCHEDULES
 from tests.simulation.whole.planted.bugs import Bug
@@ -44,7 +45,7 @@ SCHEDULE_BUGS: Final = (
         "every record of a batch gets the first one's body",
         Bodies,
         "read",
-        _edit("columns, index = held.columns, offset - held.first", "columns, index = held.columns, 0"),
+        _edit("held, index = self._at(offset)", "held, index = self._at(offset)[0], 0"),
         ("W31", "W32", "W33", "W9"),
     ),
     _bug(
@@ -64,6 +65,37 @@ SCHEDULE_BUGS: Final = (
         _edit("if abs(first_ms - host.wall_ms()) < STEP_MS:", "if True:"),
         ("W30",),
         60,
+    ),
+    _bug(
+        "a record is stated to be replaced, and is not",
+        SchedulerMachine,
+        "_named",
+        _edit("self._cancel(earlier) is Outcome.DONE", "True"),
+        ("W34",),
+    ),
+    _bug(
+        "what was moved is read one record too far in front",
+        Held,
+        "index_of",
+        _edit("return index + 1 if", "return index if"),
+        ("W30", "W31", "W32", "W33", "W34", "W9"),
+        20,
+    ),
+    _bug(
+        "what was moved is read at its first place",
+        Bodies,
+        "_find",
+        _edit("place = offset if row is None else row", "place = offset"),
+        ("W31", "W32", "W9", "W10"),
+        20,
+    ),
+    _bug(
+        "what was moved has no headers",
+        role,
+        "copies_for",
+        _edit("headers = None if body.headers is None else list(body.headers)", "headers = None"),
+        ("W32", "W9"),
+        20,
     ),
     _bug(
         "a new leader leaves out the last of its log",

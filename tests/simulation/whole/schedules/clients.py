@@ -9,10 +9,12 @@ from raylog.client import arguments
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.admin.schedules import ScheduleOutcome
 from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import ClientClosed, DeliveryTimedOut, RaylogError
 from raylog.core.ids import TopicPartition
+from raylog.core.scheduling.machine import SchedulerSettings
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.schedules.delays import Delayed
 from tests.simulation.whole.schedules.halves import LATER, MARK
@@ -22,7 +24,21 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 PARTITIONS: Final = 2
-DELAYS_MS: Final = (0, 20, 200, 800, 2_500)
+DELAYS_MS: Final = (0, 20, 200, 800, 2_500, 9_000)
+DEFAULT_MS: Final = 300
+"""Delay of a record that is sent without one, by the topic's setting."""
+SIZES: Final = SchedulerSettings(
+    seal_keys=30,
+    seal_margin_ms=100,
+    checkpoint_bytes=20_000,
+    checkpoint_rows=200,
+    stretch_bytes=2_000,
+    space_min_bytes=6_000,
+    look_ms=100,
+    area_records=60,
+    move_records=8,
+)
+"""So small that runs are written, and records are moved, within seconds."""
 
 
 class Delayer(Client):
@@ -33,6 +49,8 @@ class Delayer(Client):
         super().__init__(world, name)
         self._count = 0
         self._options = world.plan.producer_options(world.scheduler.random)
+        self._last: dict[str, Delayed] = {}
+        """What was sent last under a schedule id."""
 
     async def run(self) -> None:
         """Work until it is over, then flush and stop."""
@@ -46,7 +64,8 @@ class Delayer(Client):
         waits: set[asyncio.Task[None]] = set()
         while not self.world.is_quiet:
             for _ in range(int(self.between(1, 8))):
-                waiting = await self._send(producer, admin)
+                send = self._send_batch if self.chance(0.15) else self._send
+                waiting = await send(producer, admin)
                 if waiting is not None:
                     waits.add(waiting)
                     waiting.add_done_callback(waits.discard)
@@ -65,20 +84,56 @@ class Delayer(Client):
         return AsyncAdmin(request_timeout_ms=int(API_S * 1000))
 
     async def _send(self, producer: AsyncProducer, admin: AsyncAdmin) -> asyncio.Task[None] | None:
-        self._count += 1
-        name = f"{self.name}/{self._count}".encode()
-        delay_ms = self.pick(list(DELAYS_MS))
-        record = Delayed(name, arguments.now_ms() + delay_ms)
-        self.world.delays.records[name] = record
+        delay_ms = self.pick([*DELAYS_MS, None])
+        record = self._record(DEFAULT_MS if delay_ms is None else delay_ms)
         partition = self.pick([None, 0, 1])
+        schedule_id = f"{self.name} {int(self.between(0, 4))}" if self.chance(0.3) else None
+        if schedule_id is not None:
+            record.before = self._last.get(schedule_id)
+            self._last[schedule_id] = record
+            if record.before is not None:
+                record.before.may_be_replaced = True
         try:
-            work = producer.send(LATER, name, key=b"key", partition=partition, delay=delay_ms)
+            work = producer.send(
+                LATER, record.name, key=b"key", partition=partition, delay=delay_ms, schedule_id=schedule_id
+            )
             future = await self.call("send", work, API_S + 5.0)
         except RaylogError as error:
             self._failed(record, error)
             return None
-        number = self.books.begin(self.world.now_s + DELIVERY_S + 60.0, f"{self.name}: the store of {name!r}")
+        number = self.books.begin(self.world.now_s + DELIVERY_S + 60.0, f"{self.name}: the store of {record.name!r}")
         return self.beside(self._wait(record, future, admin, number))
+
+    def _record(self, delay_ms: int) -> Delayed:
+        self._count += 1
+        name = f"{self.name}/{self._count}".encode()
+        record = self.world.delays.records[name] = Delayed(name, arguments.now_ms() + delay_ms)
+        return record
+
+    async def _send_batch(self, producer: AsyncProducer, admin: AsyncAdmin) -> asyncio.Task[None] | None:
+        delays_ms = [self.pick(list(DELAYS_MS)) for _ in range(3)]
+        records = [self._record(delay_ms) for delay_ms in delays_ms]
+        try:
+            work = producer.send_batch(LATER, [record.name for record in records], delay=delays_ms)
+            sent = await self.call("send batch", work, API_S + 5.0)
+        except RaylogError as error:
+            for record in records:
+                self._failed(record, error)
+            return None
+        number = self.books.begin(self.world.now_s + DELIVERY_S + 60.0, f"{self.name}: the store of a batch")
+        return self.beside(self._wait_for_batch(records, sent, number))
+
+    async def _wait_for_batch(self, records: list[Delayed], sent: AsyncSentBatch, number: int) -> None:
+        try:
+            await sent
+        except RaylogError as error:
+            for record in records:
+                self._failed(record, error)
+            return
+        finally:
+            self.books.end(number)
+        for record in records:
+            self.world.delays.stored(record, None)
 
     async def _wait(self, record: Delayed, future: AsyncSendFuture, admin: AsyncAdmin, number: int) -> None:
         try:
@@ -88,7 +143,8 @@ class Delayer(Client):
             return
         finally:
             self.books.end(number)
-        record.is_stored, record.handle = True, stored.schedule
+        record.handle = stored.schedule
+        self.world.delays.stored(record, stored.replaced)
         if not stored.schedule:
             return  # a duplicate whose offset is forgotten
         if self.chance(0.15):

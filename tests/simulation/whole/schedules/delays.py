@@ -16,6 +16,7 @@ EARLY: Final = "W30"
 TWICE: Final = "W31"
 LOST: Final = "W32"
 CANCELLED: Final = "W33"
+REPLACED: Final = "W34"
 CLOCKS_MS: Final = 2_000
 """By how much the clock of a client and those of two owners, compared over slow links, may differ."""
 
@@ -34,6 +35,11 @@ class Delayed:
     handle: str = ""
     at: tuple[TopicPartition, int] | None = None
     """Where it arrived."""
+    before: Delayed | None = None
+    """What was sent before it with its schedule id."""
+    is_replaced: bool = False
+    may_be_replaced: bool = False
+    """Whether the answer to what was sent after it, with its schedule id, is open."""
 
 
 @dataclass
@@ -51,6 +57,8 @@ class Delays:
             raise Violation(EARLY, f"{reader} read {name!r} {found.least_due_ms - now_ms} ms before it was due")
         if found.is_cancelled:
             raise Violation(CANCELLED, f"{reader} read {name!r}, whose cancellation was acknowledged")
+        if found.is_replaced:
+            raise Violation(REPLACED, f"{reader} read {name!r}, and a later record has replaced it")
         if found.at not in (None, (at, offset)):
             raise Violation(TWICE, f"{name!r} is at {found.at}, and {reader} read it at {offset} of {at}")
         found.at = (at, offset)
@@ -61,10 +69,27 @@ class Delays:
             raise Violation(CANCELLED, f"{record.name!r} was cancelled after it had arrived at {record.at}")
         record.is_cancelled = True
 
+    def stored(self, record: Delayed, replaced: bool | None) -> None:
+        """A record was acknowledged, and it was stated whether it has replaced one."""
+        before = record.before
+        record.is_stored = True
+        if before is None or replaced is None:
+            return
+        before.may_be_replaced = False
+        if not replaced or before.is_unsure or not before.is_stored:
+            return  # what it has replaced may be an earlier one
+        if before.at is not None:
+            raise Violation(REPLACED, f"{before.name!r} was replaced after it had arrived at {before.at}")
+        if before.is_cancelled:
+            raise Violation(REPLACED, f"{before.name!r} was replaced after it was cancelled")
+        before.is_replaced = True
+
     def missing(self) -> list[bytes]:
         """Return the records that have to arrive, and have not."""
         return [
             record.name
             for record in self.records.values()
-            if record.is_stored and not (record.is_cancelled or record.is_unsure or record.at is not None)
+            if record.is_stored
+            and not (record.is_cancelled or record.is_replaced or record.may_be_replaced or record.is_unsure)
+            and record.at is None
         ]

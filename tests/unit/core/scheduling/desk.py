@@ -41,18 +41,36 @@ from raylog.core.scheduling.events import (
 from raylog.core.scheduling.halves import HalfPolicy, Standing
 from raylog.core.scheduling.keys import HELD_MS, due_of, key_of, offset_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.rows import Batch, Checkpoint, Decision, LaneId, Row, RunWritten, from_wire, to_wire
+from raylog.core.scheduling.rows import (
+    Batch,
+    Checkpoint,
+    Decision,
+    LaneId,
+    Relocated,
+    Row,
+    RunWritten,
+    from_wire,
+    to_wire,
+)
+from raylog.core.scheduling.space.mover import shortened
+
+RECORD_BYTES = 30
 
 SMALL = SchedulerSettings(
     round_keys=8,
     batch_keys=4,
     seal_keys=6,
     seal_margin_ms=10,
-    checkpoint_bytes=40,
+    checkpoint_bytes=40 * RECORD_BYTES,
     checkpoint_rows=12,
     note_within_ms=50,
+    stretch_bytes=6 * RECORD_BYTES,
+    space_min_bytes=30 * RECORD_BYTES,
+    look_ms=5,
+    area_records=20,
+    move_records=3,
+    move_pause_ms=1,
 )
-RECORD_BYTES = 1
 
 
 @dataclass
@@ -102,7 +120,7 @@ class Desk:
     settings: SchedulerSettings = SMALL
     now_ms: int = 1_000
     log: list[tuple[int, object]] = field(default_factory=list)
-    """(offset, due times of a batch, these with its held records, or the wire form of a row with its data)."""
+    """(offset, a batch of records as its event, or the wire form of a row with its data)."""
     end: int = 0
     start: int = 0
     targets: dict[LaneId, Partition] = field(default_factory=dict)
@@ -117,6 +135,11 @@ class Desk:
     """Effects that are not carried out yet, where a test holds them."""
     holds: bool = False
     requests: int = 0
+    name_of: dict[int, int] = field(default_factory=dict)
+    """Names of records, by offset."""
+    copies: dict[int, set[int]] = field(default_factory=dict)
+    """First offsets of the records behind rows that move them."""
+    copied_bytes: int = 0
     machine: SchedulerMachine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,10 +159,13 @@ class Desk:
                 return bytes(data[start:stop])
         raise AssertionError(f"no run at {offset}")
 
-    def schedule(self, *dues: int, to: LaneId | None = None) -> list[int]:
-        """Append records that are due at these times; returns their keys."""
+    def schedule(self, *dues: int, to: LaneId | None = None, names: dict[int, int] | None = None) -> list[int]:
+        """Append records that are due at these times; returns their keys. ``names``: those of some, by their index."""
         base, self.end = self.end, self.end + len(dues)
-        self.log.append((base, tuple(dues)))
+        named = tuple((base + index, name) for index, name in sorted((names or {}).items()))
+        self.name_of |= dict(named)
+        size = RECORD_BYTES * len(dues)
+        self.log.append((base, DataRead(base_offset=base, dues=tuple(dues), size_bytes=size, names=named)))
         for index in range(len(dues)):
             if to is not None:
                 self.to[base + index] = to
@@ -153,7 +179,8 @@ class Desk:
         base, self.end = self.end, self.end + records
         offsets = list(range(base, self.end))
         held = tuple(HeldRecord(offset, name, check_after_ms) for offset in offsets)
-        self.log.append((base, ((HELD_MS + self.now_ms,) * records, held)))
+        dues = (HELD_MS + self.now_ms,) * records
+        self.log.append((base, DataRead(base_offset=base, dues=dues, size_bytes=RECORD_BYTES * records, held=held)))
         if to is not None:
             self.to |= dict.fromkeys(offsets, to)
         self._read_on()
@@ -166,9 +193,17 @@ class Desk:
         return self.requests
 
     def append(self, row: Row) -> None:
+        base, self.end = self.end, self.end + 1
+        if isinstance(row, Relocated):
+            if base % 2:
+                row = shortened(row, 2)  # as if no more had room in a batch
+            for offset in row.offsets:
+                assert self.place_of(offset) >= self.start, "a record that is moved was deleted"
+            self.copies[base] = set(row.offsets)
+            self.copied_bytes += RECORD_BYTES * len(row.offsets)
+            self.end += len(row.offsets)
         data = row.data if isinstance(row, RunWritten) else b""
-        self.log.append((self.end, msgpack.packb([to_wire(row), data])))
-        self.end += 1
+        self.log.append((base, msgpack.packb([to_wire(row), data])))
         self._read_on()
 
     def _read_on(self) -> None:
@@ -181,10 +216,19 @@ class Desk:
     def _event(self, offset: int, entry: object) -> Event:
         if isinstance(entry, bytes):
             wire, data = msgpack.unpackb(entry)
-            return RowRead(offset=offset, row=from_wire(wire, data), size_bytes=RECORD_BYTES)
-        assert isinstance(entry, tuple)
-        dues, held = entry if isinstance(entry[0], tuple) else (entry, ())
-        return DataRead(base_offset=offset, dues=dues, size_bytes=RECORD_BYTES * len(dues), held=held)
+            row = from_wire(wire, data)
+            records = len(row.offsets) if isinstance(row, Relocated) else 0
+            return RowRead(offset=offset, row=row, size_bytes=RECORD_BYTES * (1 + records) + len(data))
+        assert isinstance(entry, DataRead)
+        return entry
+
+    def place_of(self, offset: int) -> int:
+        """Where the record with a first offset can be read, as the machine knows."""
+        row = self.machine.space.row_of(offset)
+        if row is None:
+            return offset
+        assert offset in self.copies[row], "a record is not in the row that should have it"
+        return row
 
     # ------------------------------------------------------------ owners
 
@@ -215,7 +259,8 @@ class Desk:
 
     def move(self, key: int, due_ms: int) -> int:
         self.requests += 1
-        self._feed(MoveReceived(now_ms=self.now_ms, request=self.requests, key=key, due_ms=due_ms))
+        name = self.name_of.get(offset_of(key), 0)
+        self._feed(MoveReceived(now_ms=self.now_ms, request=self.requests, key=key, due_ms=due_ms, name=name))
         return self.requests
 
     def tick(self, ms: int = 0) -> None:
@@ -260,6 +305,8 @@ class Desk:
                 self.start = max(self.start, effect.before_offset)
 
     def deliver(self, batch: Batch) -> None:
+        for key in batch.keys:
+            assert self.place_of(offset_of(key)) >= self.start, "a record that is delivered was deleted"
         trouble = self.targets[batch.lane].produce(batch)
         at = {"now_ms": self.now_ms, "lane": batch.lane, "epoch": batch.epoch, "base_sequence": batch.base_sequence}
         if trouble is None:
@@ -268,13 +315,14 @@ class Desk:
             self._feed(NotDelivered(**at, trouble=trouble))  # type: ignore[arg-type]
 
     def target(self, key: int) -> Target:
-        assert offset_of(key) >= self.start, "a record that is needed was deleted"
+        assert self.place_of(offset_of(key)) >= self.start, "a record that is needed was deleted"
         lane = self.to.get(offset_of(key), ("tttt", 0))
+        name = self.name_of.get(offset_of(key), 0)
         if key in self.machine.undeliverable or self.targets[lane].is_deleted:
-            lane = ("undeliverable", 0)
+            lane, name = ("undeliverable", 0), 0
         elif lane in self.unplaced:
             lane = (lane[0], -1)
-        return Target(key=key, topic=lane[0], lane=lane, size_bytes=RECORD_BYTES)
+        return Target(key=key, topic=lane[0], lane=lane, size_bytes=RECORD_BYTES, name=name)
 
     # ------------------------------------------------------------ what can be seen
 

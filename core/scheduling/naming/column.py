@@ -1,0 +1,78 @@
+"""The names in a run: a sorted column with the place of each key, and a filter in front of it. Pure.
+
+Names are 128-bit hashes of schedule ids. The column lies behind the blocks of its run: the upper halves of the names in
+order, their lower halves, and the place of each one's key. The filter is a Bloom filter with three probes and at least
+eight bits a name: about one of 30 searches reads the column of a run in vain.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from raylog.core.scheduling.numbers import numbers_of, to_bytes
+
+_HALF: Final = 64
+_LOW: Final = (1 << _HALF) - 1
+_NAME_BYTES: Final = 20
+"""Of the column: two halves, and a place."""
+_BITS_EACH: Final = 8
+_BITS_MIN: Final = 64
+_SHIFTS: Final = (0, 32, 64)
+"""The probes are these parts of a name, as long as the filter is: names are hashes."""
+
+Part = Callable[[int, int], bytes]
+"""Returns bytes ``[start, end)`` behind the blocks of a run."""
+
+
+def encode_names(keys: Sequence[int], names: Mapping[int, int]) -> bytes:
+    """Return the column and the filter for those of a run's keys that have names; empty where none has."""
+    rows = sorted((name, place) for place, key in enumerate(keys) if (name := names.get(key, 0)))
+    if not rows:
+        return b""
+    column = [
+        to_bytes(array("Q", [name >> _HALF for name, _ in rows])),
+        to_bytes(array("Q", [name & _LOW for name, _ in rows])),
+        to_bytes(array("I", [place for _, place in rows])),
+    ]
+    bits = bytearray(filter_bytes(len(rows)))
+    mask = 8 * len(bits) - 1
+    for name, _ in rows:
+        for shift in _SHIFTS:
+            probe = name >> shift & mask
+            bits[probe >> 3] |= 1 << (probe & 7)
+    return b"".join([*column, bits])
+
+
+def filter_bytes(names: int) -> int:
+    """Return how long the filter of so many names is."""
+    return (1 << max(_BITS_MIN, _BITS_EACH * names).bit_length()) // 8
+
+
+def filter_place(names: int) -> tuple[int, int]:
+    """Return where the filter begins and ends, counted from the end of the blocks."""
+    start = _NAME_BYTES * names
+    return start, start + filter_bytes(names)
+
+
+def may_hold(bits: bytes, name: int) -> bool:
+    """Return False where the filter knows that a name is not in its run."""
+    mask = 8 * len(bits) - 1
+    return all(bits[(name >> shift & mask) >> 3] >> (name >> shift & 7) & 1 for shift in _SHIFTS)
+
+
+def place_of(name: int, names: int, part: Part) -> int | None:
+    """Return the place of a name's key in its run; None = the run does not have the name."""
+    upper, lower = name >> _HALF, name & _LOW
+    uppers = numbers_of("Q", part(0, 8 * names))
+    index = bisect_left(uppers, upper)
+    if index == names or uppers[index] != upper:
+        return None
+    lowers = numbers_of("Q", part(8 * names, 16 * names))
+    while index < names and uppers[index] == upper:
+        if lowers[index] == lower:
+            return numbers_of("I", part(16 * names, 20 * names))[index]
+        index += 1
+    return None

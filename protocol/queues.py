@@ -37,7 +37,8 @@ class QueueOpenReply(Message, frozen=True):
 class QueueFetchRequest(Message, frozen=True):
     """Lock records that are available, and read them; waits up to ``max_wait_ms`` for the first.
 
-    ``max_bytes``: at most, but always one batch.
+    ``max_bytes``: at most, but always one batch. ``max_records`` 0: none, and the fetches of this member that wait are
+    answered with nothing. So a member that gives the partition up knows what it still has to give back.
     """
 
     topic_id: str

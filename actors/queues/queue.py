@@ -187,6 +187,10 @@ class Queue:
         if machine is None or args.member_id not in machine.members:
             raise UnknownMemberId(f"The queue does not know the member {args.member_id!r}; open it again.")
         fetch = _Parked(request, args)
+        if args.max_records <= 0:
+            self._answer_member(args.member_id)
+            self._answer(fetch, None)
+            return
         if args.max_wait_ms > 0:
             fetch.timer = asyncio.get_running_loop().call_later(args.max_wait_ms / 1000, self._fetch_over, fetch)
         self._parked.append(fetch)
@@ -209,9 +213,7 @@ class Queue:
     def leave(self, member: str) -> None:
         """Let a member go."""
         self._connections.pop(member, None)
-        for fetch in [fetch for fetch in self._parked if fetch.args.member_id == member]:
-            self._parked.remove(fetch)
-            self._answer(fetch, None)
+        self._answer_member(member)
         self._feed(ev.MemberLeft(cause="leave", now_ms=self._host.now_ms(), member=member))
 
     def reset(self, request: Request, offset: int) -> None:
@@ -242,6 +244,12 @@ class Queue:
             hottest_key_records=0 if machine.lanes is None else machine.lanes.hottest(),
             dead_letter_topic=machine.policy.dead_letter_topic,
         )
+
+    def _answer_member(self, member: str) -> None:
+        """Let the fetches of a member that wait end with nothing."""
+        for fetch in [fetch for fetch in self._parked if fetch.args.member_id == member]:
+            self._parked.remove(fetch)
+            self._answer(fetch, None)
 
     def _closed(self, member: str, connection: object) -> None:
         if self._connections.get(member) is connection and not self._is_over:
@@ -314,7 +322,7 @@ class Queue:
             member=args.member_id,
             first=first,
             end=end,
-            max_records=max(1, args.max_records),
+            max_records=args.max_records,
         )
         hand = self._handed(take)
         self._requests.pop(number, None)

@@ -11,6 +11,7 @@ from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import Chunk
 from raylog.actors.queues.role import QueuesRole
 from raylog.client.queues.engine import QueueEngine
+from raylog.client.queues.source import QueueSource
 from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
@@ -108,6 +109,22 @@ QUEUE_BUGS: Final = (
         "_load",
         _edit("end = self.host.log.log_end_offset", "end = self.host.log.log_end_offset - 3"),
         ("W40", "W43", "W9", "W10"),
+        30,
+    ),
+    _bug(
+        "what comes for a partition that was given up is kept",
+        QueueSource,
+        "_fetch",
+        _edit("if self.is_wanted:\n        self._take", "if True:\n        self._take"),
+        ("W45",),
+        60,
+    ),
+    _bug(
+        "what was not taken of a partition that is given up stays",
+        QueueEngine,
+        "_return_buffered",
+        _edit("message._lock.source in sources", "False"),
+        ("W45", "W42"),
         30,
     ),
 )

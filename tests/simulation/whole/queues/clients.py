@@ -12,7 +12,7 @@ from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
 from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
-from tests.simulation.whole.queues.jobs import Group, Job, Jobs
+from tests.simulation.whole.queues.jobs import KEPT, Group, Job, Jobs
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -117,6 +117,9 @@ class Worker(Client):
         rounds = int(self.between(20, 200))
         while rounds > 0 and not self.world.is_over:
             rounds -= 1
+            for message in list(consumer._engine.buffer):
+                if message.is_locked and message.topic_partition not in consumer._engine._sources:
+                    raise Violation(KEPT, f"{name} keeps {message!r}, and was to give it back")
             try:
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300, max_records=5), 2.5)
             except RaylogError as error:

@@ -13,6 +13,7 @@ OVERTAKEN: Final = "W41"
 UNFINISHED: Final = "W42"
 DEAD_LETTERS: Final = "W43"
 EARLY: Final = "W44"
+KEPT: Final = "W45"
 CLOCK_MS: Final = 50
 """Rounding, and the way between a worker and its leader."""
 

@@ -111,9 +111,13 @@ class QueueFailure(Message, frozen=True):
 
 
 class QueueAcknowledgeReply(Message, frozen=True):
-    """``failures``: what could not be done."""
+    """``failures``: what could not be done.
+
+    ``postpones``: copies of records that are to be retried late are on their way to the group's retry topic.
+    """
 
     failures: Sequence[QueueFailure]
+    postpones: bool = False
 
 
 class QueueLeaveRequest(Message, frozen=True):

@@ -257,7 +257,7 @@ class QueueEngine:
             source.give_back(later, ev.RETURN)
 
     def _return_buffered(self, sources: Sequence[QueueSource]) -> None:
-        """Give back what was not taken. A message is whose who takes it out of the buffer: this, or a user's thread."""
+        """Give back what was not taken. What took a message out of the buffer has it: this, or a thread of the user."""
         kept: list[QueueMessage] = []
         returned: list[QueueMessage] = []
         while True:
@@ -276,6 +276,11 @@ class QueueEngine:
             self.arrived.set()
 
     # Verdicts
+
+    def expects_retry_topic(self) -> None:
+        """Look for the group's retry topics with the next heartbeats: one may be new."""
+        if self._membership is not None:
+            self._membership.expects_retry_topic()
 
     def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
         """Note that a verdict was not taken: the record may be handed out again."""

@@ -86,6 +86,9 @@ class Member(Protocol):
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
         """Give back the buffered messages of a key behind one that is to be retried."""
 
+    def expects_retry_topic(self) -> None:
+        """Look for the group's retry topics."""
+
     def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
         """Note that a verdict was not taken."""
 
@@ -240,17 +243,16 @@ class QueueSource:
             reply, payload = await call(connection, QUEUE_FETCH, request, timeout_s=wait_ms / 1000 + ANSWER_EXTRA_S)
         finally:
             self._is_fetching = False
-        if session != self._session or not reply.ranges:
-            return
-        if self.is_wanted:
+        if session == self._session and reply.ranges:
             self._take(reply, payload)
-        else:  # handed out while the partition was given up: other members need not wait for the locks to run out
-            for row in reply.ranges:
-                self._settled += [(offset, row.count, ev.RETURN, -1, "") for offset in range(row.first, row.end)]
-            self._woken.set()
 
     def _take(self, reply: QueueFetchReply, payload: memoryview) -> None:
         """Make messages of what was handed out; offsets without a record are settled at once."""
+        if not self.is_wanted:  # given up meanwhile: other members need not wait for the locks to run out
+            for row in reply.ranges:
+                self._settled += [(offset, row.count, ev.RETURN, -1, "") for offset in range(row.first, row.end)]
+            self._woken.set()
+            return
         now = time.monotonic()
         self._lock_s = reply.lock_ms / 1000
         locks = [Lock(self, self._session, row.count, now + self._lock_s, now) for row in reply.ranges]
@@ -328,10 +330,7 @@ class QueueSource:
                 continue
             self._idle.clear()
             await self._send(verdicts, backoff)
-            if self._settled:
-                self._woken.set()
-            else:
-                self._idle.set()
+            (self._woken if self._settled else self._idle).set()
 
     async def _wait_woken(self, timeout_s: float) -> None:
         try:
@@ -378,6 +377,8 @@ class QueueSource:
                 )
                 reply, _ = await call(connection, QUEUE_ACKNOWLEDGE, request, timeout_s=deadline.left_s)
                 backoff.reset()
+                if reply.postpones:
+                    engine.expects_retry_topic()
                 for row in reply.failures:
                     error = from_code(row.error_code, row.message, {"first": row.first, "end": row.end})
                     if is_unasked(row.first, verdicts):

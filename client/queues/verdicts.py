@@ -19,7 +19,7 @@ UNASKED: Final = frozenset({ev.RENEW, ev.RETURN, ev.GAP})
 def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
     """Take the verdicts that wait, at most so many, as ranges.
 
-    A lock is not renewed where something final is said in the same request. The renewal may be about an earlier
+    A lock is not renewed where something final is reported in the same request. The renewal may be about an earlier
     hand-out, and what the leader says of that must not pass for its answer about the record.
     """
     rows: list[Settled] = []
@@ -44,7 +44,7 @@ def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
 
 
 def is_unasked(first: int, verdicts: Sequence[QueueVerdict]) -> bool:
-    """Whether the user has said nothing of an offset: only its consumer did."""
+    """Whether the user has reported nothing of an offset: only its consumer did."""
     return all(row.kind in UNASKED for row in verdicts if row.first <= first < row.end)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ async def take(worker: AsyncQueueConsumer, count: int) -> list[QueueMessage]:
         assert batch, f"{len(found)} of {count} messages came long before any lock runs out"
         found += batch
     return found
+
+
+def has_messages(worker: AsyncQueueConsumer) -> bool:
+    return bool(worker._engine.buffer)
 
 
 async def locked(cluster: LocalCluster) -> int:
@@ -99,7 +104,7 @@ def test_what_a_member_that_ends_was_given_goes_to_others_at_once(tmp_path: Path
         await fill(cluster, "jobs", values)
         for _ in range(4):  # each ends with a fetch on its way, or one that waits
             async with consumer(cluster, max_poll_records=20) as short:
-                await eventually(lambda worker=short: bool(worker._engine.buffer), what="messages come")
+                await eventually(partial(has_messages, short), what="messages come")
             assert await locked(cluster) == 0
         async with consumer(cluster) as worker:
             found = await take(worker, len(values))

@@ -257,7 +257,7 @@ class World:
         if self.plan.delayers:
             await admin.create_topic(LATER, PARTITIONS, 3, {"segment.bytes": "20000"})
         if self.plan.workers:
-            await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3)
+            await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3, {"queue.retry.max.ms": "500"})
             await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)
         if self.plan.expirers:
             await make_fleeting_topics(admin)

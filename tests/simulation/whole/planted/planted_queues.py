@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.keeper import KeeperRole
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
@@ -114,8 +115,8 @@ QUEUE_BUGS: Final = (
     _bug(
         "what comes for a partition that was given up is kept",
         QueueSource,
-        "_fetch",
-        _edit("if self.is_wanted:\n        self._take", "if True:\n        self._take"),
+        "_take",
+        _edit("if not self.is_wanted:", "if False:"),
         ("W45",),
         60,
     ),
@@ -125,6 +126,14 @@ QUEUE_BUGS: Final = (
         "_return_buffered",
         _edit("message._lock.source in sources", "False"),
         ("W45", "W42"),
+        30,
+    ),
+    _bug(
+        "a copy that was not stored counts as stored",
+        CopySender,
+        "send",
+        _edit("continue", "pass"),
+        ("W9", "W42"),
         30,
     ),
 )

@@ -19,10 +19,12 @@ rows = st.lists(
 @given(rows)
 def test_ranges_say_of_each_record_what_was_said(settled: list[Settled]) -> None:
     found = taken_verdicts(deque(settled), len(settled))
-    said = [(at, row.count, row.kind) for row in found for at in range(row.first, row.end)]
+    reported = [(at, row.count, row.kind) for row in found for at in range(row.first, row.end)]
     final = {row[0] for row in settled if row[2] != ev.RENEW}
-    assert sorted(row for row in said if row[2] != ev.RENEW) == sorted(row[:3] for row in settled if row[2] != ev.RENEW)
-    renewed = [row[0] for row in said if row[2] == ev.RENEW]
+    assert sorted(row for row in reported if row[2] != ev.RENEW) == sorted(
+        row[:3] for row in settled if row[2] != ev.RENEW
+    )
+    renewed = [row[0] for row in reported if row[2] == ev.RENEW]
     assert sorted(renewed) == sorted({row[0] for row in settled if row[2] == ev.RENEW} - final)
 
 

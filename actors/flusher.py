@@ -47,12 +47,13 @@ class Flusher:
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._orders: SimpleQueue[bool] = SimpleQueue()
-        """True: sync; False: end."""
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        """What the thread does; None: it ends."""
         self._thread = threading.Thread(target=self._serve, name=f"sync-{name}", daemon=True)
         self._is_wanted = False
         self._is_busy = False
         self._is_postponed = False
+        self._is_settling = False
         self._began_ms = 0
         self.exclusive = threading.Lock()
         """Held while a sync runs. A truncation of the log takes it, so that no sync spans a truncation."""
@@ -74,6 +75,13 @@ class Flusher:
         """Whether no sync runs, waits or will be repeated."""
         return not (self._is_busy or self._is_wanted or self._is_postponed)
 
+    def settle(self) -> bool:
+        """Have what the log would write later written now; returns whether there is nothing to write any more."""
+        if self._log.behind_since is not None and not self._is_settling and self._loop is not None:
+            self._is_settling = True
+            self._orders.put(self._settle)
+        return not self._is_settling
+
     def kick(self) -> None:
         """Request a sync after an append. Other appends of this turn of the loop go to disk with it."""
         if not self._is_wanted:
@@ -85,14 +93,14 @@ class Flusher:
         """End the thread; waits for a running sync, and does not report it."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            self._orders.put(False)
+            self._orders.put(None)
             self._thread.join()
 
     def _order(self) -> None:
         if self._is_wanted and not self._is_busy and self._loop is not None:
             self._is_wanted, self._is_busy = False, True
             self._began_ms = monotonic_ms()
-            self._orders.put(True)
+            self._orders.put(self._sync)
 
     def _synced(self, end: int) -> None:
         if self._loop is not None:
@@ -100,6 +108,9 @@ class Flusher:
             self._order()
             with WriteCoalescer.on(self._loop):  # replies that waited for the disk leave at once
                 self._on_synced(end)
+
+    def _settled(self, _: None) -> None:
+        self._is_settling = False
 
     def _postponed(self, error: DescriptorsExhausted) -> None:
         """Retry soon: requests in flight keep waiting, and nothing is lost."""
@@ -121,19 +132,29 @@ class Flusher:
     # ------------------------------------------------------------ in the thread
 
     def _serve(self) -> None:
-        while self._orders.get():
-            loop = self._loop
-            try:
-                with self.exclusive:
-                    began_ns = monotonic_ns()
-                    end = self._log.sync()
-                    self._durations.observe_ns(monotonic_ns() - began_ns)
-            except DescriptorsExhausted as error:
-                self._report(loop, self._postponed, error)
-            except Exception as error:  # after any failed sync nothing more may be acknowledged
-                self._report(loop, self._failed, error)
-            else:
-                self._report(loop, self._synced, end)
+        while (order := self._orders.get()) is not None:
+            order()
+
+    def _sync(self) -> None:
+        loop = self._loop
+        try:
+            with self.exclusive:
+                began_ns = monotonic_ns()
+                end = self._log.sync_records()
+                self._durations.observe_ns(monotonic_ns() - began_ns)
+        except DescriptorsExhausted as error:
+            self._report(loop, self._postponed, error)
+        except Exception as error:  # after any failed sync nothing more may be acknowledged
+            self._report(loop, self._failed, error)
+        else:
+            self._report(loop, self._synced, end)
+            with self.exclusive:
+                self._log.checkpoint()  # nothing waits for it
+
+    def _settle(self) -> None:
+        with self.exclusive:
+            self._log.checkpoint(early=True)
+        self._report(self._loop, self._settled, None)
 
     @staticmethod
     def _report(loop: asyncio.AbstractEventLoop | None, receiver: Callable[..., None], what: object) -> None:

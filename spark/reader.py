@@ -6,8 +6,10 @@ here holds a connection. A worker needs neither Ray nor a broker as long as the 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -49,6 +51,16 @@ class PushDown:
         return filters
 
 
+@cache
+def keep_what_is_loaded() -> None:
+    """Take what this worker has loaded out of the garbage collector's sight, once.
+
+    Spark's workers collect garbage after each task, which walks through all that was imported: 4.6 ms for what a read
+    needs, beside 2 ms for the fetches of a small range.
+    """
+    gc.freeze()
+
+
 @plainly("partitions", "read")
 class RaylogReader(DataSourceReader):
     """Reads what the options name, from and to offsets that are fixed when the query is planned."""
@@ -84,4 +96,5 @@ class RaylogReader(DataSourceReader):
             return iter(())
         from raylog.client.ranges.reading import read_range
 
+        keep_what_is_loaded()
         return read_range(partition.range, self.reading, arrow_schema(self.columns))

@@ -50,6 +50,10 @@ DEFAULTS: dict[str, str] = {
     # Partition, offset and time filters reach the source; Spark refuses a source with push-down while this is off.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Over TCP each task waits 40 ms for an acknowledgement that the other side holds back.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # An executor's own folder has too long a name for a socket.
+    "spark.python.unix.domain.socket.dir": "/tmp",
     # A progress bar redraws the terminal of a program that prints its own output.
     "spark.ui.showConsoleProgress": "false",
     # RayDP's master is two JVMs that hand out executors and do nothing else: they should start soon and stay small.

@@ -14,6 +14,7 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.runner import ReplicaRunner
+from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.core.dozing.rest import LONGEST_MS, SHORTEST_MS, doze_until_ms, next_look_ms
 from raylog.core.vouching import NO_LIFE
 from raylog.rpc import RpcServer
@@ -58,6 +59,7 @@ class Parts:
 
     runner: ReplicaRunner
     flusher: Flusher
+    keeper: WatermarkKeeper
     server: RpcServer
     leader: FollowerLink
     controller: ControllerLink
@@ -135,7 +137,7 @@ class Dozing:
         until_ms = doze_until_ms(
             now_ms, machine.quiet(due_ms), doze_after_ms=doze_after_ms, open_requests=len(parts.runner.requests)
         )
-        if until_ms is None:
+        if until_ms is None or not self._is_settled(machine.high_watermark):
             return None
         return Doze(
             until_ms=until_ms,
@@ -144,6 +146,11 @@ class Dozing:
             holds=self._beat if life != NO_LIFE else lambda: True,
             check_ms=self._check_ms,
         )
+
+    def _is_settled(self, watermark: int) -> bool:
+        """Have written now what is otherwise due when the doze ends, beside the record that ends it."""
+        is_kept = self._parts.keeper.settle(watermark)
+        return self._parts.flusher.settle() and is_kept
 
 
 async def doze_until_called(rest: Rest, is_called: Callable[[], bool]) -> None:

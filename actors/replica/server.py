@@ -162,8 +162,7 @@ class ReplicaServer:
         self._opened = opened
         log, name = opened.log, str(self.partition)
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
-        counters = ReplicaCounters()
-        pace = cleaner_pace(self.spec.cluster_config)
+        counters, pace = ReplicaCounters(), cleaner_pace(self.spec.cluster_config)
         cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, pace, counters)
         cleaner.on_closed = self._on_fatal
         self._flusher = Flusher(
@@ -207,6 +206,7 @@ class ReplicaServer:
                 controller=self._link,
                 beating=self._beating,
                 report=self._report,
+                keeper=self._keeper,
                 is_busy=lambda: cleaner.is_busy or self._is_busy,
             )
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")

@@ -43,8 +43,13 @@ class WatermarkKeeper:
             self._state, self._due_ms = state, now_ms
         if now_ms >= self._due_ms and self._writing is None and self._file.want(watermark):
             self._due_ms = now_ms + KEEP_MS
-            self._writing = asyncio.get_running_loop().run_in_executor(None, self._keep)
-            self._writing.add_done_callback(self._written)
+            self._write()
+
+    def settle(self, watermark: int) -> bool:
+        """Have the watermark written before it is due; returns whether there is nothing to write any more."""
+        if self._writing is None and self._file.want(watermark) and not self._is_failing:
+            self._write()
+        return self._writing is None
 
     def lower(self, to: int) -> None:
         """Lower the watermark to at most ``to``, durably, before a truncation of the log there. Raises RaylogError."""
@@ -56,6 +61,10 @@ class WatermarkKeeper:
             self._file.want(watermark)
         await asyncio.get_running_loop().run_in_executor(None, self._keep, True)
         self._file.close()
+
+    def _write(self) -> None:
+        self._writing = asyncio.get_running_loop().run_in_executor(None, self._keep)
+        self._writing.add_done_callback(self._written)
 
     def _written(self, _: asyncio.Future[None]) -> None:
         self._writing = None

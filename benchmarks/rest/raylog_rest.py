@@ -132,29 +132,31 @@ class RaylogAtRest:
 
     def writer(self, topic: str) -> RaylogWriter:
         """A Producer with the settings of the other benchmarks."""
-        return RaylogWriter(self._client(topic))
+        return RaylogWriter(client(topic, self._peer.address()))
 
     def first_value(self, topic: str, deadline: Deadline) -> bytes:
         """Poll a Consumer."""
-        client = self._client(topic)
+        reader = client(topic, self._peer.address())
         try:
-            client.open_consumer()
-            while not (values := client.values(min(READ_S, deadline.left_s))):
+            reader.open_consumer()
+            while not (values := reader.values(min(READ_S, deadline.left_s))):
                 deadline.check(f"no record of {topic} could be read")
             return values[0]
         finally:
-            client.close()
+            reader.close()
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""
         return self._peer.describe()
 
-    def _client(self, topic: str) -> Measured:
-        return Measured(Job(load="", client="raylog", topic=topic, address=self._peer.address(), linger_ms=0))
-
     def _admin(self) -> Admin:
         address = self._peer.address()
         return Admin(bootstrap=address["bootstrap"], secret=address["secret"])
+
+
+def client(topic: str, address: Mapping[str, str]) -> Measured:
+    """A client without linger time; it connects when something of it is opened."""
+    return Measured(Job(load="", client="raylog", topic=topic, address=dict(address), linger_ms=0))
 
 
 def _is_led(described: TopicDescription, partitions: int) -> bool:

@@ -37,6 +37,11 @@ def command(pid: int) -> list[str]:
     return _read(pid, "cmdline").split("\0")
 
 
+def state(pid: int) -> str:
+    """The letter of its state, such as T when it is stopped; "" when it has ended."""
+    return _read(pid, "stat").rpartition(")")[2].strip()[:1]
+
+
 def pss_text(pid: int) -> str:
     """What `measure.read_pss` reads; "" when the process has ended."""
     return _read(pid, "smaps_rollup")

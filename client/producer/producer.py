@@ -84,22 +84,23 @@ class Producer(Transactions):
         Blocks for first metadata or a full buffer, up to `max_block_ms`. Raises ValueError, TypeError, DelayDisabled,
         DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """
-        if (
-            (type(value) is not bytes or (key is not None and type(key) is not bytes))
-            or (headers is not None or partition is not None or timestamp_ms is not None)
-            or (delay is not None or deliver_at is not None or ttl is not None)
+        if (type(value) is not bytes or headers is not None or partition is not None or timestamp_ms is not None) or (
+            delay is not None or deliver_at is not None or ttl is not None
         ):
             return self._send(topic, value, key, headers, partition, timestamp_ms, delay, deliver_at, ttl)
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:
             if key is None:
                 queue = self._fast_topic_queues[topic].sticky
+            elif type(key) is not bytes:
+                raise KeyError(key)
             else:
                 queue = self._fast_topic_queues[topic].queues_of_keys[key]
                 size += len(key)
-        except KeyError:  # not in the cache
+        except KeyError:  # not in the cache, or no bytes
             return self._send(topic, value, key, headers, partition, timestamp_ms)
-        added, index, moment_s, turn = None, 0, now_s(), self._turn
+        index = 0
+        turn, moment_s, added = self._turn, now_s(), None  # of more than three names CPython 3.11 makes a tuple
         try:
             del turn.free
         except AttributeError:  # another thread holds it: wait in the general way

@@ -8,6 +8,7 @@ strings.py, pieces.py and arrow.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,9 @@ def texts(column: Sequence[bytes | None], kind: Any) -> Any:
     return pa.Array.from_buffers(kind, rows, [_validity(is_null), pa.py_buffer(ends), pa.py_buffer(b"".join(filled))])
 
 
+@lru_cache(maxsize=16)
 def repeated(value: int | str, rows: int, kind: Any) -> Any:
-    """An array of so many times the same."""
+    """An array of so many times the same; kept for the next range, a micro-batch's above all."""
     one = texts([value.encode()], pa.string()) if isinstance(value, str) else integers(np.array([value], np.int64))
     return pa.repeat(one.cast(kind)[0], rows)
 

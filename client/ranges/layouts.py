@@ -16,6 +16,9 @@ from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, Grid, array_at
 _SIZE_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 """First bytes of msgpack's byte strings, and how many bytes their lengths take."""
 
+_PARTS = {2: ((0, 2),), 3: ((0, 2), (2, 1)), 5: ((0, 4), (4, 1))}
+"""A string's head of so many bytes as integers: where each begins in it, and its size. A pass for each."""
+
 
 class Regular(NamedTuple):
     """The columns that were found."""
@@ -24,6 +27,8 @@ class Regular(NamedTuple):
     """Of timestamps, int64; None where all have the base."""
     strings: dict[str, Grid | None]
     """Of keys, and of values, as far as they are regular; None where all are null."""
+    has_no_headers: bool
+    """Whether all headers are known to be null."""
 
 
 def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
@@ -35,6 +40,7 @@ def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
     at += 1
     deltas = None
     strings: dict[str, Grid | None] = {}
+    has_no_headers = False
     try:
         if data[at] == NIL:
             at += 1
@@ -55,9 +61,11 @@ def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
                 break
             strings[name] = grid
             at = found[1] + grid.stride * rows
+        else:
+            has_no_headers = at + 1 == end and data[at] == NIL
     except IndexError:  # cut off: the decoder raises the error
         pass
-    return Regular(deltas, strings)
+    return Regular(deltas, strings, has_no_headers)
 
 
 def _grid(data: Buffer, view: Any, at: int, rows: int) -> Grid | None:
@@ -70,8 +78,12 @@ def _grid(data: Buffer, view: Any, at: int, rows: int) -> Grid | None:
     stride = head + width
     if at + stride * rows > len(view):
         return None
-    cells = view[at : at + stride * rows].reshape(rows, stride)[:, :head]
-    for column in range(head):  # a column at a time: rows of two bytes are compared slowly
-        if not bool((cells[:, column] == cells[0, column]).all()):
-            return None
+    if not all(_repeats(view, at + first, stride, rows, size) for first, size in _PARTS[head]):
+        return None
     return Grid(data, at + head, stride, width)
+
+
+def _repeats(view: Any, at: int, stride: int, rows: int, size: int) -> bool:
+    """Whether the integer of `size` bytes at `at` is there again after each `stride`, in all rows."""
+    cells = np.ndarray(rows, f"<u{size}", view, at, (stride,))
+    return bool((cells == cells[0]).all())

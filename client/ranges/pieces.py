@@ -107,6 +107,8 @@ class ColumnsPiece:
         return None if column is None else texts(column, pa.binary())
 
     def headers(self) -> HeaderColumn | None:
+        if self._regular is not None and self._regular.has_no_headers:
+            return None
         return None if self._piece.has_only_nulls("headers") else self._piece.column("headers")
 
 

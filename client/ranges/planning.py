@@ -237,7 +237,7 @@ class _Planner:
 
         async def start_of(place: TopicPartition) -> tuple[TopicPartition, int]:
             async with self._at_once:
-                low, high = await self._offset_at(place, EARLIEST), await self._offset_at(place, LATEST)
+                low, high = await self._edges(place)
                 return place, await self._start(place, low, high)
 
         return dict(await _gathered(start_of(place) for place in partitions))
@@ -268,7 +268,7 @@ class _Planner:
     async def _range(self, place: TopicPartition) -> PartitionRange:
         """The offsets to read of one partition, and its leader."""
         async with self._at_once:
-            low, high = await self._offset_at(place, EARLIEST), await self._offset_at(place, LATEST)
+            low, high = await self._edges(place)
             start = await self._start(place, low, high)
             end = await self._end(place, low, high)
             if not (self._wanted.start.is_time or self._wanted.end.is_time):
@@ -346,6 +346,11 @@ class _Planner:
                 high,
             )
         return min(max(offset, low), high)
+
+    async def _edges(self, place: TopicPartition) -> tuple[int, int]:
+        """Where the log begins and ends, requested at once."""
+        low, high = await _gathered(self._offset_at(place, edge) for edge in (EARLIEST, LATEST))
+        return low, high
 
     async def _offset_at(self, place: TopicPartition, time_ms: int) -> int:
         level = LEVELS[self._wanted.consumer.isolation_level]

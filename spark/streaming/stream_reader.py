@@ -23,7 +23,7 @@ from raylog.core.errors import InvalidConfig
 from raylog.spark.columns import arrow_schema
 from raylog.spark.options import ReadOptions
 from raylog.spark.plainly import plainly
-from raylog.spark.reader import RangePartition
+from raylog.spark.reader import RangePartition, keep_what_is_loaded
 from raylog.spark.streaming.admission import Limits
 from raylog.spark.streaming.grouping import grouped
 
@@ -93,6 +93,7 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         from raylog.client.ranges.reading import read_ranges
 
+        keep_what_is_loaded()
         ranges = [partition.range, *partition.others]
         return read_ranges(ranges, self._reading, arrow_schema(self._columns))
 

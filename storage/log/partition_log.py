@@ -10,6 +10,7 @@ unchanged. Time is passed as `now_ms`, the wall clock in milliseconds.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -71,7 +72,8 @@ class PartitionLog(CleanableLog):
         self._folder_dirty = False
         self._generation = 0  # incremented by every truncation, so that an earlier sync does not advance the end
         self._recovery_point = state.recovery_point
-        self._checkpoint_at = time.monotonic()
+        self.behind_since: float | None = None
+        """When a sync left the recovery point behind; None = `checkpoint` has nothing to write."""
         self._appended_bytes = 0
         self._checkpointed_bytes = 0
         self._closed_because: str | None = None
@@ -259,7 +261,7 @@ class PartitionLog(CleanableLog):
             if old.synced_size < old.size:
                 self._unsynced.append(old)
             self._folder_dirty = True
-            self._checkpoint_at = 0.0  # the next sync writes the recovery point
+            self.behind_since = -math.inf  # the next checkpoint is due
         self._recent.touch(old)
         # With the aborted transactions of the old segment, which is the active one again if a crash takes the new one.
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
@@ -276,7 +278,13 @@ class PartitionLog(CleanableLog):
     # --- syncing ---------------------------------------------------------------------------------------------------
 
     def sync(self) -> int:
-        """Sync all records appended before this call; returns `synced_end_offset`.
+        """As `sync_records`; then write the recovery point if it is due."""
+        end = self.sync_records()
+        self.checkpoint()
+        return end
+
+    def sync_records(self) -> int:
+        """Sync all records appended before this call; returns `synced_end_offset`. `checkpoint` should follow.
 
         May run in a worker thread while the owner appends. Appends need no lock: the end is read before the files are
         synced, and an append moves the end only after its bytes are in the file. After a failed sync the kernel may
@@ -306,22 +314,32 @@ class PartitionLog(CleanableLog):
                     segment.synced_size = max(segment.synced_size, size)
                 self._unsynced = [segment for segment in self._unsynced if segment.synced_size < segment.size]
                 self.synced_end_offset = max(self.synced_end_offset, end)
-                self._checkpoint_if_due()
+                if self.behind_since is None:
+                    self.behind_since = time.monotonic()
             return self.synced_end_offset
 
-    def _checkpoint_if_due(self) -> None:
-        """Write the recovery point periodically: a crash scans, and may cut, only bytes above it."""
-        due = time.monotonic() - self._checkpoint_at >= CHECKPOINT_SECONDS
-        if due or self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES:
-            try:
-                self._write_recovery_point(self.synced_end_offset)
-            except RaylogError:
-                self._checkpoint_at = time.monotonic()  # an old recovery point is safe; the sync itself has succeeded
+    def checkpoint(self, *, early: bool = False) -> None:
+        """Write the recovery point if it is due, or `early`: a crash scans, and may cut, only bytes above it.
+
+        May run in a worker thread, and while records wait for their acknowledgement: it takes several syncs of its own.
+        Never raises, as an old recovery point is safe; one that could not be written is due again after another sync.
+        """
+        since = self.behind_since
+        if since is None:
+            return
+        many = self._appended_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES
+        if not (early or many or time.monotonic() - since >= CHECKPOINT_SECONDS):
+            return
+        with self._lock:
+            if self.behind_since is not None and self._closed_because is None:
+                self.behind_since = None
+                with suppress(RaylogError):
+                    self._write_recovery_point(self.synced_end_offset)
 
     def _write_recovery_point(self, offset: int) -> None:
         self._checkpoints.write_recovery_point(offset)
         self._recovery_point = offset
-        self._checkpoint_at = time.monotonic()
+        self.behind_since = None
         self._checkpointed_bytes = self._appended_bytes
 
     # --- truncating ------------------------------------------------------------------------------------------------
@@ -346,6 +364,7 @@ class PartitionLog(CleanableLog):
         # the cut, then the epochs go, then the bytes, from the end. A disk too full for small files changes nothing.
         with self._lock:
             self._generation += 1
+            self.behind_since = None
             if self._recovery_point > end:
                 self._write_recovery_point(end)
             self._lower_cleaned_to(end)

@@ -16,6 +16,8 @@ import pytest
 import raylog
 from raylog.actors.dozing.keeper import NOTE, started_at
 from raylog.core.ids import TopicPartition
+from raylog.storage.log.checkpoints import RECOVERY_POINT
+from raylog.storage.log.kept_watermark import HIGH_WATERMARK
 from tests.cluster.ray_support import own_ray
 from tests.waiting import wait_for
 
@@ -119,6 +121,22 @@ def test_a_record_for_dozing_replicas_arrives_on_all(cluster: Any, root: Path) -
             wait_for(lambda: all_doze(root), "all replicas doze", 60)
             sent = producer.send("t", b"v", partition=0).result(10)
             assert sent.offset == number
+
+
+def noted_ends(root: Path, partition: int) -> set[tuple[str, str]]:
+    """Return the recovery point and the watermark that each replica has noted on disk."""
+    return {
+        (
+            (folder / RECOVERY_POINT).read_text().split()[-1],
+            (folder / HIGH_WATERMARK).read_text().split()[0],
+        )
+        for folder in root.glob(f"broker-*/**/t-{partition}")
+    }
+
+
+def test_nothing_is_left_to_be_noted_beside_the_next_record(cluster: Any, root: Path) -> None:
+    wait_for(lambda: all_doze(root), "all replicas doze", 60)
+    assert noted_ends(root, 0) == {("5", "5")}
 
 
 def test_replicas_doze_again_and_keep_their_place_in_the_isr(cluster: Any, root: Path) -> None:

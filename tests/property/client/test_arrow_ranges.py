@@ -23,7 +23,7 @@ from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch, 
 from raylog.storage.errors import CorruptBatch
 
 PLACE = TopicPartition("t", 7)
-SIZES = st.sampled_from([0, 1, 5, 12, 13, 40, 300])
+SIZES = st.sampled_from([0, 1, 5, 12, 13, 40, 300, 66_000])
 STRING = st.builds(lambda size, letter: bytes([letter]) * size, SIZES, st.integers(0, 255)) | st.binary(max_size=20)
 HEADERS = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
 ROWS = st.integers(1, 20)
@@ -35,12 +35,14 @@ def columns(draw: st.DrawFn) -> tuple[Any, ...]:
     rows = draw(ROWS)
 
     def strings() -> list[bytes | None] | None:
-        kind = draw(st.sampled_from(["null", "alike", "wild", "holes"]))
+        kind = draw(st.sampled_from(["null", "alike", "nearly", "wild", "holes"]))
         if kind == "null":
             return None
-        if kind == "alike":
-            size = draw(SIZES)
-            return [bytes([row % 256]) * size for row in range(rows)]
+        if kind in ("alike", "nearly"):
+            sizes = [draw(SIZES)] * rows
+            if kind == "nearly":  # by a low byte of the length, or a high one
+                sizes[draw(st.integers(0, rows - 1))] += draw(st.sampled_from([1, 256, 65_536]))
+            return [bytes([row % 256]) * size for row, size in enumerate(sizes)]
         one = STRING if kind == "wild" else st.none() | STRING
         return draw(st.lists(one, min_size=rows, max_size=rows))
 

@@ -181,8 +181,13 @@ class Calls(Lives):
         """Appended batches are synced to disk."""
         before = self.model.end
         ends: list[int] = []
-        if self._done(lambda: ends.append(self.log.sync())):
+        sync = self.draw.choice((self.log.sync, self.log.sync_records))
+        if self._done(lambda: ends.append(sync())):
             self._synced(ends[0], before)
+
+    def checkpoint(self) -> None:
+        """The recovery point is written, if it is due or early, a while after a sync."""
+        self.log.checkpoint(early=self.draw.random() < 0.5)
 
     def _synced(self, end: int, before: int) -> None:
         require(before <= end <= self.model.end, "S1", f"a sync reports {end}, {before} were appended before it")

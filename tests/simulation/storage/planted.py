@@ -63,6 +63,11 @@ def _recovery_point_first(original: Method) -> Method:
     return sync
 
 
+def _at_the_end(self: PartitionLog, *, early: bool = False) -> None:
+    if early:
+        self._write_recovery_point(self.log_end_offset)
+
+
 def _claims_what_came_since(original: Method) -> Method:
     def sync(self: PartitionLog) -> int:
         original(self)
@@ -234,6 +239,7 @@ STORAGE_BUGS = (
         _recovery_point_first(PartitionLog.sync),
         60,
     ),
+    _bug("an early recovery point is that of all records", ("S9",), PartitionLog, "checkpoint", _at_the_end, 60),
     _bug(
         "a sync reports what was appended while it ran",
         ("S1", "S9"),

@@ -47,6 +47,7 @@ class StorageRun(Calls):
             (self.leap, 1),
             (self.elect, 4),
             (self.sync, 12),
+            (self.checkpoint, 4),
             (self.sync_beside_appends, 4),
             (self.commit, 8),
             (self.truncate, 4),

@@ -23,8 +23,15 @@ class Disk:
         self.error: Exception | None = None
         self.open = threading.Event()
         self.open.set()
+        self.behind_since: float | None = None
+        self.notes: list[bool] = []
 
-    def sync(self) -> int:
+    def checkpoint(self, *, early: bool = False) -> None:
+        self.notes.append(early)
+        assert self.open.wait(10)
+        self.behind_since = None
+
+    def sync_records(self) -> int:
         end = self.end
         self.syncs += 1
         assert self.open.wait(10)
@@ -64,6 +71,40 @@ def test_one_sync_serves_all_appends_of_a_turn_of_the_loop() -> None:
         await eventually(lambda: bool(ends))
         assert ends == [5]
         assert disk.syncs == 1
+
+    run(scenario)
+
+
+def test_records_are_reported_before_the_recovery_point_is_written() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, ends: list[int], _: list[BaseException]) -> None:
+        disk.end = 1
+        disk.open.set()
+        sync = disk.sync_records
+
+        def sync_then_hang() -> int:
+            end = sync()
+            disk.open.clear()
+            return end
+
+        disk.sync_records = sync_then_hang  # type: ignore[method-assign]
+        flusher.kick()
+        await eventually(lambda: ends == [1])
+        assert flusher.is_idle
+        await eventually(lambda: disk.notes == [False])
+
+    run(scenario)
+
+
+def test_the_recovery_point_is_written_early_once_before_a_rest() -> None:
+    async def scenario(disk: Disk, flusher: Flusher, _: list[int], __: list[BaseException]) -> None:
+        assert flusher.settle()
+        assert disk.notes == []
+        disk.behind_since = 0.0
+        with held(disk):
+            assert not flusher.settle()
+            assert not flusher.settle()
+        await eventually(flusher.settle)
+        assert disk.notes == [True]
 
     run(scenario)
 

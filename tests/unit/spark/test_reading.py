@@ -1,5 +1,6 @@
 """What a worker reads: exactly its offsets, whatever batches, leaders and retention do meanwhile."""
 
+import gc
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
 from raylog.client.runtime import shared
 from raylog.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
 from raylog.spark.options import ReadOptions
-from raylog.spark.reader import RaylogReader
+from raylog.spark.reader import RangePartition, RaylogReader, keep_what_is_loaded
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.spark.support import START_MS, batches_of, drop_before, fill, options, plan, rows_of, value_of
 
@@ -164,3 +165,14 @@ def test_a_reader_that_is_left_early_leaves_no_connection_behind(cluster: ToyClu
     batches.close()  # type: ignore[attr-defined]  # a generator, as Spark closes it
     place = cluster.replicas["orders", 0, cluster.partitions["orders", 0].leader]
     assert cluster.do(lambda: all(connection.is_closed for connection in place.server.connections))
+
+
+def test_a_worker_freezes_what_it_has_loaded_once(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    keep_what_is_loaded.cache_clear()
+    wanted, chosen = planned(cluster)
+    reader = RaylogReader(chosen)
+    for _ in range(2):
+        assert sum(batch.num_rows for batch in reader.read(RangePartition(wanted))) == 100
+    assert frozen == [1]

@@ -20,6 +20,10 @@ def kept(folder: Path) -> int:
     return KeptWatermark(folder, 1000).offset
 
 
+def full(self: KeptWatermark, *, durable: bool = False) -> None:
+    raise DiskFull("write to a file", OSError(28, "No space left on device"))
+
+
 async def written(keeper: WatermarkKeeper) -> None:
     async with asyncio.timeout(10):
         while keeper._writing is not None:
@@ -41,6 +45,23 @@ async def test_it_is_written_now_and_then_and_at_once_on_a_new_state(tmp_path: P
         assert kept(tmp_path) == expected, now_ms
     await keeper.stop(60)
     assert kept(tmp_path) == 60
+
+
+async def test_it_is_written_before_a_rest_though_it_is_not_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = WatermarkKeeper(T0, tmp_path, 1000)
+    assert keeper.settle(0)
+    assert not keeper.settle(10)
+    await written(keeper)
+    assert keeper.settle(10)
+    assert kept(tmp_path) == 10
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptWatermark, "keep", full)
+        assert not keeper.settle(20)
+        await written(keeper)
+        assert keeper.settle(20), "a full disk keeps no replica awake"
+    await keeper.stop(20)
 
 
 async def test_a_disk_that_hangs_holds_up_neither_ticks_nor_the_loop(
@@ -69,9 +90,6 @@ async def test_a_disk_that_hangs_holds_up_neither_ticks_nor_the_loop(
 async def test_a_full_disk_is_logged_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(self: KeptWatermark, *, durable: bool = False) -> None:
-        raise DiskFull(f"write to {tmp_path}", OSError(28, "No space left on device"))
-
     keeper = WatermarkKeeper(T0, tmp_path, 1000)
     with monkeypatch.context() as patched:
         patched.setattr(KeptWatermark, "keep", full)

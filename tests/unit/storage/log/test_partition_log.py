@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,8 @@ from raylog.core.errors import (
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import CorruptBatch, LogClosed, WrongTopicId
 from raylog.storage.log import partition_log
-from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.log.checkpoints import RECOVERY_POINT
+from raylog.storage.log.partition_log import CHECKPOINT_SECONDS, PartitionLog
 from raylog.storage.log.segment import Segment
 from tests.unit.storage.logs import NOW, batch, crashed, open_files_below, open_log, produced, values_of, whole
 
@@ -183,6 +185,32 @@ def test_sync_moves_the_synced_end_and_may_run_beside_appends(tmp_path: Path) ->
     assert seen == sorted(seen)
     assert log.sync() == 501
     assert len(log.segments) > 10
+    log.close()
+
+
+def test_the_recovery_point_is_written_some_time_after_a_sync_or_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(partition_log, "time", SimpleNamespace(monotonic=lambda: now_s))
+    log = open_log(tmp_path / "t-0")
+    noted = tmp_path / "t-0" / RECOVERY_POINT
+
+    def appended_and_synced() -> None:
+        log.append_as_leader(batch(b"a"), 1, NOW)
+        log.sync()
+
+    now_s += 1000
+    appended_and_synced()
+    assert not noted.exists(), "the time counts from the first sync behind it"
+    now_s += CHECKPOINT_SECONDS
+    appended_and_synced()
+    assert noted.read_text().split()[-1] == "2"
+    appended_and_synced()
+    log.checkpoint()
+    assert noted.read_text().split()[-1] == "2"
+    log.checkpoint(early=True)
+    assert noted.read_text().split()[-1] == "3"
     log.close()
 
 

@@ -14,7 +14,6 @@ from raylog.actors.groups.requests import event_for
 from raylog.client.group.exchange import read_assignment
 from raylog.core import errors
 from raylog.core.decision import Refuse, Reply
-from raylog.core.groups.consumer.group import STATE_STABLE
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics, RequestDropped, Tick, TopicsSeen
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
@@ -105,7 +104,7 @@ class ToyCoordinator:
         consumers = self._machine._consumers.get(group)
         if consumers is not None:
             owners = {TopicPartition(at.topic, at.partition): member for at, member in consumers.owners.items()}
-            return owners if consumers.state == STATE_STABLE else {}
+            return owners if consumers.state == GroupState.STABLE.value else {}
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
@@ -121,7 +120,7 @@ class ToyCoordinator:
         """How many members the group's last stable generation has; 0 while there is none."""
         consumers = self._machine._consumers.get(group)
         if consumers is not None:
-            return len(consumers.members) if consumers.state == STATE_STABLE else 0
+            return len(consumers.members) if consumers.state == GroupState.STABLE.value else 0
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:

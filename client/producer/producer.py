@@ -106,8 +106,7 @@ class Producer(Transactions):
         except AttributeError:  # another thread holds it: wait in the general way
             return self._send(topic, value, key, headers, partition, timestamp_ms)
         try:
-            batch = queue.open
-            if batch is not None and moment_s < batch.quick_until_s and moment_s >= batch.quick_from_s:
+            if (batch := queue.open) is not None and moment_s < batch.quick_until_s and moment_s >= batch.quick_from_s:
                 room, keys = batch.room - size, batch.keys
                 if room > 0 and (not keys if key is None else keys):
                     batch.room, values = room, batch.values

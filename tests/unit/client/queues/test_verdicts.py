@@ -17,7 +17,7 @@ rows = st.lists(
 
 
 @given(rows)
-def test_ranges_say_of_each_record_what_was_said(settled: list[Settled]) -> None:
+def test_ranges_hold_for_each_record_what_was_reported(settled: list[Settled]) -> None:
     found = taken_verdicts(deque(settled), len(settled))
     reported = [(at, row.count, row.kind) for row in found for at in range(row.first, row.end)]
     final = {row[0] for row in settled if row[2] != ev.RENEW}

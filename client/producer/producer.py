@@ -72,8 +72,7 @@ class Producer(Transactions):
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        # Not behind a `*`: CPython 3.11 calls functions with parameters that are keywords alone the slow way.
-        delay: Delay | None = None,
+        delay: Delay | None = None,  # not behind a `*`: CPython 3.11 calls functions with such parameters the slow way
         deliver_at: Moment | None = None,
         ttl: Delay | None = None,
     ) -> SendFuture:

@@ -19,6 +19,7 @@ from raylog.core.coordinators.events import SleepRefused as SleepRefused
 from raylog.core.coordinators.events import SleepRequested as SleepRequested
 from raylog.core.coordinators.events import Tick as Tick
 from raylog.core.decision import Refuse, Reply
+from raylog.core.features import CONSUMER_GROUPS_LEVEL
 
 # ---------------------------------------------------------------- events
 
@@ -191,10 +192,14 @@ class MemberHeartbeatReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsSeen(CoordinatorEvent):
-    """The topics of a :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing one does not exist."""
+    """The topics of a :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing one does not exist.
+
+    ``feature_level`` is the cluster's at that time.
+    """
 
     requested: Sequence[str]
     topics: Mapping[str, tuple[str, int]]
+    feature_level: int = CONSUMER_GROUPS_LEVEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,10 +52,14 @@ def _is_named(name: str, names: Collection[str]) -> bool:
 
 
 def mixed(group: str, *, theirs: Literal["classic", "consumer"]) -> InconsistentGroupProtocol:
-    """Return the error for a member whose protocol is not that of the group's members."""
+    """Return the error for a member whose protocol is not that of the group's members, which is in its details.
+
+    A member whose user has not decided on a protocol goes over by these.
+    """
     return InconsistentGroupProtocol(
         f"The members of group {group!r} use the {theirs} protocol; set group_protocol={theirs!r} here, or stop all of "
-        "them first: a group without members takes either."
+        "them first: a group without members takes either.",
+        group_protocol=theirs,
     )
 
 

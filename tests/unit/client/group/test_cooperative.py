@@ -34,7 +34,7 @@ BOTH = {"partition_assignment_strategy": "cooperative-sticky,range"}
 
 @pytest.fixture
 def group(cluster: ToyCluster) -> Iterator[Group]:
-    made = Group(cluster)
+    made = Group(cluster, "classic")
     yield made
     for member in made.members:
         member._stop.set()

@@ -18,7 +18,7 @@ from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics, RequestDropped, Tick, TopicsSeen
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.groups.states import GroupState
+from raylog.core.groups.states import ConsumerGroupState, GroupState
 from raylog.core.ids import TopicPartition
 from raylog.core.outbox import Outbox
 from raylog.rpc import Request, RequestConnection
@@ -104,7 +104,7 @@ class ToyCoordinator:
         consumers = self._machine._consumers.get(group)
         if consumers is not None:
             owners = {TopicPartition(at.topic, at.partition): member for at, member in consumers.owners.items()}
-            return owners if consumers.state == GroupState.STABLE.value else {}
+            return owners if consumers.state == ConsumerGroupState.STABLE.value else {}
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
@@ -120,7 +120,7 @@ class ToyCoordinator:
         """How many members the group's last stable generation has; 0 while there is none."""
         consumers = self._machine._consumers.get(group)
         if consumers is not None:
-            return len(consumers.members) if consumers.state == GroupState.STABLE.value else 0
+            return len(consumers.members) if consumers.state == ConsumerGroupState.STABLE.value else 0
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:

@@ -142,6 +142,7 @@ def test_a_member_that_leaves_hands_its_position_over(group: Group) -> None:
     assert len(everything) == PARTITIONS * group.produced
 
 
+@in_classic_groups
 def test_a_poll_that_ends_amid_a_rebalance_returns_no_records(group: Group) -> None:
     group.produce()
     with Consumer("flights", max_poll_records=10, **options(group)) as consumer:

@@ -283,7 +283,7 @@ def test_a_group_is_described_with_its_coordinator_and_members(board: Board) -> 
     assert f"coordinator at {found.coordinator}" in shown
     assert "flights:0,1" in shown
     assert json.loads(board.run("describe", "board", "--json").out)["coordinator"] == found.coordinator
-    assert "classic protocol, generation 1" in board.run("describe", "board", "--state").out
+    assert "consumer protocol, epoch" in board.run("describe", "board", "--state").out
     assert "anna" not in board.run("describe", "board", "--state").out
     assert "committed" not in board.run("describe", "board", "--members").out
     assert "coordinator at" not in board.run("describe", "board", "--offsets").out

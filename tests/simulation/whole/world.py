@@ -61,6 +61,8 @@ BUILT_S: Final = 60.0
 """Deadline for the cluster to serve and to have its topics."""
 FINISH_S: Final = 200.0
 """Deadline, after the last fault, for convergence and the final reads."""
+WORK_OFF_S: Final = 300.0
+"""More of it where queues are worked off: each retry of a key waits for its pause, and the key's others behind it."""
 LOOK_S: Final = 0.5
 NEAR_BYTES_MIN: Final = 3_000
 """Fewer bytes come with the answer to a consumer on the leader's host: less than production's, as logs are short."""
@@ -170,7 +172,8 @@ class World:
         if self.violation is None:
             self.is_quiet = True
             self.spawn("finish", Finish(self).run())
-            self._phase(lambda: self.is_over, FINISH_S, "everything has converged and was read")
+            patience_s = FINISH_S + (WORK_OFF_S if self.plan.workers else 0.0)
+            self._phase(lambda: self.is_over, patience_s, "everything has converged and was read")
         if self.violation is not None:
             self.log("VIOLATION", str(self.violation))
         return self.violation

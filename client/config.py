@@ -18,6 +18,8 @@ from raylog.rpc import Token
 from raylog.storage.batch.compression import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
+INSTANCE_ID_MAX = 249
+"""Characters of a `group_instance_id`, as in Kafka."""
 _ALIASES = {
     "bootstrap_servers": "bootstrap",
     # What librdkafka calls differently.
@@ -191,20 +193,23 @@ class ConsumerConfig(ClientConfig):
     fetch_max_bytes: int = key(52_428_800, "Most bytes that are fetched ahead, over all partitions.", low=1)
     max_partition_fetch_bytes: int = key(1_048_576, "Most bytes of one fetch; one batch is always returned.", low=1)
     short_circuit_reads: bool = key(True, "Read the files of leaders on this machine directly, where that is allowed.")
-    partition_assignment_strategy: tuple[Any, ...] = key(
-        ("range",),
-        "Assignors this member supports, best first: `range`, `roundrobin`, `sticky`, `cooperative-sticky`, or "
-        "subclasses of `raylog.PartitionAssignor`. With `cooperative-sticky` alone it reads on while the group "
-        "rebalances.",
+    partition_assignment_strategy: tuple[Any, ...] | None = key(
+        None,
+        "Assignors of the classic protocol that this member supports, best first: `range` (its default), `roundrobin`, "
+        "`sticky`, `cooperative-sticky`, or subclasses of `raylog.PartitionAssignor`. Any value makes the member a "
+        "classic one. With `cooperative-sticky` alone it reads on while the group rebalances.",
     )
-    group_protocol: str = key(
-        "classic",
-        "`consumer`: the coordinator assigns, and a member reads on while others come and go (KIP-848). All members of "
-        "a group use the same one.",
+    group_protocol: str | None = key(
+        None,
+        "`consumer`: the coordinator assigns, and a member reads on while others come and go (KIP-848); `classic`: a "
+        "member assigns. All members of a group use the same one. Default: `consumer`; but `classic` with "
+        "`partition_assignment_strategy`, in a group that has classic members, and in a cluster below feature level 5.",
         one_of=("classic", "consumer"),
     )
     group_remote_assignor: str | None = key(
-        None, "With `group_protocol=consumer`, how the coordinator assigns: `uniform` or `range`; none: it chooses."
+        None,
+        "How the coordinator assigns: `uniform` or `range`; none: it chooses. Any value makes `group_protocol` "
+        "`consumer`.",
     )
     isolation_level: str = key(
         "read_uncommitted",
@@ -232,18 +237,37 @@ class ConsumerConfig(ClientConfig):
         strategies: Any = self.partition_assignment_strategy
         if isinstance(strategies, str):
             strategies = [part.strip() for part in strategies.split(",")]
-        elif not isinstance(strategies, Iterable):
+        elif not isinstance(strategies, Iterable) and strategies is not None:
             strategies = [strategies]
-        object.__setattr__(self, "partition_assignment_strategy", tuple(strategies))
-        if self.group_protocol == "consumer" and self.partition_assignment_strategy != ("range",):
+        object.__setattr__(self, "partition_assignment_strategy", None if strategies is None else tuple(strategies))
+        self._check_protocol()
+        if self.group_instance_id is not None and not 0 < len(self.group_instance_id) <= INSTANCE_ID_MAX:
             raise InvalidConfig(
-                "partition_assignment_strategy counts with group_protocol='classic' only: with 'consumer' the "
-                "coordinator assigns; leave it out, and set group_remote_assignor to 'uniform' or 'range'."
+                f"group_instance_id must have 1 to {INSTANCE_ID_MAX} characters, not {len(self.group_instance_id)}; "
+                "leave it out for a member that is not static."
             )
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise InvalidConfig(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
                 f"({self.session_timeout_ms}); a third of it is usual."
+            )
+
+    def _check_protocol(self) -> None:
+        if self.partition_assignment_strategy is not None:
+            if self.group_protocol == "consumer":
+                raise InvalidConfig(
+                    "partition_assignment_strategy counts with group_protocol='classic' only: with 'consumer' the "
+                    "coordinator assigns; leave it out, and set group_remote_assignor to 'uniform' or 'range'."
+                )
+            if self.group_remote_assignor is not None:
+                raise InvalidConfig(
+                    "partition_assignment_strategy belongs to group_protocol='classic', and group_remote_assignor to "
+                    "'consumer'; leave one of the two out."
+                )
+        if self.group_protocol == "classic" and self.group_remote_assignor is not None:
+            raise InvalidConfig(
+                "group_remote_assignor counts with group_protocol='consumer' only: with 'classic' a member assigns; "
+                "leave it out, and set partition_assignment_strategy."
             )
 
     def may_create_topics(self) -> bool:

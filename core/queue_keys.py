@@ -10,6 +10,7 @@ from typing import Final
 from raylog.core.config_key import ConfigKey, int_key
 from raylog.core.queues import policy
 from raylog.core.queues.durations import Backoff
+from raylog.core.queues.origins import OF
 
 QUEUE_KEYS: Final = (
     int_key(policy.ACQUIRED, 2_000, 1, "Most records of a queue that are locked at a time, in a partition.", 100_000),
@@ -47,7 +48,22 @@ QUEUE_KEYS: Final = (
         computed="no pause",
         doc="How long a record waits before it is handed out again: after the first time, the second, and so on.",
     ),
-    int_key(policy.RETRY_MAX, 7_200_000, 0, "The longest pause before a record is handed out again.", 604_800_000),
+    int_key(
+        policy.RETRY_MAX,
+        7_200_000,
+        0,
+        "The longest pause for which a record waits in its partition, and half of "
+        "`retention.ms` at most; for a longer one a copy waits in `__scheduled`.",
+        604_800_000,
+    ),
+    ConfigKey(
+        name=OF,
+        kind="text",
+        default="",
+        form="the name of a topic",
+        computed="none",
+        doc="Of a group's retry topic, set by Raylog: the topic whose records come there for a late retry.",
+    ),
     int_key(policy.WAITING, 100_000, 0, "Most records of a queue that wait to be retried, in a partition.", 1_000_000),
     int_key(
         policy.WINDOW,

@@ -80,6 +80,7 @@ class MetadataReply(Message, frozen=True):
     """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer.
 
     ``creates_topics``: the cluster has `auto.create.topics.enable`, so a client may create a topic by using it.
+    ``feature_level``: the cluster's; a server of an earlier release does not name it.
     """
 
     cluster_id: str
@@ -87,6 +88,7 @@ class MetadataReply(Message, frozen=True):
     brokers: Sequence[MetadataBroker]
     topics: Sequence[MetadataTopic]
     creates_topics: bool = False
+    feature_level: Int64 = 1
 
 
 class InitProducerIdRequest(Message, frozen=True):

@@ -295,7 +295,13 @@ class OffsetDeleteResult(Message, frozen=True):
 
 
 class ListGroupsRequest(Message, frozen=True):
-    """List the groups of this coordinator."""
+    """List the groups of this coordinator; only those of these states and types, if any are named.
+
+    A coordinator of an earlier release answers with all of them.
+    """
+
+    states: Sequence[str] = ()
+    types: Sequence[str] = ()
 
 
 class ListedGroup(Message, frozen=True):

@@ -37,7 +37,8 @@ class QueueOpenReply(Message, frozen=True):
 class QueueFetchRequest(Message, frozen=True):
     """Lock records that are available, and read them; waits up to ``max_wait_ms`` for the first.
 
-    ``max_bytes``: at most, but always one batch.
+    ``max_bytes``: at most, but always one batch. ``max_records`` 0: none, and the fetches of this member that wait are
+    answered with nothing. So a member that gives the partition up knows what it still has to give back.
     """
 
     topic_id: str
@@ -110,9 +111,13 @@ class QueueFailure(Message, frozen=True):
 
 
 class QueueAcknowledgeReply(Message, frozen=True):
-    """``failures``: what could not be done."""
+    """``failures``: what could not be done.
+
+    ``postpones``: copies of records that are to be retried late are on their way to the group's retry topic.
+    """
 
     failures: Sequence[QueueFailure]
+    postpones: bool = False
 
 
 class QueueLeaveRequest(Message, frozen=True):

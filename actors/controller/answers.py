@@ -22,7 +22,7 @@ def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> Metada
     wanted = sorted(image.topics) if names is None else names
     topics = [_topic_answer(image, image.topics.get(name), name) for name in wanted]
     creates_topics = image.config.get("auto.create.topics.enable") == "true"  # unset, it is off
-    return MetadataReply(image.cluster_id, image.version, brokers, topics, creates_topics)
+    return MetadataReply(image.cluster_id, image.version, brokers, topics, creates_topics, image.feature_level)
 
 
 def coordinator_index(image: MetadataImage, kind: str, key: str) -> int:

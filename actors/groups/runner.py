@@ -31,9 +31,15 @@ class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
         self._machine = machine
         super().__init__(machine, ports, event_for, {LookUpTopics: lambda effect: ports.look_up_topics(effect.topics)})
 
-    def topics_seen(self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int) -> None:
+    def topics_seen(
+        self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int, *, feature_level: int
+    ) -> None:
         """Take the topic id and the number of partitions of each of these topics that exists."""
-        self.feed(TopicsSeen(cause="topics seen", now_ms=now_ms, requested=requested, topics=topics))
+        self.feed(
+            TopicsSeen(
+                cause="topics seen", now_ms=now_ms, requested=requested, topics=topics, feature_level=feature_level
+            )
+        )
 
     def census(self) -> list[GroupFigures]:
         """Return the groups for the metrics; see :meth:`CoordinatorMachine.census`."""

@@ -51,6 +51,7 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
         settings = replace(
             group_settings(self.spec.cluster_config, self._log.config),
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
+            feature_level=self._feature_level,
         )
         return _Runner(CoordinatorMachine(settings=settings, new_member_id=_new_member_id), self)
 
@@ -72,7 +73,7 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
                 continue
             facts = {row.topic: (row.topic_id, len(row.partitions)) for row in found.topics if row.error_code == 0}
             if runner is self._runner:
-                runner.topics_seen(requested, facts, self.now_ms())
+                runner.topics_seen(requested, facts, self.now_ms(), feature_level=found.feature_level)
 
     async def stop(self) -> None:
         """Stop serving; everything acknowledged is in the log."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from raylog.actors.queues.reading import LogReader
 from raylog.actors.roles.host import RoleHost
@@ -19,6 +19,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.queues import events as ev
+from raylog.core.queues.origins import Origin, without
 from raylog.core.queues.records import LetterBox
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.storage.batch.header import LASTING_PRODUCERS
@@ -32,10 +33,21 @@ BODY_LOST: Final = "its body was deleted by retention, or is too large for this 
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
+    """A partition that records are sent to."""
+
     topic: str
     topic_id: str
     partition: int
+
+
+class Body(NamedTuple):
+    """What a record is, beside its place."""
+
+    key: bytes | None
+    value: bytes | None
+    stamp_ms: int
+    headers: Sequence[Any]
 
 
 class LetterSender:
@@ -90,7 +102,7 @@ class LetterSender:
         pause_s = PAUSE_S
         while True:
             try:
-                await host.targets.send(_Place(box.topic, box.topic_id, box.partition), batch)
+                await host.targets.send(Place(box.topic, box.topic_id, box.partition), batch)
             except DuplicateSequence:
                 pass  # it is there
             except RecordTooLarge as refusal:
@@ -115,7 +127,7 @@ class LetterSender:
         while waiting:
             try:
                 made = await host.ensure_topic(UNDELIVERABLE_TOPIC)
-                place = _Place(UNDELIVERABLE_TOPIC, made.topic_id, 0)
+                place = Place(UNDELIVERABLE_TOPIC, made.topic_id, 0)
                 for offset, batch in list(waiting.items()):
                     await host.targets.send(place, batch)
                     del waiting[offset]
@@ -135,15 +147,22 @@ class LetterSender:
         headers: list[Any] = []
         stamps: list[int] = []
         for letter in effect.letters:
-            key, value, stamp, own = await self._body(letter)
+            body = await self.body(letter)
             message = letter.cause.message
-            if value is None and key is None and not own:
+            if body is None:
+                body = Body(None, None, self._host.wall_ms(), ())
                 message = f"{message}; {BODY_LOST}" if message else BODY_LOST
+            key, value, stamp, own = body
+            topic, partition, offset = (*self._host.partition, letter.offset)
+            origin = Origin.of(own)
+            if origin is not None:  # it was retried in a topic of the group alone: a redrive leads back to its own
+                topic, partition, offset, _ = origin
+                own = without(own)
             cause = Cause(
                 reason=Reason(letter.cause.reason),
-                topic=self._host.partition.topic,
-                partition=self._host.partition.partition,
-                offset=letter.offset,
+                topic=topic,
+                partition=partition,
+                offset=offset,
                 message=message,
                 group=group,
                 delivery_count=letter.tries,
@@ -157,20 +176,19 @@ class LetterSender:
         meta = BatchMeta(effect.box.producer_id, 0, effect.sequence)
         return encode_batch(keys, values, stamps, headers, meta), circling
 
-    async def _body(self, letter: ev.Letter) -> tuple[bytes | None, bytes | None, int, Sequence[Any]]:
-        """Return key, value, timestamp and headers of the record behind a dead letter."""
-        nothing = (None, None, self._host.wall_ms(), ())
+    async def body(self, letter: ev.Letter) -> Body | None:
+        """Return the record behind a letter; None = it was deleted, or is too large."""
         if not letter.keeps_body:
-            return nothing
+            return None
         try:
             chunk = await self._reader.chunk(letter.offset)
         except RaylogError:
-            return nothing
+            return None
         found = None if chunk is None else chunk.record(letter.offset)
         if found is None:
-            return nothing
+            return None
         columns, index = found
-        return (
+        return Body(
             None if columns.keys is None else columns.keys[index],
             None if columns.values is None else columns.values[index],
             columns.timestamps[index],

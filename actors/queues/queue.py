@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.reading import LogReader
 from raylog.actors.queues.store import FENCED, ShareStates
@@ -55,6 +56,7 @@ class Queue:
         reader: LogReader,
         states: ShareStates,
         letters: LetterSender,
+        copies: CopySender,
         *,
         is_watched: Callable[[], bool],
         on_over: Callable[[Queue, str], None],
@@ -70,6 +72,7 @@ class Queue:
         self._reader = reader
         self._states = states
         self._letters = letters
+        self._copies = copies
         self._is_watched = is_watched
         self._on_over = on_over
         self._wall_ms = wall_ms
@@ -187,6 +190,10 @@ class Queue:
         if machine is None or args.member_id not in machine.members:
             raise UnknownMemberId(f"The queue does not know the member {args.member_id!r}; open it again.")
         fetch = _Parked(request, args)
+        if args.max_records <= 0:
+            self._answer_member(args.member_id)
+            self._answer(fetch, None)
+            return
         if args.max_wait_ms > 0:
             fetch.timer = asyncio.get_running_loop().call_later(args.max_wait_ms / 1000, self._fetch_over, fetch)
         self._parked.append(fetch)
@@ -209,9 +216,7 @@ class Queue:
     def leave(self, member: str) -> None:
         """Let a member go."""
         self._connections.pop(member, None)
-        for fetch in [fetch for fetch in self._parked if fetch.args.member_id == member]:
-            self._parked.remove(fetch)
-            self._answer(fetch, None)
+        self._answer_member(member)
         self._feed(ev.MemberLeft(cause="leave", now_ms=self._host.now_ms(), member=member))
 
     def reset(self, request: Request, offset: int) -> None:
@@ -242,6 +247,12 @@ class Queue:
             hottest_key_records=0 if machine.lanes is None else machine.lanes.hottest(),
             dead_letter_topic=machine.policy.dead_letter_topic,
         )
+
+    def _answer_member(self, member: str) -> None:
+        """Let the fetches of a member that wait end with nothing."""
+        for fetch in [fetch for fetch in self._parked if fetch.args.member_id == member]:
+            self._parked.remove(fetch)
+            self._answer(fetch, None)
 
     def _closed(self, member: str, connection: object) -> None:
         if self._connections.get(member) is connection and not self._is_over:
@@ -314,7 +325,7 @@ class Queue:
             member=args.member_id,
             first=first,
             end=end,
-            max_records=max(1, args.max_records),
+            max_records=args.max_records,
         )
         hand = self._handed(take)
         self._requests.pop(number, None)
@@ -348,10 +359,10 @@ class Queue:
             return False
         if chunk is None:
             return self._log_start_moved(machine)
-        keys = chunk.keys(scan)
-        self._feed(
-            ev.Scanned(cause="scan", now_ms=self._host.now_ms(), first=scan, end=max(chunk.end, scan + 1), keys=keys)
-        )
+        keys = chunk.keys(scan) if machine.lanes is not None else ()
+        tries = chunk.earlier_tries(scan) if machine.is_retry_topic else ()
+        end = max(chunk.end, scan + 1)
+        self._feed(ev.Scanned(cause="scan", now_ms=self._host.now_ms(), first=scan, end=end, keys=keys, tries=tries))
         return True
 
     def _log_start_moved(self, machine: QueueMachine) -> bool:
@@ -404,11 +415,11 @@ class Queue:
 
     def _find_letter_box(self, effect: ev.FindLetterBox) -> None:
         self._sending += 1
-        self._host.spawn(self._found_letter_box(effect.topic), f"queue {self.group} dead-letter topic")
+        self._host.spawn(self._found_letter_box(effect), f"queue {self.group} dead-letter topic")
 
-    async def _found_letter_box(self, topic: str) -> None:
+    async def _found_letter_box(self, effect: ev.FindLetterBox) -> None:
         try:
-            found = await self._letters.find(topic)
+            found = await (self._copies if effect.is_later else self._letters).find(effect.topic)
         finally:
             self._sending -= 1
         if not self._is_over:
@@ -420,7 +431,7 @@ class Queue:
 
     async def _sent_letters(self, effect: ev.SendLetters) -> None:
         try:
-            outcome = await self._letters.send(self.group, effect)
+            outcome = await (self._copies if effect.is_later else self._letters).send(self.group, effect)
         finally:
             self._sending -= 1
         if not self._is_over:

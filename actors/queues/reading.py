@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from raylog.actors.roles.host import RoleHost
 from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.core.ids import EARLIEST, LATEST
+from raylog.core.queues.origins import Origin
 from raylog.protocol.replica import READ_COMMITTED, AbortedTxn
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.records import Columns, decode_batch
@@ -100,6 +101,19 @@ class Chunk:
                     for offset, key in zip(columns.offsets, columns.keys, strict=True)
                     if offset >= first
                 ]
+        return found
+
+    def earlier_tries(self, first: int) -> list[tuple[int, int]]:
+        """Return how often each record was handed out before it was copied here, by offset, from an offset on."""
+        found: list[tuple[int, int]] = []
+        for place, header, is_hidden in self.batches:
+            if is_hidden or header.next_offset <= first:
+                continue
+            columns = decode_batch(self.payload, place, header)
+            for offset, headers in zip(columns.offsets, columns.headers or (), strict=False):
+                origin = Origin.of(headers)
+                if origin is not None and offset >= first:
+                    found.append((offset, origin.tries))
         return found
 
     def record(self, offset: int) -> tuple[Columns, int] | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, ClassVar, Final
 
+from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import LogReader
@@ -55,6 +56,7 @@ class QueuesRole(Role):
         self._states = ShareStates(host)
         self._reader = LogReader(host, self._more)
         self._letters = LetterSender(host, self._reader)
+        self._copies = CopySender(host, self._letters)
         self._clock: TimeOfDay | None = None
         self._clock_lock = asyncio.Lock()
 
@@ -126,6 +128,7 @@ class QueuesRole(Role):
             self._reader,
             self._states,
             self._letters,
+            self._copies,
             is_watched=self._is_watched,
             on_over=self._over,
             wall_ms=self._wall_ms,

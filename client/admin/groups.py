@@ -18,6 +18,7 @@ from raylog.client.group.exchange import read_assignment
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.errors import GroupSubscribedToTopic, RaylogError, from_code
+from raylog.core.groups.states import named_states, named_types
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.groups import (
     DELETE_GROUP,
@@ -45,12 +46,22 @@ class AsyncGroups:
 
     cluster: ClusterClient
 
-    async def list_groups(self, states: Iterable[str] | None = None, *, timeout_s: float = 30.0) -> list[GroupListing]:
-        """All groups, sorted by name; only those in one of these `states`, such as "Empty", if any are named (KIP-518).
+    async def list_groups(
+        self,
+        states: Iterable[str] | None = None,
+        *,
+        types: Iterable[str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> list[GroupListing]:
+        """All groups, sorted by name; of these `states` (KIP-518) and `types` (KIP-848) only, if any are named.
 
-        Queries every coordinator that had a group, and starts those that sleep.
+        Types are "classic" and "consumer". A state is "Empty" or "Stable", of a classic group "PreparingRebalance" or
+        "CompletingRebalance" too, of one of the consumer protocol "Assigning" or "Reconciling". Case does not matter.
+        Queries every coordinator that had a group, and starts those that sleep. Raises ValueError for a name that is
+        no type, or no state of these types.
         """
-        wanted = None if states is None else {each.lower() for each in states}
+        kinds = named_types(types or ())
+        request = ListGroupsRequest(named_states(states or (), kinds), [each.value for each in kinds])
         deadline = Deadline(timeout_s)
         await self.cluster.refresh((OFFSETS_TOPIC,), timeout_s=deadline.left_s)
         topic = self.cluster.metadata.topic(OFFSETS_TOPIC)
@@ -63,7 +74,6 @@ class AsyncGroups:
             if not await self._had_groups(partition, deadline):
                 return
             async with at_once:
-                request = ListGroupsRequest()
                 rows = await self.cluster.call_coordinator(key, LIST_GROUPS, request, timeout_s=deadline.left_s)
             found.update((row.group_id, row.protocol_type, row.state, row.group_type) for row in rows)
 
@@ -72,8 +82,11 @@ class AsyncGroups:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        listed = [GroupListing(*row) for row in sorted(found)]
-        return [each for each in listed if wanted is None or each.state.lower() in wanted]
+        return [  # a coordinator of an earlier release lists all
+            GroupListing(name, protocol_type, state, kind)
+            for name, protocol_type, state, kind in sorted(found)
+            if (not request.states or state in request.states) and (not request.types or kind in request.types)
+        ]
 
     async def _had_groups(self, partition: int, deadline: Deadline) -> bool:
         """Whether a partition of the offsets topic was ever written to, which wakes nothing; True if it is not known.

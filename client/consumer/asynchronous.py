@@ -125,7 +125,7 @@ class AsyncConsumer(Operations):
                     await self._call_listener(call)
                 finally:
                     engine.listener_called()
-            elif taken := engine.taken(take):
+            elif engine.may_take and (taken := engine.taken(take)):
                 return taken
             elif time.monotonic() >= deadline_s:
                 return None

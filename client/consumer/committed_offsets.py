@@ -292,10 +292,11 @@ class CommittedOffsets:
                     "call poll(), which completes the rebalance, and commit again.",
                     **{"group": group, **error.details},
                 ) from error
+            named = {} if instance_id is None else {"group_instance_id": instance_id}
             raise CommitFailed(
                 f"The commit of group {group!r} was refused ({error.message}); records since the last commit will be "
                 "read again. Poll more often, or raise max_poll_interval_ms.",
-                **{"group": group, "member_id": member_id, "member_generation": generation, **error.details},
+                **{"group": group, "member_id": member_id, "member_generation": generation, **named, **error.details},
             ) from error
         for row in results:
             if row.error_code:

@@ -165,7 +165,7 @@ class Consumer(ConsumerState, SynchronousClient):
                 call = self._run(engine.ready(deadline_s))
                 if call is not None:
                     self._call_listener(call)
-                elif taken := engine.taken(take):
+                elif engine.may_take and (taken := engine.taken(take)):
                     return taken
                 elif time.monotonic() >= deadline_s:
                     return None

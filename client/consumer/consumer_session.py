@@ -148,8 +148,10 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
                     backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
                     await asyncio.sleep(SHORTEST_PAUSE_S)
                     continue
-            except RaylogError as error:  # of the look-up of topics
-                self._error = error
+            except Exception as failure:  # of the look-up of topics, or unknown: a heart that ended would be silent
+                if not isinstance(failure, RaylogError):
+                    logger.exception("A heartbeat in group %s failed.", self.membership.group)
+                self._error = as_raylog_error(failure)
                 self._notify()
             await asyncio.sleep(backoff.next_s())
 
@@ -157,7 +159,9 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
         """Send a heartbeat when there is reason to; False: it failed, and the next one is to wait."""
         member = self.membership
         await self._leave_if_silent()
-        if member.lost or member.fenced is not None:  # poll() has to give up first what is lost
+        is_refused = self._error is not None and member.epoch == JOIN_EPOCH
+        # poll() first has to give up what is lost, and to raise the error of a join, perhaps for another protocol.
+        if member.lost or member.fenced is not None or is_refused:
             await self._woken(self._config.heartbeat_interval_ms / 1000)
             return True
         topics = sorted(self._assignment.topics)
@@ -248,9 +252,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
 
     async def close(self) -> None:
         """End the tasks. Does not leave the group."""
-        tasks = [task for task in (self._heart, self._handover.cancel()) if task is not None and not task.done()]
-        for task in tasks:
-            task.cancel()
+        tasks = self.stop()
         if tasks:
             await asyncio.wait(tasks, timeout=1)
 

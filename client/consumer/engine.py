@@ -25,23 +25,21 @@ from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
-from raylog.client.consumer.consumer_session import ConsumerSession, new_membership
 from raylog.client.consumer.fetcher import Fetcher
-from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, GroupSession
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S
 from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.listener import ListenerCalls
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.positions import PositionFinder
+from raylog.client.consumer.protocols import Session, SessionMaker
 from raylog.client.consumer.topics import SubscribedTopics
 from raylog.client.consumer.truncation import repair
-from raylog.client.group.assignors import rebalance_protocol_of, strategies_of
-from raylog.client.group.membership import Membership
 from raylog.client.interceptors import ConsumerInterceptors, interceptors_of
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.expiry import Expiry
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.client.runtime import Signal
-from raylog.client.serializers import deserializer
+from raylog.client.serializers import Deserializer, deserializer
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import (
     ClientClosed,
@@ -69,19 +67,13 @@ class Engine:
     def __init__(self, config: ConsumerConfig) -> None:
         """Raises InvalidConfig for a deserializer or an assignor that is not known."""
         self.config = config
-        self._assignors = strategies_of(config.partition_assignment_strategy)
-        rebalance_protocol_of(self._assignors)
         self.cluster = ClusterClient(config)
         key, value = deserializer(config.key_deserializer), deserializer(config.value_deserializer)
-
-        def new_state(partition: TopicPartition, start: Start) -> PartitionState:
-            expiry = Expiry(partial(self._ttl_ms, partition.topic), now_ms) if config.skip_expired else None
-            opener = BatchOpener(partition, key, value, check_crcs=config.check_crcs, expiry=expiry)
-            return PartitionState(partition, opener, start)
-
         chain = interceptors_of(config.interceptors, "on_consume", "on_commit")
         self._interceptors = ConsumerInterceptors(chain)
-        self.assignment = Assignment(new_state, self._interceptors.on_consume if chain else None)
+        self.assignment = Assignment(
+            partial(self._new_state, key, value), self._interceptors.on_consume if chain else None
+        )
         self.fetcher = Fetcher(
             self.cluster,
             config,
@@ -108,7 +100,15 @@ class Engine:
         self._topics = SubscribedTopics(
             self.cluster, config, self.assignment, own=self._own, on_error=self._keep_error, notify=self.notify
         )
-        self.group: GroupSession | ConsumerSession | None = None
+        self._sessions = SessionMaker(
+            self.cluster,
+            config,
+            self.assignment,
+            commit_positions=self._commit_positions,
+            on_assignment=self._assignment_changed,
+            notify=self.notify,
+        )
+        self.group: Session | None = None
         self.listener = ListenerCalls()
         self.is_closed = False
         self._wake = asyncio.Event()
@@ -121,6 +121,14 @@ class Engine:
         self._committing: asyncio.Task[None] | None = None
         self._abandoned: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _new_state(
+        self, key: Deserializer | None, value: Deserializer | None, partition: TopicPartition, start: Start
+    ) -> PartitionState:
+        config = self.config
+        expiry = Expiry(partial(self._ttl_ms, partition.topic), now_ms) if config.skip_expired else None
+        opener = BatchOpener(partition, key, value, check_crcs=config.check_crcs, expiry=expiry)
+        return PartitionState(partition, opener, start)
 
     # Lifecycle
 
@@ -216,47 +224,27 @@ class Engine:
         self.cluster.watch(self.assignment.topics)
         if self.config.group_id:
             if self.group is None:
-                self._join_group(self.config.group_id)
+                self._enter(self._sessions.first(self.config.group_id))
             else:
                 self.group.rejoin("its subscription was changed")
         self.notify()
 
-    def _join_group(self, group: str) -> None:
-        config = self.config
-        if config.group_protocol == "consumer":
-            self._join_consumer_group(group)
-            return
-        membership = Membership(
-            group,
-            client_id=config.client_id,
-            instance_id=config.group_instance_id,
-            assignors=self._assignors,
-            session_timeout_ms=config.session_timeout_ms,
-            rebalance_timeout_ms=config.max_poll_interval_ms,
-        )
-        self.committed.membership = membership
-        self.group = GroupSession(
-            self.cluster,
-            config,
-            membership,
-            self.assignment,
-            commit_positions=self._commit_positions if config.enable_auto_commit else None,
-            on_assignment=self._assignment_changed,
-            notify=self.notify,
-        )
+    def _enter(self, session: Session) -> None:
+        self.group, self.committed.membership = session, session.membership
 
-    def _join_consumer_group(self, group: str) -> None:
-        membership = new_membership(group, self.config)
-        self.committed.membership = membership
-        self.group = ConsumerSession(
-            self.cluster,
-            self.config,
-            membership,
-            self.assignment,
-            commit_positions=self._commit_positions_now if self.config.enable_auto_commit else None,
-            on_assignment=self._assignment_changed,
-            notify=self.notify,
-        )
+    def _group_turn(self, group: Session) -> ListenerCall | None:
+        """The group's turn, in the other protocol where an error says that the group has that one."""
+        try:
+            return group.turn()
+        except RaylogError as error:
+            found = self._sessions.instead(group, error)
+            if found is None:
+                raise
+        group.stop()
+        _ = self._own(group.close())
+        self._enter(found)
+        found.is_polling = group.is_polling
+        return found.turn()
 
     async def unsubscribe(self) -> None:
         """Unsubscribe; leave the group."""
@@ -323,7 +311,8 @@ class Engine:
     def taken(self, take: Callable[[], Result]) -> Result | None:
         """Buffered records, by one of the `take` methods of the assignment; None when they have to be fetched again.
 
-        From the user's thread, after `is_smooth` or `ready`. Raises as `take`.
+        From the user's thread, after `is_smooth`, or after `ready` while `may_take`: the time of a poll may end amid a
+        rebalance, and what it gave back then would be read again by the next owner. Raises as `take`.
         """
         try:
             return take()
@@ -360,6 +349,7 @@ class Engine:
                 except TimeoutError:
                     pass  # the next turn handles what is due
         finally:
+            group = self.group  # perhaps one in the other protocol by now
             if group is not None:
                 group.is_polling = False
                 group.last_poll_s = time.monotonic()
@@ -378,7 +368,7 @@ class Engine:
         self._attention = True
         self._raise_error()
         if self.group is not None:
-            call = self.group.turn()
+            call = self._group_turn(self.group)
             if call is not None:
                 return call
         elif self.assignment.mode is not Mode.MANUAL and not self.config.group_id and self._topics.assign_all():
@@ -454,10 +444,7 @@ class Engine:
         timeout_s, speaker = self.config.request_timeout_ms / 1000, self.committed.speaker()
         return self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
 
-    async def _commit_positions(self) -> None:
-        await self.committed.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
-
-    def _commit_positions_now(self) -> Awaitable[None]:
+    def _commit_positions(self) -> Awaitable[None]:
         """Commit the positions of this moment: what is returned meanwhile is not processed yet."""
         return self.committed.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
 

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
@@ -309,14 +310,18 @@ class GroupSession(PollTurns[Membership]):
             except RaylogError:
                 pass  # the session timeout has the same effect
 
+    def stop(self) -> list[asyncio.Task[Any]]:
+        """End the tasks, from now on; returns those that end with the next turns of the loop."""
+        self._is_closed = True
+        tasks = super().stop()
+        if self._work is not None and not self._work.done():
+            self._work.cancel()
+            tasks.append(self._work)
+        return tasks
+
     async def close(self) -> None:
         """End the tasks. Does not leave the group."""
-        self._is_closed = True
-        tasks = [
-            task for task in (self._work, self._heart, self._handover.cancel()) if task is not None and not task.done()
-        ]
-        for task in tasks:
-            task.cancel()
+        tasks = self.stop()
         if tasks:
             await asyncio.wait(tasks, timeout=1)
         work = self._work

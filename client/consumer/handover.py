@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import Start
@@ -178,6 +178,13 @@ class PollTurns(ABC, Generic[MemberT]):
             if not self._advanced():
                 return None
         return self._handover.call
+
+    def stop(self) -> list[asyncio.Task[Any]]:
+        """End the tasks, from now on; returns those that end with the next turns of the loop."""
+        tasks = [task for task in (self._heart, self._handover.cancel()) if task is not None and not task.done()]
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     @abstractmethod
     def _advanced(self) -> bool:

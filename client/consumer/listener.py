@@ -15,8 +15,8 @@ class RebalanceListener:
     """Base for listeners; override the methods you need. Those of an AsyncConsumer's listener may be coroutines.
 
     They are called inside poll(): in `on_partitions_revoked` a commit() still works, in `on_partitions_assigned` a
-    seek(). An eager assignor takes everything back in every rebalance; a cooperative one only what others get, and then
-    each method is called with the change alone.
+    seek(). Each method is called with the change alone: in a rebalance a member gives back only what others get. In a
+    group of the classic protocol with an eager assignor it gives everything back, and then gets its whole assignment.
     """
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:

@@ -116,6 +116,11 @@ class ConsumerMembership:
         return self.epoch > JOIN_EPOCH
 
     @property
+    def has_joined(self) -> bool:
+        """Whether it was ever a member."""
+        return self._answered > 0
+
+    @property
     def commit_identity(self) -> tuple[int, str]:
         """Epoch and member id for an offset commit; epoch -1: it is no member."""
         return self.epoch if self.is_stable else NO_EPOCH, self.member_id

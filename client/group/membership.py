@@ -182,6 +182,11 @@ class Membership:
         """Another process has this member's instance id: it must never join again (KIP-345)."""
 
     @property
+    def has_joined(self) -> bool:
+        """Whether it was ever a member."""
+        return self._seen_generation > NO_GENERATION
+
+    @property
     def commit_identity(self) -> tuple[int, str]:
         """Generation and member id for an offset commit, of the last assignment; generation -1: none is held."""
         return NO_GENERATION if self.has_missed else self.owned_generation, self.member_id

@@ -72,7 +72,7 @@ class Producer(Transactions):
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        delay: Delay | None = None,  # not behind a `*`: CPython 3.11 calls functions with keywords alone the slow way
+        delay: Delay | None = None,  # not behind a `*`: CPython 3.11 calls functions with such parameters the slow way
         deliver_at: Moment | None = None,
         ttl: Delay | None = None,
         schedule_id: str | None = None,
@@ -105,8 +105,7 @@ class Producer(Transactions):
         except AttributeError:  # another thread holds it: wait in the general way
             return self._send(topic, value, key, headers, partition, timestamp_ms)
         try:
-            batch = queue.open
-            if batch is not None and moment_s < batch.quick_until_s and moment_s >= batch.quick_from_s:
+            if (batch := queue.open) is not None and moment_s < batch.quick_until_s and moment_s >= batch.quick_from_s:
                 room, keys = batch.room - size, batch.keys
                 if room > 0 and (not keys if key is None else keys):
                     batch.room, values = room, batch.values

@@ -51,9 +51,11 @@ class QueueEngine:
         self.arrived = Signal()
         """For one waiting thread: there may be messages."""
         self._on_failed = on_failed
+        self._wanted: set[TopicPartition] = set()
+        """What the group has given to this member."""
         self._sources: dict[TopicPartition, QueueSource] = {}
         """Those that this member works on."""
-        self._retiring: set[QueueSource] = set()
+        self._retiring: dict[QueueSource, asyncio.Task[None]] = {}
         """Those that it works on no more, and whose records are not all settled yet."""
         self._membership: QueueMembership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -62,7 +64,6 @@ class QueueEngine:
         self._room.set()
         self._low = max(1, config.max_poll_records // 2)
         self._error: RaylogError | None = None
-        self._closing: set[asyncio.Task[None]] = set()
 
     # Life
 
@@ -91,24 +92,35 @@ class QueueEngine:
     def _set_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         if self.is_closed:
             return
-        wanted = set(partitions)
-        for partition in sorted(wanted - self._sources.keys()):
-            source = self._sources[partition] = QueueSource(self, partition)
-            source.start()
-        for partition in sorted(self._sources.keys() - wanted):
+        self._wanted = set(partitions)
+        for partition in sorted(self._wanted - self._sources.keys()):
+            self._begin(partition)
+        for partition in sorted(self._sources.keys() - self._wanted):
             source = self._sources.pop(partition)
             source.is_wanted = False
-            self._retiring.add(source)
+            self._return_buffered([source])
             task = asyncio.get_running_loop().create_task(self._retire(source), name=f"queue {partition} retires")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._retiring[source] = task
+
+    def _begin(self, partition: TopicPartition) -> None:
+        """Work on a partition; where it was just given up, go on with what is still held of it."""
+        source = next((source for source in self._retiring if source.partition == partition), None)
+        if source is None:
+            source = self._sources[partition] = QueueSource(self, partition)
+            source.start()
+        elif not source.is_leaving:  # else `_retire` begins it, when the leader has forgotten this member
+            self._retiring.pop(source).cancel()
+            self._sources[partition] = source
+            source.resume()
 
     async def _retire(self, source: QueueSource) -> None:
-        """Give back what was not taken, wait until the rest is settled, and leave."""
-        self._return_buffered([source])
+        """Give back what the leader still hands out, wait until the rest is settled, and leave."""
+        await source.stop()
         await source.released()
-        self._retiring.discard(source)
         await source.close(leaves=True)
+        del self._retiring[source]
+        if source.partition in self._wanted and not self.is_closed:
+            self._begin(source.partition)
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Give back what is not finished, wait for the last answers, leave the group. Idempotent."""
@@ -118,19 +130,22 @@ class QueueEngine:
         self.is_flushing = True
         sources = [*self._sources.values(), *self._retiring]
         try:
-            self._return_buffered(sources)
             for source in sources:
                 source.is_wanted = False
+            self._return_buffered(sources)
+            for source in sources:
                 source.give_back(source.held_messages(), ev.RELEASE)
             async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(source.stop() for source in sources))
                 await asyncio.gather(*(source.settled() for source in sources))
         except TimeoutError:
             logger.warning("Some acknowledgements of group %s were not answered in %s s.", self.group, timeout_s)
         if self._membership is not None:
             await self._membership.leave()
-        for task in list(self._closing):
+        retiring = list(self._retiring.values())
+        for task in retiring:
             task.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.gather(*retiring, return_exceptions=True)
         await asyncio.gather(*(source.close(leaves=True) for source in sources), return_exceptions=True)
         await self.cluster.close()
         self._news.set()
@@ -242,10 +257,30 @@ class QueueEngine:
             source.give_back(later, ev.RETURN)
 
     def _return_buffered(self, sources: Sequence[QueueSource]) -> None:
+        """Give back what was not taken. What took a message out of the buffer has it: this, or a thread of the user."""
+        kept: list[QueueMessage] = []
+        returned: list[QueueMessage] = []
+        while True:
+            try:
+                message = self.buffer.popleft()
+            except IndexError:
+                break
+            (returned if message._lock.source in sources else kept).append(message)
+        self.buffer.extendleft(reversed(kept))
         for source in sources:
-            source.give_back([message for message in list(self.buffer) if message._lock.source is source], ev.RETURN)
+            source.give_back([message for message in returned if message._lock.source is source], ev.RETURN)
+        if len(kept) < self._low:
+            self._make_room()
+        if kept:  # a thread that looked meanwhile saw none
+            self._news.set()
+            self.arrived.set()
 
     # Verdicts
+
+    def expects_retry_topic(self) -> None:
+        """Look for the group's retry topics with the next heartbeats: one may be new."""
+        if self._membership is not None:
+            self._membership.expects_retry_topic()
 
     def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
         """Note that a verdict was not taken: the record may be handed out again."""

@@ -28,6 +28,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
+from raylog.core.queues.origins import retry_topic
 from raylog.protocol.groups import (
     HEARTBEAT,
     JOIN_GROUP,
@@ -51,6 +52,8 @@ PROTOCOL: Final = "spread"
 REBALANCE_TIMEOUT_MS: Final = 10_000
 JOIN_EXTRA_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 2.0
+RETRY_TOPIC_LOOKS: Final = 10
+"""So many heartbeats after a late retry its topic is looked for; later it is found as any change of topics is."""
 
 _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.decode
@@ -73,6 +76,11 @@ class QueueMembership:
         self._config = config
         self._group = config.group_id or ""
         self._topics = tuple(topics)
+        self._retry_topics = tuple(retry_topic(self._group, topic) for topic in topics)
+        self._known_retry_topics: tuple[str, ...] = ()
+        """Those that exist, when this member joined."""
+        self._looks = 0
+        """With how many heartbeats they are still looked for."""
         self._on_partitions = on_partitions
         self._on_error = on_error
         self._task: asyncio.Task[None] | None = None
@@ -82,11 +90,16 @@ class QueueMembership:
         """Set when partitions were added or removed, so that all have to join again."""
         self.member_id = ""
         self.generation = -1
+        cluster.watch(self._retry_topics)
         cluster.on_topics_changed(self._topics_changed)
 
     def start(self) -> None:
         """Begin to join."""
         self._task = asyncio.get_running_loop().create_task(self._live(), name="raylog-queue-membership")
+
+    def expects_retry_topic(self) -> None:
+        """Look for new retry topics with the next heartbeats."""
+        self._looks = RETRY_TOPIC_LOOKS
 
     async def leave(self) -> None:
         """Leave the group; a coordinator that is not reached removes the member after its session timeout."""
@@ -129,6 +142,9 @@ class QueueMembership:
 
     async def _join(self) -> None:
         config = self._config
+        if self.generation < 0:
+            await self._cluster.refresh(self._retry_topics)
+        self._known_retry_topics = self._existing_retry_topics()
         request = JoinGroupRequest(
             self._group,
             self.member_id,
@@ -137,7 +153,7 @@ class QueueMembership:
             config.session_timeout_ms,
             REBALANCE_TIMEOUT_MS,
             PROTOCOL_TYPE,
-            [JoinGroupProtocol(PROTOCOL, _pack(list(self._topics)))],
+            [JoinGroupProtocol(PROTOCOL, _pack([*self._topics, *self._known_retry_topics]))],
         )
         timeout_s = REBALANCE_TIMEOUT_MS / 1000 + JOIN_EXTRA_S
         try:
@@ -161,7 +177,8 @@ class QueueMembership:
         topics_of: dict[str, list[str]] = {}
         for member in members:
             wanted: Any = _unpack(member.metadata)
-            topics_of[member.member_id] = [str(topic) for topic in wanted]
+            own = [str(topic) for topic in wanted]
+            topics_of[member.member_id] = sorted({*own, *(retry_topic(self._group, topic) for topic in own)})
         topics = sorted({topic for wanted in topics_of.values() for topic in wanted})
         self._cluster.watch(topics)
         await self._cluster.refresh(topics)
@@ -184,12 +201,19 @@ class QueueMembership:
                     await self._grown.wait()
             except TimeoutError:
                 await self._cluster.call_coordinator(self._group, HEARTBEAT, request, timeout_s=timeout_s)
+                if self._looks:
+                    self._looks -= 1
+                    await self._cluster.refresh(self._retry_topics)
             else:
                 self._grown.clear()
                 return
 
+    def _existing_retry_topics(self) -> tuple[str, ...]:
+        return tuple(topic for topic in self._retry_topics if self._partitions_of(topic))
+
     def _topics_changed(self, changed: set[str]) -> None:
-        if self._is_leader and any(
-            self._partitions_of(topic) != self._counts[topic] for topic in changed & self._counts.keys()
+        if self._existing_retry_topics() != self._known_retry_topics or (
+            self._is_leader
+            and any(self._partitions_of(topic) != self._counts[topic] for topic in changed & self._counts.keys())
         ):
             self._grown.set()

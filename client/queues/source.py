@@ -20,6 +20,7 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import Lock, QueueMessage
+from raylog.client.queues.verdicts import UNASKED, Settled, is_unasked, taken_verdicts
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
 from raylog.client.reading.isolation import AbortedBatches
 from raylog.core.errors import ConnectionFailed, RaylogError, UnknownMemberId, from_code
@@ -46,13 +47,12 @@ logger = logging.getLogger(__name__)
 
 ANSWER_EXTRA_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 1.0
+NO_RECORDS: Final = 0
+"""Of a fetch: hand out nothing, and answer this member's fetches that wait."""
 VERDICTS_MAX: Final = 5_000
 """Most ranges of one request."""
 RENEWALS: Final = 4
 """How often locks are looked at while one would run out: each is renewed when half of it is over, or a little more."""
-
-_Settled = tuple[int, int, int, int, str]
-"""Offset, hand-out count, kind, delay, message."""
 
 
 class Member(Protocol):
@@ -86,6 +86,9 @@ class Member(Protocol):
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
         """Give back the buffered messages of a key behind one that is to be retried."""
 
+    def expects_retry_topic(self) -> None:
+        """Look for the group's retry topics."""
+
     def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
         """Note that a verdict was not taken."""
 
@@ -98,7 +101,7 @@ class QueueSource:
         self._engine = engine
         self._held: dict[int, QueueMessage] = {}
         """What is locked and not settled, by offset."""
-        self._settled: deque[_Settled] = deque()
+        self._settled: deque[Settled] = deque()
         self._is_woken = False
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
@@ -117,6 +120,9 @@ class QueueSource:
         self._wall_ahead_s = time.time() - time.monotonic()
         self.is_wanted = True
         """Whether this member still works on the partition; else it only settles what it holds."""
+        self.is_leaving = False
+        """Whether the leader is about to forget this member."""
+        self._is_fetching = False
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -160,12 +166,11 @@ class QueueSource:
     async def _fetch_on(self) -> None:
         config = self._engine.config
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
-        while True:
+        while self.is_wanted:
             try:
                 count = await self._engine.room()
-                if not self.is_wanted:
-                    return
-                await self._fetch(count)
+                if self.is_wanted:
+                    await self._fetch(count)
                 backoff.reset()
             except Exception as failure:  # any error: without another fetch the partition would be left alone
                 error = as_raylog_error(failure)
@@ -219,6 +224,8 @@ class QueueSource:
         engine = self._engine
         timeout_s = engine.config.request_timeout_ms / 1000
         connection, topic_id, epoch = await self._open(timeout_s)
+        if not self.is_wanted:
+            return
         wait_ms = engine.config.fetch_max_wait_ms
         request = QueueFetchRequest(
             topic_id,
@@ -231,12 +238,21 @@ class QueueSource:
             wait_ms,
         )
         session = self._session
-        reply, payload = await call(connection, QUEUE_FETCH, request, timeout_s=wait_ms / 1000 + ANSWER_EXTRA_S)
+        self._is_fetching = True
+        try:
+            reply, payload = await call(connection, QUEUE_FETCH, request, timeout_s=wait_ms / 1000 + ANSWER_EXTRA_S)
+        finally:
+            self._is_fetching = False
         if session == self._session and reply.ranges:
             self._take(reply, payload)
 
     def _take(self, reply: QueueFetchReply, payload: memoryview) -> None:
         """Make messages of what was handed out; offsets without a record are settled at once."""
+        if not self.is_wanted:  # given up meanwhile: other members need not wait for the locks to run out
+            for row in reply.ranges:
+                self._settled += [(offset, row.count, ev.RETURN, -1, "") for offset in range(row.first, row.end)]
+            self._woken.set()
+            return
         now = time.monotonic()
         self._lock_s = reply.lock_ms / 1000
         locks = [Lock(self, self._session, row.count, now + self._lock_s, now) for row in reply.ranges]
@@ -308,16 +324,13 @@ class QueueSource:
             if self._settled and config.acknowledge_linger_ms and not self._engine.is_flushing:
                 await asyncio.sleep(config.acknowledge_linger_ms / 1000)
             self._is_woken = False
-            verdicts = self._taken()
+            verdicts = taken_verdicts(self._settled, VERDICTS_MAX)
             if not verdicts:
                 self._idle.set()
                 continue
             self._idle.clear()
             await self._send(verdicts, backoff)
-            if self._settled:
-                self._woken.set()
-            else:
-                self._idle.set()
+            (self._woken if self._settled else self._idle).set()
 
     async def _wait_woken(self, timeout_s: float) -> None:
         try:
@@ -343,27 +356,6 @@ class QueueSource:
                 message._lock = fresh
                 self._settled.append((offset, lock.count, ev.RENEW, -1, ""))
 
-    def _taken(self) -> list[QueueVerdict]:
-        """The verdicts that wait, as ranges."""
-        settled = self._settled
-        rows: list[_Settled] = []
-        while settled and len(rows) < VERDICTS_MAX:
-            rows.append(settled.popleft())
-        rows.sort(key=_by_offset)
-        found: list[QueueVerdict] = []
-        first = end = -1
-        same: tuple[int, int, int, str] | None = None
-        for offset, count, kind, delay_ms, message in rows:
-            if same is not None and offset == end and (count, kind, delay_ms, message) == same:
-                end += 1
-                continue
-            if same is not None:
-                found.append(QueueVerdict(first, end, same[1], same[0], same[2], same[3]))
-            first, end, same = offset, offset + 1, (count, kind, delay_ms, message)
-        if same is not None:
-            found.append(QueueVerdict(first, end, same[1], same[0], same[2], same[3]))
-        return found
-
     async def _send(self, verdicts: list[QueueVerdict], backoff: Backoff) -> None:
         """Send verdicts until they are answered: they are sent again where an answer was lost."""
         engine = self._engine
@@ -385,17 +377,20 @@ class QueueSource:
                 )
                 reply, _ = await call(connection, QUEUE_ACKNOWLEDGE, request, timeout_s=deadline.left_s)
                 backoff.reset()
+                if reply.postpones:
+                    engine.expects_retry_topic()
                 for row in reply.failures:
                     error = from_code(row.error_code, row.message, {"first": row.first, "end": row.end})
-                    if _is_renewal(row.first, verdicts):
-                        logger.info("%s: a lock was not renewed: %s", self.partition, error)
+                    if is_unasked(row.first, verdicts):
+                        logger.info("%s: nothing was changed: %s", self.partition, error)
                     else:
                         self._failed(row.first, row.end, error)
                 return
             except RaylogError as error:
                 if not error.retriable or deadline.is_over:
                     for verdict in verdicts:
-                        self._failed(verdict.first, verdict.end, error)
+                        if verdict.kind not in UNASKED:
+                            self._failed(verdict.first, verdict.end, error)
                     return
                 if not isinstance(error, ConnectionFailed) and engine.cluster.learn_leader(*self.partition, error):
                     continue
@@ -409,6 +404,35 @@ class QueueSource:
         self._engine.verdict_failed(self.partition, first, end, error)
 
     # The end
+
+    async def stop(self) -> None:
+        """Fetch no more; returns when all that the leader has handed out is here, or given back."""
+        self.is_wanted = False
+        fetching = self._tasks[0]
+        if not self._is_fetching:  # it waits for room, or for a leader
+            fetching.cancel()
+            await asyncio.wait([fetching])
+            return
+        connection, engine = self._connection, self._engine
+        info = engine.cluster.metadata.topic(self.partition.topic)
+        if connection is None or connection.is_closed or info is None:
+            return
+        request = QueueFetchRequest(
+            info.topic_id, self.partition.partition, -1, engine.group, engine.member_id, NO_RECORDS, 0, 0
+        )
+        try:
+            await call(connection, QUEUE_FETCH, request, timeout_s=LEAVE_TIMEOUT_S)
+        except RaylogError as error:
+            logger.debug("%s goes on fetching, and gives back what comes: %s", self.partition, error)
+        else:
+            await asyncio.wait([fetching], timeout=LEAVE_TIMEOUT_S)
+
+    def resume(self) -> None:
+        """Work on the partition again, with what is still held of it."""
+        self.is_wanted = True
+        if self._tasks[0].done():
+            loop = asyncio.get_running_loop()
+            self._tasks[0] = loop.create_task(self._fetch_on(), name=f"queue {self.partition} fetch")
 
     async def released(self) -> None:
         """Wait until nothing is locked, and every verdict is answered."""
@@ -459,6 +483,7 @@ class QueueSource:
 
     async def close(self, *, leaves: bool) -> None:
         """End the tasks, and leave the queue."""
+        self.is_leaving = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -472,12 +497,3 @@ class QueueSource:
                 await call(connection, QUEUE_LEAVE, request, timeout_s=LEAVE_TIMEOUT_S)
             except RaylogError as error:
                 logger.debug("%s was not left, its locks end with the connection: %s", self.partition, error)
-
-
-def _by_offset(row: _Settled) -> tuple[int, bool]:
-    return row[0], row[2] != ev.RENEW  # a lock that is renewed and given up in one request is renewed first
-
-
-def _is_renewal(first: int, verdicts: Sequence[QueueVerdict]) -> bool:
-    """Whether nothing but a renewal was sent for an offset."""
-    return all(row.kind == ev.RENEW for row in verdicts if row.first <= first < row.end)

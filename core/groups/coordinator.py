@@ -18,16 +18,14 @@ from raylog.core.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
     IllegalGeneration,
-    InconsistentGroupProtocol,
     InvalidGroupId,
-    InvalidSessionTimeout,
     NonEmptyGroup,
     NotCoordinator,
     RaylogError,
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from raylog.core.groups import offsets, pending, rebalance, resets, views
+from raylog.core.groups import door, offsets, pending, rebalance, resets, views
 from raylog.core.groups.consumer import commits
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups, description
@@ -216,14 +214,8 @@ class CoordinatorMachine:
             return None
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
-        if isinstance(event, JoinReceived):
-            least, most = self._settings.min_session_timeout_ms, self._settings.max_session_timeout_ms
-            if not least <= event.session_timeout_ms <= most:
-                return InvalidSessionTimeout(
-                    f"session_timeout_ms is {event.session_timeout_ms}; it has to be within {least} and {most}."
-                )
-            if event.protocol_type == "" or not event.protocols:
-                return InconsistentGroupProtocol("A member has to support at least one assignor.")
+        if isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
+            return door.member_error(event, self._settings)
         return None
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
@@ -262,7 +254,8 @@ class CoordinatorMachine:
                     offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
-                decision.reply(event.request, views.listed(self._groups.values(), self._consumers))
+                rows = views.listed(self._groups.values(), self._consumers, states=event.states, types=event.types)
+                decision.reply(event.request, rows)
             case DescribeGroupReceived():
                 if (named := self._named_group(event, decision)) is not None:
                     decision.reply(event.request, self._description(named))
@@ -306,7 +299,7 @@ class CoordinatorMachine:
 
     def _member_heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
         classic = self._groups.get(event.group)
-        error = self._consumers.refusal(event)
+        error = self._consumers.refusal(event, decision)
         if error is None and classic is not None and (classic.members or classic.pending):
             error = views.mixed(event.group, theirs="classic")
         if error is not None:

@@ -19,6 +19,7 @@ from raylog.core.coordinators.events import SleepRefused as SleepRefused
 from raylog.core.coordinators.events import SleepRequested as SleepRequested
 from raylog.core.coordinators.events import Tick as Tick
 from raylog.core.decision import Refuse, Reply
+from raylog.core.features import CONSUMER_GROUPS_LEVEL
 
 # ---------------------------------------------------------------- events
 
@@ -147,7 +148,13 @@ class OffsetDeleteReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsReceived(CoordinatorRequest):
-    """List all groups of this coordinator."""
+    """List the groups of this coordinator; only those of these types and states, whatever their case, if any are named.
+
+    A name that is none selects nothing: a later release may know it.
+    """
+
+    states: Sequence[str] = ()
+    types: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +192,14 @@ class MemberHeartbeatReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsSeen(CoordinatorEvent):
-    """The topics of a :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing one does not exist."""
+    """The topics of a :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing one does not exist.
+
+    ``feature_level`` is the cluster's at that time.
+    """
 
     requested: Sequence[str]
     topics: Mapping[str, tuple[str, int]]
+    feature_level: int = CONSUMER_GROUPS_LEVEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylog.core.features import CONSUMER_GROUPS_LEVEL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -30,5 +32,7 @@ class GroupSettings:
     """How long a coordinator without members is not used before it ends; -1 = never."""
     assignment_interval_ms: int = 100
     """Least time between two targets of a group of the consumer protocol: members that come together cause one."""
+    feature_level: int = CONSUMER_GROUPS_LEVEL
+    """The cluster's when the coordinator began to load; below that of the consumer protocol no member joins by it."""
     topics_check_ms: int = 1_000
     """Interval at which the topics of those groups are looked up again."""

@@ -1,4 +1,4 @@
-"""The states of a classic group and the legal moves between them, as data. Used by ``group.py`` and by its tests.
+"""The types and states of groups, and the legal moves of a classic one between them, as data.
 
 Kafka's table: a group without members is Empty; members gather in PreparingRebalance; CompletingRebalance waits for the
 leader's assignment; Stable has one. Dead is the end: a dead group is dropped from the coordinator in the same step, so
@@ -7,7 +7,7 @@ that a later request meets an unknown group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
@@ -20,6 +20,54 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+
+
+class ConsumerGroupState(Enum):
+    """State of one group of the consumer protocol (KIP-848); the values are Kafka's spelling."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    """Its target is not computed yet."""
+    RECONCILING = "Reconciling"
+    """Some member is not at its target yet."""
+    STABLE = "Stable"
+
+
+class GroupType(Enum):
+    """The protocol that the members of a group use, or used last; the values are Kafka's spelling."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+STATES_BY_TYPE: Final[Mapping[GroupType, tuple[str, ...]]] = {
+    GroupType.CLASSIC: tuple(each.value for each in GroupState if each is not GroupState.DEAD),
+    GroupType.CONSUMER: tuple(each.value for each in ConsumerGroupState),
+}
+"""The states that groups of each type are listed in."""
+
+
+def named_types(names: Iterable[str]) -> tuple[GroupType, ...]:
+    """Return the types of these names, whatever their case. Raises ValueError, which names the valid ones."""
+    return tuple(map(GroupType, _named("group type", names, [each.value for each in GroupType])))
+
+
+def named_states(names: Iterable[str], types: Iterable[GroupType] = ()) -> tuple[str, ...]:
+    """Return the states of these names, whatever their case; only those of groups of these types, if any are named.
+
+    Raises ValueError, which names the valid ones.
+    """
+    known = dict.fromkeys(state for each in tuple(types) or GroupType for state in STATES_BY_TYPE[each])
+    return _named("group state", names, known)
+
+
+def _named(what: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    spelled = {name.lower(): name for name in known}
+    given = [names] if isinstance(names, str) else list(names)
+    for name in given:
+        if name.lower() not in spelled:
+            raise ValueError(f"There is no {what} {name!r}; valid are {', '.join(spelled.values())}.")
+    return tuple(spelled[name.lower()] for name in given)
 
 
 LEGAL_PREDECESSORS: Final[Mapping[GroupState, frozenset[GroupState]]] = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from raylog.core.errors import InconsistentGroupProtocol
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import GroupChanged
-from raylog.core.groups.states import GroupState
+from raylog.core.groups.states import GroupState, GroupType
 
 
 def description(group: Group) -> dict[str, object]:
@@ -38,18 +38,28 @@ def description(group: Group) -> dict[str, object]:
     }
 
 
-def listed(classic: Iterable[Group], consumers: Iterable[ConsumerGroup]) -> list[object]:
-    """Return [name, protocol type, state, type] of each group, by name."""
-    rows = [(each.name, each.protocol_type, each.state.value, "classic") for each in classic]
-    rows += [(each.name, "consumer", each.state, "consumer") for each in consumers]
-    return [list(row) for row in sorted(rows)]
+def listed(
+    classic: Iterable[Group], consumers: Iterable[ConsumerGroup], *, states: Collection[str], types: Collection[str]
+) -> list[object]:
+    """Return [name, protocol type, state, type] of each group, by name; of those states and types that are named."""
+    rows = [(each.name, each.protocol_type, each.state.value, GroupType.CLASSIC.value) for each in classic]
+    rows += [(each.name, "consumer", each.state, GroupType.CONSUMER.value) for each in consumers]
+    return [list(row) for row in sorted(rows) if _is_named(row[2], states) and _is_named(row[3], types)]
+
+
+def _is_named(name: str, names: Collection[str]) -> bool:
+    return not names or name.lower() in {each.lower() for each in names}
 
 
 def mixed(group: str, *, theirs: Literal["classic", "consumer"]) -> InconsistentGroupProtocol:
-    """Return the error for a member whose protocol is not that of the group's members."""
+    """Return the error for a member whose protocol is not that of the group's members, which is in its details.
+
+    A member whose user has not decided on a protocol goes over by these.
+    """
     return InconsistentGroupProtocol(
         f"The members of group {group!r} use the {theirs} protocol; set group_protocol={theirs!r} here, or stop all of "
-        "them first: a group without members takes either."
+        "them first: a group without members takes either.",
+        group_protocol=theirs,
     )
 
 

@@ -46,6 +46,8 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
         "handed_out_again": ("counter", "Those of them that had been handed out before."),
         "acknowledged": ("counter", "Records that members have finished."),
         "retried": ("counter", "Records that members want again later."),
+        "postponed": ("counter", "Those of them whose copies wait in `__scheduled`."),
+        "postpone_failures": ("counter", "Records that could not be copied to be retried late, at the first try."),
         "rejected": ("counter", "Records that members have rejected."),
         "locks_expired": ("counter", "Records whose lock ran out."),
         "dead_letters": ("counter", "Records that are in the dead-letter topic."),

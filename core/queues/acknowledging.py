@@ -20,6 +20,7 @@ from raylog.core.queues.states import (
     DEAD,
     DONE,
     NAMES,
+    POSTPONED,
     WAITING,
     Cause,
     Cell,
@@ -38,22 +39,29 @@ class Acknowledging:
     """Applies verdicts to the book; owned by the machine, which replaces its parts after a reset."""
 
     def __init__(
-        self, book: RecordBook, policy: QueuePolicy, deadlines: Deadlines, lanes: Lanes | None, letters: DeadLetters
+        self,
+        book: RecordBook,
+        policy: QueuePolicy,
+        deadlines: Deadlines,
+        lanes: Lanes | None,
+        letters: DeadLetters,
+        copies: DeadLetters,
     ) -> None:
         self.book = book
         self.policy = policy
         self.lanes = lanes
         self._deadlines = deadlines
         self._letters = letters
+        self._copies = copies
 
     def apply(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
         """Apply one verdict to each record that the member holds; returns the others."""
         if verdict.kind not in ev.VERDICTS or verdict.first >= verdict.end or verdict.first < 0:
             return [[verdict.first, verdict.end, InvalidRequest.code, "This is no verdict on a range of records."]]
-        if verdict.kind == ev.RETRY and verdict.delay_ms > self.policy.retry_max_ms:
+        if verdict.kind == ev.RETRY and verdict.delay_ms > self.policy.later_max_ms:
             sentence = (
-                f"A retry is delayed by {self.policy.retry_max_ms} ms at most (queue.retry.max.ms), "
-                f"not by {verdict.delay_ms}."
+                f"A retry is delayed by {self.policy.later_max_ms} ms at most (delay.max.ms of the topic, or "
+                f"queue.retry.max.ms where delay.enable is false), not by {verdict.delay_ms}."
             )
             return [[verdict.first, verdict.end, InvalidRequest.code, sentence]]
         failures: list[Failure] = []
@@ -121,6 +129,9 @@ class Acknowledging:
         else:
             pieces = [(first, end, self.policy.backoff.after_ms(cell.tries, first))]
         for low, high, delay_ms in pieces:
+            if delay_ms > self.policy.retry_max_ms and self.policy.later_max_ms > self.policy.retry_max_ms:
+                self._postpone(low, high, cell, min(delay_ms, self.policy.later_max_ms), decision)
+                continue
             delay_ms = min(delay_ms, self.policy.retry_max_ms)
             if delay_ms > 0 and room >= high - low:
                 waiting = Cell(WAITING, cell.tries, until_ms=decision.now_ms + delay_ms)
@@ -130,6 +141,14 @@ class Acknowledging:
                 self.book.put(low, high, Cell(AVAILABLE, cell.tries))
                 decision.wakes = True
             self._freed(low, high, decision)
+
+    def _postpone(self, first: int, end: int, cell: Cell, delay_ms: int, decision: QueueDecision) -> None:
+        """Have a copy wait: the records are finished here when it is stored, and hold up no other of their keys."""
+        due_ms = decision.now_ms + delay_ms
+        self.book.put(first, end, Cell(ARCHIVING, cell.tries, until_ms=due_ms, cause=Cause(POSTPONED)))
+        self._copies.add(first, end)
+        self._finished(first, end, was_held=True)
+        decision.wakes = True
 
     def free(self, first: int, end: int, cell: Cell, decision: QueueDecision, *, counted: bool) -> None:
         """Make locked records available, or dead letters where they were handed out too often."""

@@ -183,6 +183,17 @@ class RecordBook:
         elif cell.state == WAITING:
             heappush(self._waits, (cell.until_ms, first, end))
 
+    def inherit(self, offset: int, tries: int) -> None:
+        """Note how often a record that is not handed out was handed out before it was copied here."""
+        cell = self.at(offset)
+        if offset < self._map.start or cell.state != AVAILABLE or cell.tries >= tries:
+            return
+        if offset > self._map.end:
+            self.fill(self._map.end, offset, FRESH)
+        elif offset < self._map.end:
+            self.counts[AVAILABLE] -= 1
+        self.fill(offset, offset + 1, Cell(AVAILABLE, tries))
+
     def validate(self) -> None:
         """Raise ValueError unless the invariants hold."""
         self._map.validate()

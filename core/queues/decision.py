@@ -16,7 +16,7 @@ from raylog.core.queues.records import LetterBox, QueueChange
 class QueueDecision(Decision[Effect]):
     """What changed beside the book, and answers that wait until all is stored."""
 
-    __slots__ = ("_counters", "letter_box", "marks", "settings", "wakes")
+    __slots__ = ("_counters", "copy_box", "letter_box", "letters_finished", "marks", "settings", "wakes")
 
     def __init__(self, cause: str, now_ms: int, counters: Counter[str], story: Story) -> None:
         """``counters`` are the machine's."""
@@ -24,6 +24,9 @@ class QueueDecision(Decision[Effect]):
         self._counters = counters
         self.settings: Mapping[str, str] | None = None
         self.letter_box: LetterBox | None = None
+        self.copy_box: LetterBox | None = None
+        self.letters_finished = 0
+        """Records that are finished because their dead letter, or their copy, is stored."""
         self.wakes = False
         """Whether records may be handed out that could not before."""
         self.marks = False
@@ -45,8 +48,9 @@ class QueueDecision(Decision[Effect]):
         """End the step: what is to be stored comes before every other effect. ``number``: of this step's change."""
         start = book.trim()
         ranges = book.take_changes(wall_ahead_ms)
-        if ranges is not None or self.settings is not None or self.letter_box is not None:
-            change = QueueChange(start, ranges or (), self.settings, self.letter_box, book.was_reset)
+        boxes = self.letter_box, self.copy_box
+        if ranges is not None or self.settings is not None or boxes != (None, None):
+            change = QueueChange(start, ranges or (), self.settings, boxes[0], book.was_reset, boxes[1])
             book.was_reset = False
             self.now.insert(0, StoreChange(cause=self.cause, change=change))
         if self.marks:

@@ -101,11 +101,15 @@ class MemberLeft(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned(_Timed):
-    """The keys of the records in [first, end), by offset; offsets without records are left out."""
+    """The keys of the records in [first, end), by offset; offsets without records are left out.
+
+    ``tries``: of copies, by offset, how often the record was handed out before.
+    """
 
     first: int
     end: int
     keys: Sequence[tuple[int, int | None]]
+    tries: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,32 +136,37 @@ class ChangeStored(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterBoxFound(_Timed):
-    """Where dead letters go; None = nowhere at the moment, see ``is_missing``."""
+    """Where dead letters go, or copies with ``is_later``; None = nowhere at the moment, see ``is_missing``."""
 
     box: LetterBox | None
     topic: str = ""
     """The topic that was wanted."""
     is_missing: bool = False
     """Whether the topic does not exist, as opposed to: it was not reached."""
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersStored(_Timed):
-    """The dead letters from this sequence on are committed in their topic."""
+    """The dead letters from this sequence on are committed in their topic; with ``is_later``, the copies."""
 
     sequence: int
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersRefused(_Timed):
     """None of them is, and no try is under way: the topic is another one now, or does not take so many bytes.
 
-    ``finished``: offsets whose letters went elsewhere, because they may not go in circles.
+    ``finished``: offsets whose letters went elsewhere, because they may not go in circles. ``lost``: of copies, offsets
+    whose bodies were deleted.
     """
 
     sequence: int
     too_large: bool = False
     finished: Sequence[int] = ()
+    lost: Sequence[int] = ()
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,19 +219,24 @@ class NoteStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindLetterBox:
-    """Find or make the topic of dead letters, and take a producer id; :class:`LetterBoxFound` follows."""
+    """Find or make the topic of dead letters, and take a producer id; :class:`LetterBoxFound` follows.
+
+    With ``is_later`` it is ``__scheduled``, for copies of records that are to be retried late.
+    """
 
     cause: str
     topic: str
+    is_later: bool = False
 
 
 class Letter(NamedTuple):
-    """One dead letter. ``keeps_body`` False: its body is too large for the topic."""
+    """One dead letter, or a copy that is due at ``until_ms``. ``keeps_body`` False: it is too large for the topic."""
 
     offset: int
     tries: int
     cause: Cause
     keeps_body: bool = True
+    until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +250,7 @@ class SendLetters:
     box: LetterBox
     sequence: int
     letters: Sequence[Letter]
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

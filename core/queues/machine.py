@@ -24,10 +24,12 @@ from raylog.core.outbox import Outbox
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
+from raylog.core.queues.copies import Copies
 from raylog.core.queues.deadlines import Deadlines
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.lanes import Lanes
 from raylog.core.queues.letters import DeadLetters
+from raylog.core.queues.origins import OF
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
 from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell
@@ -70,7 +72,10 @@ class QueueMachine:
         self._deadlines = Deadlines()
         self.lanes = Lanes(book.start, book.is_available) if self.policy.by_key else None
         self.letters = DeadLetters(book, self.policy, self._stored.letter_box)
-        self._acknowledging = Acknowledging(book, self.policy, self._deadlines, self.lanes, self.letters)
+        self.copies = Copies(book, self.policy, self._stored.copy_box, self.letters)
+        self._acknowledging = Acknowledging(book, self.policy, self._deadlines, self.lanes, self.letters, self.copies)
+        self._read_end = book.start if self._topic.get(OF) else None
+        """Of a retry topic: up to where it is known how often records were handed out before; else None."""
 
     # ------------------------------------------------------------ life
 
@@ -80,6 +85,7 @@ class QueueMachine:
         self.book.load(self._stored.ranges, self._wall_ahead_ms)
         decision = self._decision("loaded", now_ms)
         self.letters.resume(decision)
+        self.copies.resume(decision)
         return self._finish(decision)
 
     def step(self, event: ev.Event) -> Outbox[ev.Effect]:
@@ -98,6 +104,7 @@ class QueueMachine:
         return QueueDecision(cause, now_ms, self.counters, self.story)
 
     def _finish(self, decision: QueueDecision) -> Outbox[ev.Effect]:
+        self.copies.go_on(decision)
         self.letters.go_on(decision)
         self._number += 1
         return decision.finish(self.book, self._wall_ahead_ms, self._number)
@@ -123,7 +130,7 @@ class QueueMachine:
     def _begin_at(self, start: int) -> None:
         """Begin at an offset, with nothing known of its records."""
         self.is_new = False
-        self._stored = QueueChange(start, (), None, self.letters.box)
+        self._stored = QueueChange(start, (), None, self.letters.box, copy_box=self.copies.box)
         book = RecordBook(start, by_key=self.policy.by_key)
         book.reset(start)
         self._rebuild(book)
@@ -138,13 +145,13 @@ class QueueMachine:
     def _change_policy(self, policy: QueuePolicy) -> None:
         """Take other settings; the order changes only while no member is there, so that nothing is locked."""
         was_by_key = self.policy.by_key
-        self.policy = self._acknowledging.policy = self.letters.policy = policy
+        self.policy = self._acknowledging.policy = self.letters.policy = self.copies.policy = policy
         if policy.by_key == was_by_key:
             return
         book = RecordBook(self.book.start, by_key=policy.by_key)
         for first, end, cell in self.book.pieces(self.book.start, self.book.end):
             book.fill(first, end, cell)
-        self._acknowledging.book = self.letters.book = self.book = book
+        self._acknowledging.book = self.letters.book = self.copies.book = self.book = book
         self.lanes = Lanes(book.start, book.is_available) if policy.by_key else None
         self._acknowledging.lanes = self.lanes
 
@@ -163,17 +170,25 @@ class QueueMachine:
             return None
         if self.lanes is not None:
             return self.lanes.first_ready()
+        if self._read_end is not None:
+            readable_end = min(readable_end, self._read_end)
         again = self.book.next_again()
+        if again is not None and again >= readable_end:
+            return None
         if again is not None and not self._is_unstored(again, again + 1):
             return again
         fresh = self.book.end
         return fresh if fresh < readable_end and fresh - self.book.start < self.policy.window_max else None
 
     def next_scan(self, readable_end: int) -> int | None:
-        """Return where keys have to be read before more can be handed out; None = nowhere."""
-        if self.lanes is None:
+        """Return where records have to be read before more can be handed out; None = nowhere.
+
+        Their keys, with order by key; in a retry topic, how often they were handed out before.
+        """
+        read_end = self._read_end if self.lanes is None else self.lanes.scanned_end
+        if read_end is None:
             return None
-        scan = max(self.lanes.scanned_end, self.book.start)
+        scan = max(read_end, self.book.start)
         return scan if scan < readable_end and scan - self.book.start < self.policy.window_max else None
 
     def _take(self, event: ev.Take, decision: QueueDecision) -> None:
@@ -200,7 +215,8 @@ class QueueMachine:
     def _taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
         """Return what a member gets, in order: first what is available again, then fresh records."""
         found: list[tuple[int, int, Cell]] = []
-        for first, end, cell in self.book.available(event.first, event.end):
+        stop = event.end if self._read_end is None else min(event.end, self._read_end)
+        for first, end, cell in self.book.available(event.first, stop):
             if left <= 0:
                 return found
             if self._is_unstored(first, end):
@@ -211,8 +227,8 @@ class QueueMachine:
             found.append((first, end, cell))
             left -= end - first
         fresh = self.book.end
-        if left > 0 and event.first <= fresh < event.end:
-            end = min(event.end, fresh + left, self.book.start + self.policy.window_max)
+        if left > 0 and event.first <= fresh < stop:
+            end = min(stop, fresh + left, self.book.start + self.policy.window_max)
             if fresh < end:
                 found.append((fresh, end, Cell(AVAILABLE)))
         return found
@@ -251,9 +267,15 @@ class QueueMachine:
         decision.wakes = True
 
     def _scanned(self, event: ev.Scanned, decision: QueueDecision) -> None:
-        lanes = self.lanes
-        if lanes is None:
-            return
+        if self.lanes is not None:
+            self._lanes_scanned(self.lanes, event)
+        for place, tries in event.tries:
+            self.book.inherit(place, tries)
+        if self._read_end is not None:
+            self._read_end = max(self._read_end, event.end)
+        decision.wakes = True
+
+    def _lanes_scanned(self, lanes: Lanes, event: ev.Scanned) -> None:
         offset = max(event.first, lanes.scanned_end)
         fresh = self.book.end
         for place, key in event.keys:
@@ -266,7 +288,6 @@ class QueueMachine:
             offset = place + 1
         self._pass_over(offset, event.end)
         lanes.scanned_end = max(lanes.scanned_end, event.end)
-        decision.wakes = True
 
     def _pass_over(self, first: int, end: int) -> None:
         """Finish offsets without records."""
@@ -284,7 +305,7 @@ class QueueMachine:
         failures: list[list[Any]] = []
         for verdict in event.verdicts:
             failures += self._acknowledging.apply(event.member, verdict, decision)
-        decision.reply(event.request, [failures])
+        decision.reply(event.request, [failures, self.copies.count > 0])
 
     def _log_starts(self, event: ev.LogStarts, decision: QueueDecision) -> None:
         for first, end, cell in self.book.pieces(self.book.start, event.offset):
@@ -300,24 +321,32 @@ class QueueMachine:
     def _reset(self, event: ev.Reset, decision: QueueDecision) -> None:
         if self.members:
             raise NonEmptyGroup(f"The queue has {len(self.members)} members; stop them, and reset it then.")
-        if self.letters.is_under_way:
-            raise InvalidRequest("Dead letters of this queue are being stored; reset it when they are.")
+        if self.letters.is_under_way or self.copies.is_under_way:
+            raise InvalidRequest("Dead letters, or copies, of this queue are being stored; reset it when they are.")
         self._begin_at(event.offset)
         decision.count("resets")
         decision.reply(event.request, [event.offset])
+
+    def _post(self, event: ev.LetterBoxFound | ev.LettersStored | ev.LettersRefused) -> DeadLetters:
+        return self.copies if event.is_later else self.letters
+
+    @property
+    def is_retry_topic(self) -> bool:
+        """Whether records come here that were handed out elsewhere before."""
+        return self._read_end is not None
 
     def _tick(self, event: ev.Tick, decision: QueueDecision) -> None:
         """Nothing of its own: what is due is due in every step."""
 
     def next_due_ms(self) -> int | None:
         """Return when a step is due though nothing happens; None = never."""
-        due = (self._deadlines.next_ms(), self.book.next_wait_ms(), self.letters.next_ms())
+        due = (self._deadlines.next_ms(), self.book.next_wait_ms(), self.letters.next_ms(), self.copies.next_ms())
         return min((moment for moment in due if moment is not None), default=None)
 
     @property
     def is_busy(self) -> bool:
         """Whether locks run, or dead letters are under way."""
-        return self.book.counts[ACQUIRED] > 0 or self.letters.count > 0
+        return self.book.counts[ACQUIRED] > 0 or self.letters.count > 0 or self.copies.count > 0
 
     def census(self) -> dict[str, int]:
         """Return how many records are in each state, and the sizes of the window."""
@@ -355,9 +384,9 @@ _HANDLERS: Final[Mapping[type[Any], Callable[[QueueMachine, Any, QueueDecision],
     ev.LogStarts: QueueMachine._log_starts,
     ev.Reset: QueueMachine._reset,
     ev.ChangeStored: QueueMachine._change_stored,
-    ev.LetterBoxFound: lambda machine, event, decision: machine.letters.box_found(event, decision),
-    ev.LettersStored: lambda machine, event, decision: machine.letters.stored(event, decision),
+    ev.LetterBoxFound: lambda machine, event, decision: machine._post(event).box_found(event, decision),
+    ev.LettersStored: lambda machine, event, decision: machine._post(event).stored(event, decision),
     ev.Reconfigured: QueueMachine._reconfigured,
-    ev.LettersRefused: lambda machine, event, decision: machine.letters.refused(event, decision),
+    ev.LettersRefused: lambda machine, event, decision: machine._post(event).refused(event, decision),
     ev.Tick: QueueMachine._tick,
 }

@@ -28,6 +28,13 @@ WAITING: Final = "queue.waiting.max"
 DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 ON_FAILURE: Final = "errors.deadletterqueue.on.failure"
 
+DELAY_MAX: Final = "delay.max.ms"
+DELAY_ENABLE: Final = "delay.enable"
+RETENTION: Final = "retention.ms"
+DAY_MS: Final = 86_400_000
+DELAY_MAX_DEFAULT_MS: Final = 40 * DAY_MS
+RETENTION_DEFAULT_MS: Final = 7 * DAY_MS
+
 LIMIT_DEFAULT: Final = 5
 """Kafka's `share.delivery.count.limit`."""
 NO_LIMIT: Final = -1
@@ -76,6 +83,9 @@ class QueuePolicy:
     """Hand-outs after which a record becomes a dead letter; -1 = none."""
     backoff: Backoff = field(default_factory=Backoff)
     retry_max_ms: int = 7_200_000
+    """The longest pause for which a record waits in its partition, in which it must not fall to retention meanwhile."""
+    later_max_ms: int = DELAY_MAX_DEFAULT_MS
+    """The longest pause of all: above ``retry_max_ms`` a copy waits in ``__scheduled``."""
     by_key: bool = False
     starts_latest: bool = False
     window_max: int = 100_000
@@ -145,13 +155,15 @@ def policy_of(settings: Mapping[str, str], topic: Mapping[str, str]) -> QueuePol
     given = {name: topic[name] for name in DEFAULTS if name in topic}
     found = {**DEFAULTS, **checked({**given, **settings})}
     backoff = Backoff.parse(found[BACKOFF])
+    retry_max_ms, later_max_ms = _pauses_max(int(found[RETRY_MAX]), topic)
     limit = int(found[LIMIT]) if found[LIMIT] else backoff.limit or LIMIT_DEFAULT
     return QueuePolicy(
         lock_ms=int(found[LOCK]),
         lock_max_ms=max(int(found[LOCK]), int(found[LOCK_MAX])),
         delivery_limit=limit,
         backoff=backoff,
-        retry_max_ms=int(found[RETRY_MAX]),
+        retry_max_ms=retry_max_ms,
+        later_max_ms=later_max_ms,
         by_key=found[ORDER] == "key",
         starts_latest=found[START] == "latest",
         window_max=int(found[WINDOW]),
@@ -160,3 +172,13 @@ def policy_of(settings: Mapping[str, str], topic: Mapping[str, str]) -> QueuePol
         dead_letter_topic=found[DEAD_LETTERS],
         drops_undeliverable=found[ON_FAILURE] == "drop",
     )
+
+
+def _pauses_max(retry_max_ms: int, topic: Mapping[str, str]) -> tuple[int, int]:
+    """Return how long a record waits at most in its partition, and how long at all."""
+    retention_ms = int(topic.get(RETENTION, RETENTION_DEFAULT_MS))
+    if retention_ms >= 0:
+        retry_max_ms = min(retry_max_ms, retention_ms // 2)
+    if topic.get(DELAY_ENABLE, "true") != "true":
+        return retry_max_ms, retry_max_ms
+    return retry_max_ms, max(retry_max_ms, int(topic.get(DELAY_MAX, DELAY_MAX_DEFAULT_MS)))

@@ -33,29 +33,34 @@ class QueueChange(NamedTuple):
     letter_box: LetterBox | None = None
     is_reset: bool = False
     """Whether everything known of the records before is void."""
+    copy_box: LetterBox | None = None
+    """As ``letter_box``, of copies that wait in ``__scheduled``."""
 
     def to_wire(self) -> list[Any]:
         """Return the values that are stored and sent."""
         box = None if self.letter_box is None else list(self.letter_box)
         settings = None if self.settings is None else dict(self.settings)
-        return [self.start, [list(row) for row in self.ranges], settings, box, self.is_reset]
+        copies = [] if self.copy_box is None else [list(self.copy_box)]
+        return [self.start, [list(row) for row in self.ranges], settings, box, self.is_reset, *copies]
 
     @classmethod
     def from_wire(cls, row: Sequence[Any]) -> QueueChange:
         """Return stored values; raises TypeError or ValueError."""
-        start, ranges, settings, box, is_reset, *_ = row
+        start, ranges, settings, box, is_reset, *more = row
         letter_box = None if box is None else LetterBox(*box[:5])
-        return cls(int(start), [tuple(part) for part in ranges], settings, letter_box, bool(is_reset))
+        copy_box = LetterBox(*more[0][:5]) if more and more[0] is not None else None
+        return cls(int(start), [tuple(part) for part in ranges], settings, letter_box, bool(is_reset), copy_box)
 
 
 def joined(changes: Sequence[QueueChange]) -> QueueChange:
     """Return the change that several changes, in order, are together."""
     settings = next((change.settings for change in reversed(changes) if change.settings is not None), None)
     box = next((change.letter_box for change in reversed(changes) if change.letter_box is not None), None)
+    copy_box = next((change.copy_box for change in reversed(changes) if change.copy_box is not None), None)
     resets = [number for number, change in enumerate(changes) if change.is_reset]
     known = changes[resets[-1] :] if resets else changes
     ranges = [row for change in known for row in change.ranges]
-    return QueueChange(changes[-1].start, ranges, settings, box, bool(resets))
+    return QueueChange(changes[-1].start, ranges, settings, box, bool(resets), copy_box)
 
 
 _FRESH: Final = (AVAILABLE, 0)
@@ -75,6 +80,7 @@ class QueueState:
     """-1 = no leader has chosen where the queue begins."""
     settings: Mapping[str, str] = field(default_factory=dict)
     letter_box: LetterBox | None = None
+    copy_box: LetterBox | None = None
     _cells: RangeMap[tuple[Any, ...]] = field(default_factory=lambda: RangeMap(0))
 
     def apply(self, change: QueueChange) -> None:
@@ -92,11 +98,13 @@ class QueueState:
             self.settings = change.settings
         if change.letter_box is not None:
             self.letter_box = change.letter_box
+        if change.copy_box is not None:
+            self.copy_box = change.copy_box
 
     def snapshot(self) -> QueueChange:
         """Return the whole state as one change."""
         ranges = [(first, end, *cell) for first, end, cell in self._cells if cell != _FRESH]
-        return QueueChange(self.start, ranges, self.settings, self.letter_box, is_reset=True)
+        return QueueChange(self.start, ranges, self.settings, self.letter_box, True, self.copy_box)
 
     def unfinished(self) -> int:
         """Return how many records below the last stored one are not finished."""

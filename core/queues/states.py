@@ -4,6 +4,7 @@ AVAILABLE -> ACQUIRED -> ACKNOWLEDGED
                       -> AVAILABLE   released, its lock ran out, or its member has left
                       -> WAITING     to be retried; AVAILABLE when its time has come
                       -> ARCHIVING   rejected, or handed out too often; ARCHIVED when its dead letter is stored
+                                     or to be retried so late that a copy waits; ARCHIVED when the copy is stored
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
 """What may follow a state, beside a reset of the whole queue."""
 
 
+POSTPONED: Final = "postponed"
+"""Cause of a record that is no dead letter: a copy of it waits in ``__scheduled`` (``copies.py``)."""
+
+
 class Cause(NamedTuple):
     """Why a record became a dead letter. ``sequence`` is that of the dead letter; -1 = it has none yet."""
 
@@ -55,8 +60,8 @@ class Cell(NamedTuple):
     """The state of a range of records.
 
     ``tries``: how often they were handed out. ``member``, ``since_ms``, ``until_ms``: the member that holds the lock,
-    from when, until when; of a waiting record, ``until_ms`` is when it is available again. ``cause``: of one that is
-    archiving.
+    from when, until when; of a waiting record, ``until_ms`` is when it is available again; of one that is
+    postponed, when its copy is due. ``cause``: of one that is archiving.
     """
 
     state: int
@@ -80,7 +85,8 @@ def to_wire(first: int, end: int, cell: Cell, wall_ahead_ms: int) -> WireRange:
     if cell.state == WAITING:
         return first, end, WAITING, cell.tries, cell.until_ms + wall_ahead_ms
     if cell.cause is not None:
-        return first, end, cell.state, cell.tries, 0, *cell.cause
+        until_ms = cell.until_ms + wall_ahead_ms if cell.cause.reason == POSTPONED else 0
+        return first, end, cell.state, cell.tries, until_ms, *cell.cause
     if cell.state in TERMINAL:
         return first, end, cell.state
     return first, end, AVAILABLE, cell.tries
@@ -95,5 +101,6 @@ def from_wire(row: Sequence[Any], wall_ahead_ms: int) -> tuple[int, int, Cell]:
     if state == WAITING:
         return first, end, Cell(WAITING, count, until_ms=more[1] - wall_ahead_ms)
     if state == ARCHIVING:
-        return first, end, Cell(ARCHIVING, count, cause=Cause(*more[2:5]))
+        until_ms = more[1] - wall_ahead_ms if more[2] == POSTPONED else 0
+        return first, end, Cell(ARCHIVING, count, until_ms=until_ms, cause=Cause(*more[2:5]))
     return first, end, Cell(AVAILABLE, count)

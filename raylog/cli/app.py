@@ -24,7 +24,7 @@ from raylog.cli.complaints import explain, usage_complaint
 from raylog.cli.configs import config
 from raylog.cli.consume import consume
 from raylog.cli.dead_letters import dlq
-from raylog.cli.groups import group
+from raylog.cli.groups.command import group
 from raylog.cli.halves import half
 from raylog.cli.log import log
 from raylog.cli.options import Commands

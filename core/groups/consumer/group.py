@@ -27,14 +27,13 @@ from raylog.core.groups.consumer.records import (
     TargetChanged,
     TopicFacts,
 )
+from raylog.core.groups.states import ConsumerGroupState
 from raylog.core.invariants import require
 
 LEAVE_EPOCH = -1
 """Epoch in the last heartbeat of a member that leaves."""
 AWAY_EPOCH = -2
 """Epoch of a static member that is away: its place stays until its session ends."""
-STATE_EMPTY, STATE_ASSIGNING, STATE_RECONCILING, STATE_STABLE = "Empty", "Assigning", "Reconciling", "Stable"
-"""States of a group, in Kafka's spelling."""
 
 
 @dataclass(slots=True)
@@ -100,13 +99,13 @@ class ConsumerGroup:
     def state(self) -> str:
         """Return the state, in Kafka's spelling."""
         if not self.members:
-            return STATE_EMPTY
+            return ConsumerGroupState.EMPTY.value
         if self.assign_due or self.target_epoch < self.epoch:
-            return STATE_ASSIGNING
+            return ConsumerGroupState.ASSIGNING.value
         here = [self.current(member_id) for member_id in self.members]
         if all(_has_arrived(each, self.target_epoch) for each in here):
-            return STATE_STABLE
-        return STATE_RECONCILING
+            return ConsumerGroupState.STABLE.value
+        return ConsumerGroupState.RECONCILING.value
 
     def current(self, member_id: str) -> CurrentChanged:
         """Return what a member has; nothing in epoch 0 before its first assignment."""

@@ -22,7 +22,9 @@ from raylog.core.errors import (
     StaleMemberEpoch,
     UnknownMemberId,
     UnsupportedAssignor,
+    UnsupportedVersion,
 )
+from raylog.core.features import CONSUMER_GROUPS_LEVEL
 from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
@@ -55,6 +57,7 @@ class ConsumerGroups:
         self._requested: set[str] = set()
         """The topics that were looked up, or are being."""
         self._next_check_ms = 0
+        self._feature_level = settings.feature_level
 
     # ------------------------------------------------------------ the log
 
@@ -122,8 +125,15 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------ heartbeats
 
-    def refusal(self, event: MemberHeartbeatReceived) -> RaylogError | None:
+    def refusal(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> RaylogError | None:
         """Return the error for a heartbeat that the group does not take, or None."""
+        if event.member_epoch == 0 and self._feature_level < CONSUMER_GROUPS_LEVEL:
+            self._look_up(set(event.topics or ()), decision)  # the answer has the level, which may have been raised
+            return UnsupportedVersion(
+                f"The consumer protocol needs feature level {CONSUMER_GROUPS_LEVEL}, and this cluster is at "
+                f"{self._feature_level}: a coordinator of an earlier release could not read what it writes. Raise it "
+                "with `raylog features upgrade`, or leave group_protocol out."
+            )
         return self._error(self._groups.get(event.group), event)
 
     def heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
@@ -236,6 +246,7 @@ class ConsumerGroups:
 
     def seen(self, event: TopicsSeen, decision: GroupDecision) -> None:
         """Topics were looked up: groups that read any that has changed get a new epoch."""
+        self._feature_level = max(self._feature_level, event.feature_level)
         for topic in event.requested:
             if topic in event.topics:
                 self._known[topic] = TopicFacts(*event.topics[topic])

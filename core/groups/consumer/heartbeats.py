@@ -60,7 +60,9 @@ def member_error(group: ConsumerGroup, member_id: str, instance_id: str | None) 
     """Return the error for a sender that is not that member, or None."""
     if instance_id is not None:
         holder = group.static.get(instance_id)
-        if holder is not None and holder != member_id:
+        if holder is None:
+            return UnknownMemberId(f"Group {group.name!r} has no static member {instance_id!r}; join again.")
+        if holder != member_id:
             return FencedInstanceId(
                 f"Another process joined group {group.name!r} as {instance_id!r}; give every running consumer its own "
                 "group_instance_id.",

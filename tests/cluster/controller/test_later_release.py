@@ -30,6 +30,12 @@ async def use(cluster: LocalCluster, topic: str) -> None:
             await producer.flush()
             await asyncio.gather(*sent)
         async with AsyncConsumer(
+            topic, group_id="classic", group_protocol="classic", auto_offset_reset="earliest", **cluster.clients()
+        ) as classic:
+            async with asyncio.timeout(30):
+                while not await classic.getmany(timeout_ms=500):
+                    pass
+        async with AsyncConsumer(
             topic, group_id="readers", auto_offset_reset="earliest", **cluster.clients()
         ) as consumer:
             found: list[bytes | None] = []
@@ -55,7 +61,8 @@ async def test_a_cluster_reads_over_what_a_later_release_adds(cluster: LocalClus
         await cluster.start()
         await cluster.all_home()
         await use(cluster, "u")
-    assert {"produce", "fetch", "replica_fetch", "join_group", "offset_commit", "voter_append"} <= seen.answers
+    assert {"produce", "fetch", "replica_fetch", "offset_commit", "voter_append"} <= seen.answers
+    assert {"join_group", "consumer_group_heartbeat"} <= seen.answers
     assert {"metadata_update", "partition_state", "register_broker", "heartbeat"} <= seen.requests
     # Its files are readable by this release alone, too: metadata, snapshot, groups.
     await cluster.stop()

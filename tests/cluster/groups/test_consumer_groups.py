@@ -2,114 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import InconsistentGroupProtocol, UnreleasedInstanceId, UnsupportedAssignor
 from raylog.core.ids import TopicPartition
+from tests.cluster.groups.readers import QUICK, TOPIC, Reader, readers, shared, traffic
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually
 
-QUICK = {"group.initial.rebalance.delay.ms": "50", "group.min.session.timeout.ms": "100"}
-TOPIC = "flights"
 GAP_S_MAX = 0.2
-
-
-class Reader:
-    """A consumer that polls all the time; it keeps when each partition was read, and what its listener received."""
-
-    def __init__(self, cluster: LocalCluster, **config: Any) -> None:
-        given: dict[str, Any] = {"group_protocol": "consumer", "group_id": "board", "auto_offset_reset": "earliest"}
-        quick = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300, "auto_commit_interval_ms": 100}
-        self.consumer = AsyncConsumer(**(given | quick | config), **cluster.clients())
-        self.read: dict[TopicPartition, list[tuple[float, int]]] = {}
-        self.received: list[tuple[str, list[int]]] = []
-        self.task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        await self.consumer.start()
-        self.consumer.subscribe(
-            [TOPIC],
-            on_assigned=lambda given: self.received.append(("assigned", [each.partition for each in given])),
-            on_revoked=lambda given: self.received.append(("revoked", [each.partition for each in given])),
-            on_lost=lambda given: self.received.append(("lost", [each.partition for each in given])),
-        )
-        self.task = asyncio.create_task(self._poll())
-
-    async def _poll(self) -> None:
-        while True:
-            for partition, records in (await self.consumer.getmany(timeout_ms=50)).items():
-                seen = self.read.setdefault(partition, [])
-                seen.extend((time.monotonic(), record.offset) for record in records)
-
-    async def stop_polling(self) -> None:
-        """End the task; what it raised is raised here."""
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
-
-    async def close(self) -> None:
-        await self.stop_polling()
-        await self.consumer.stop()
-
-    def assigned(self) -> set[int]:
-        return {each.partition for each in self.consumer.assignment()}
-
-    def longest_gap_s(self, partition: int, since_s: float) -> float:
-        """The longest time without a record of a partition, from then to now."""
-        times = [when for when, _ in self.read.get(TopicPartition(TOPIC, partition), []) if when >= since_s]
-        edges = [since_s, *times, time.monotonic()]
-        return max(after - before for before, after in pairwise(edges))
-
-
-@asynccontextmanager
-async def readers(cluster: LocalCluster, count: int, **config: Any) -> AsyncIterator[list[Reader]]:
-    """Start so many members, and close them at the end."""
-    started = [Reader(cluster, **config) for _ in range(count)]
-    try:
-        for reader in started:
-            await reader.start()
-        yield started
-    finally:
-        for reader in started:
-            await reader.close()
-
-
-@asynccontextmanager
-async def traffic(cluster: LocalCluster, partitions: int) -> AsyncIterator[None]:
-    """Records for each partition, every 20 ms."""
-
-    async def produce(producer: AsyncProducer) -> None:
-        while True:
-            for number in range(partitions):
-                _ = await producer.send(TOPIC, b"x", partition=number)
-            await asyncio.sleep(0.02)
-
-    async with AsyncProducer(**cluster.clients()) as producer:
-        task = asyncio.create_task(produce(producer))
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-def shared(group: list[Reader], partitions: int) -> Callable[[], bool]:
-    """Whether each partition has exactly one of these readers, and none has nothing."""
-
-    def is_shared() -> bool:
-        held = sorted(partition for reader in group for partition in reader.assigned())
-        return held == list(range(partitions)) and all(reader.assigned() for reader in group)
-
-    return is_shared
 
 
 @in_cluster(config=QUICK)
@@ -141,6 +45,24 @@ async def test_a_member_reads_on_what_it_keeps(cluster: LocalCluster, talk: Talk
         await eventually(shared([first], 4))
         gaps = {partition: round(first.longest_gap_s(partition, began_s), 3) for partition in kept}
         assert max(gaps.values()) < GAP_S_MAX, gaps
+
+
+@in_cluster(config=QUICK)
+async def test_a_newcomer_waits_for_no_heartbeat_and_stops_no_fetch(cluster: LocalCluster, talk: Talk) -> None:
+    """Were news to wait for the next heartbeat, the newcomer would get its partitions after 20 s."""
+    await talk.create(TOPIC, partitions=6)
+    slow = {"heartbeat_interval_ms": 20_000, "session_timeout_ms": 60_000}
+    async with traffic(cluster, 6), readers(cluster, 2, **slow) as group:
+        await eventually(shared(group, 6))
+        await eventually(lambda: all(len(reader.read) == 3 for reader in group))
+        fetching = [dict(reader.consumer._engine.fetcher._tasks) for reader in group]
+        async with readers(cluster, 1, **slow) as (newcomer,):
+            async with asyncio.timeout(5):
+                await eventually(shared([*group, newcomer], 6))
+            for reader, tasks in zip(group, fetching, strict=True):
+                kept = {TopicPartition(TOPIC, number) for number in reader.assigned()}
+                assert kept < set(tasks), "one partition of each went to the newcomer"
+                assert all(reader.consumer._engine.fetcher._tasks[each] is tasks[each] for each in kept)
 
 
 @in_cluster(config=QUICK)
@@ -231,7 +153,7 @@ async def test_protocols_do_not_mix_and_an_empty_group_converts(cluster: LocalCl
         async with readers(cluster, 1, group_protocol="classic") as (second,):
             await eventually(shared([second], 2))
             assert [group.group_type for group in await admin.list_groups()] == ["classic"]
-            wrong = Reader(cluster)
+            wrong = Reader(cluster, group_protocol="consumer")
             await wrong.start()
             assert wrong.task is not None
             with pytest.raises(InconsistentGroupProtocol, match="group_protocol='classic' here"):
@@ -240,6 +162,9 @@ async def test_protocols_do_not_mix_and_an_empty_group_converts(cluster: LocalCl
         async with readers(cluster, 1) as (third,):
             await eventually(shared([third], 2))
             assert [group.group_type for group in await admin.list_groups()] == ["consumer"]
+            named = await admin.list_groups(["Stable", "Reconciling", "Assigning"], types=["consumer"])
+            assert [group.group_id for group in named] == ["board"]
+            assert await admin.list_groups(types=["classic"]) == []
 
 
 @in_cluster(config=QUICK)

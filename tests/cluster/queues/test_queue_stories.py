@@ -353,7 +353,7 @@ def test_there_may_be_more_workers_than_partitions(tmp_path: Path) -> None:
             return len(generations) == 1 and all(len(worker._engine._sources) == 1 for worker in workers)
 
         await eventually(all_joined, what="five members share two partitions")
-        await eventually(lambda: not any(worker._engine._closing for worker in workers), what="the others are left")
+        await eventually(lambda: not any(worker._engine._retiring for worker in workers), what="the others are left")
         await send(cluster, "jobs", [b"%d" % number for number in range(60)], keys=60)
         held = await asyncio.gather(*(worker.getone(timeout_ms=10_000) for worker in workers))
         assert len({message.value for message in held if message is not None}) == 5

@@ -326,7 +326,9 @@ class GroupBooks:
             active_ms = self._active_ms.get((life, group, holder.member_id))
             if holder.instance_id != instance or holder.member_id == member_id or active_ms is None:
                 continue
-            if now_ms - active_ms < holder.session_timeout_ms // 2:
+            # One that did not fetch its assignment is removed when the time for that is over, however active it is.
+            is_kept = self.why_alive(life, image, holder, now_ms) is not None
+            if is_kept and now_ms - active_ms < holder.session_timeout_ms // 2:
                 raise Violation(
                     RULE,
                     f"{member_id} of instance {instance!r} is unknown rather than fenced, though {holder.member_id} "

@@ -179,6 +179,18 @@ def test_a_replaced_static_member_is_unknown_rather_than_fenced() -> None:
         books.taken_for_a_stranger(LIFE, "g", "old", "i", history.now_ms + 299)
 
 
+def test_a_static_member_that_does_not_sync_in_time_may_be_removed() -> None:
+    history = History()
+    history.generation(1, member("new", 0, instance="i"))
+    books = history.books
+    late_ms = history.now_ms + 1_000
+    books.active(LIFE, "g", "new", late_ms)
+    books.taken_for_a_stranger(LIFE, "g", "old", "i", late_ms)
+    books.synced(LIFE, "g", "new", 1, late_ms - 1)
+    with anomaly():
+        books.taken_for_a_stranger(LIFE, "g", "old", "i", late_ms)
+
+
 def test_an_assignment_that_gives_a_partition_twice(history: History) -> None:
     with anomaly():
         history.generation(2, member("a", 0), member("b", 0))

@@ -137,6 +137,8 @@ class Plan:
     """Whether members of groups read on while their group rebalances."""
     has_consumer_protocol: bool = False
     """Whether the coordinator assigns, member by member (KIP-848)."""
+    has_default_protocol: bool = False
+    """Whether members leave the protocol open, so that their group has the consumer protocol by default."""
     seek_share: float = 0.005
     """Share of polls of the reader that a seek follows."""
     is_operated: bool = False
@@ -185,7 +187,9 @@ class Plan:
         assigns: dict[str, Any] = {
             "partition_assignment_strategy": "cooperative-sticky" if self.is_cooperative else "range"
         }
-        if self.has_consumer_protocol:
+        if self.has_default_protocol:
+            assigns = {}
+        elif self.has_consumer_protocol:
             assigns = {"group_protocol": "consumer", "group_remote_assignor": chance.choice([None, "uniform", "range"])}
         return {
             **assigns,
@@ -201,11 +205,12 @@ class Plan:
 
 def draw(profile: str, seed: int) -> Plan:
     """Return the plan of a seed."""
-    plan = replace(_draw(profile, seed), is_cooperative=seed % 2 == 0)
+    plan = replace(_draw(profile, seed), is_cooperative=seed % 2 == 0, has_default_protocol=seed % 4 == 3)
     if profile == WHOLE:
         return replace(plan, **CLIENTS)
     if profile == CONSUMERS:
-        return replace(plan, **CLIENTS, has_consumer_protocol=True)
+        is_open = seed % 2 == 1
+        return replace(plan, **CLIENTS, has_consumer_protocol=not is_open, has_default_protocol=is_open)
     if profile == MINORITY:
         return replace(plan, **ONE_LOST, **CLIENTS)
     if profile == DISK:

@@ -260,7 +260,7 @@ class World:
             config = {"segment.bytes": "20000", "delay.default.ms": str(DEFAULT_MS)}
             await admin.create_topic(LATER, PARTITIONS, 3, config)
         if self.plan.workers:
-            await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3)
+            await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3, {"queue.retry.max.ms": "500"})
             await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)
         if self.plan.expirers:
             await make_fleeting_topics(admin)

@@ -58,6 +58,21 @@ def test_a_heartbeat_must_fit_into_the_session() -> None:
         load(ConsumerConfig, None, {"heartbeat_interval_ms": 5_000, "session_timeout_ms": 5_000})
 
 
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"group_protocol": "consumer", "partition_assignment_strategy": "range"}, "with 'consumer' the coordinator"),
+        ({"group_protocol": "classic", "group_remote_assignor": "range"}, "with 'classic' a member assigns"),
+        ({"partition_assignment_strategy": "range", "group_remote_assignor": "range"}, "leave one of the two out"),
+        ({"group_instance_id": ""}, "1 to 249 characters"),
+        ({"group_instance_id": "i" * 250}, "1 to 249 characters"),
+    ],
+)
+def test_settings_of_groups_that_mean_nothing_are_refused(keys: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        load(ConsumerConfig, None, keys)
+
+
 @pytest.mark.parametrize("kind", [ProducerConfig, ConsumerConfig, AdminConfig])
 def test_every_key_says_what_it_means_and_survives_kafkas_spelling(kind: type[ProducerConfig]) -> None:
     for name, key in keys_of(kind).items():

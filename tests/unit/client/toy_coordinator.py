@@ -7,34 +7,15 @@ machine rebuilt from the log.
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter
 from typing import Any
 
+from raylog.actors.groups.requests import event_for
 from raylog.client.group.exchange import read_assignment
 from raylog.core import errors
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
-from raylog.core.groups.events import (
-    AppendRecords,
-    DeleteGroupReceived,
-    DescribeGroupReceived,
-    Effect,
-    EndTxnOffsetsReceived,
-    Event,
-    HeartbeatReceived,
-    JoinReceived,
-    LeaveReceived,
-    ListGroupsReceived,
-    OffsetCommitReceived,
-    OffsetDeleteReceived,
-    OffsetFetchReceived,
-    OffsetResetReceived,
-    RequestDropped,
-    SyncReceived,
-    Tick,
-    TxnOffsetCommitReceived,
-)
+from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics, RequestDropped, Tick, TopicsSeen
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
@@ -120,14 +101,26 @@ class ToyCoordinator:
 
     def owners(self, group: str) -> dict[TopicPartition, str]:
         """The owner of each partition in the group's last generation; empty while there is no stable one."""
+        consumers = self._machine._consumers.get(group)
+        if consumers is not None:
+            owners = {TopicPartition(at.topic, at.partition): member for at, member in consumers.owners.items()}
+            return owners if consumers.state == GroupState.STABLE.value else {}
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
                 return _owners(record) if record.state is GroupState.STABLE else {}
         return {}
 
+    def generation(self, group: str) -> int:
+        """The group's last generation, or its epoch."""
+        consumers = self._machine._consumers.get(group)
+        return self.generations[-1].generation if consumers is None else consumers.epoch
+
     def members(self, group: str) -> int:
         """How many members the group's last stable generation has; 0 while there is none."""
+        consumers = self._machine._consumers.get(group)
+        if consumers is not None:
+            return len(consumers.members) if consumers.state == GroupState.STABLE.value else 0
         for key, value in reversed(self.log):
             record = record_from_wire(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
@@ -168,8 +161,7 @@ class ToyCoordinator:
         number = self._numbers
         self._requests[number] = request
         request.connection.on_close(lambda _: self._dropped(number))
-        event = _event(request.method, request.args, number, self._now_ms())
-        self._step(replace(event, client_host=request.peer_host) if isinstance(event, JoinReceived) else event)
+        self._step(event_for(request, number, self._now_ms()))
 
     def _dropped(self, number: int) -> None:
         if self._requests.pop(number, None) is not None:
@@ -182,10 +174,17 @@ class ToyCoordinator:
             if isinstance(effect, AppendRecords):
                 for key, value in effect.records:
                     self._append(key, value)
+            elif isinstance(effect, LookUpTopics):
+                asyncio.get_running_loop().call_soon(self._topics_seen, effect.topics)
             elif isinstance(effect, Reply) and (request := self._requests.pop(effect.request, None)) is not None:
                 request.reply(effect.result)
             elif isinstance(effect, Refuse) and (request := self._requests.pop(effect.request, None)) is not None:
                 request.fail(effect.error)
+
+    def _topics_seen(self, requested: tuple[str, ...]) -> None:
+        counts = Counter(topic for topic, _ in self.cluster.partitions)
+        facts = {topic: (self.cluster.topics[topic][0], counts[topic]) for topic in requested if topic in counts}
+        self._step(TopicsSeen(cause="seen", now_ms=self._now_ms(), requested=requested, topics=facts))
 
     def _append(self, key: list[Any], value: list[Any] | None) -> None:
         self.log.append((key, value))
@@ -208,60 +207,3 @@ def _owners(record: GroupChanged) -> dict[TopicPartition, str]:
             assert partition not in found, f"{partition} has two owners in generation {record.generation}"
             found[partition] = member.member_id
     return found
-
-
-def _event(method: str, args: list[Any], number: int, now_ms: int) -> Event:
-    common: dict[str, Any] = {
-        "cause": f"{method} {number}",
-        "now_ms": now_ms,
-        "request": number,
-        "group": args[0] if args else "",
-    }
-    makers: dict[str, Callable[[], Event]] = {
-        "join_group": lambda: JoinReceived(
-            **common,
-            member_id=args[1],
-            instance_id=args[2],
-            client_id=args[3],
-            session_timeout_ms=args[4],
-            rebalance_timeout_ms=args[5],
-            protocol_type=args[6],
-            protocols=args[7],
-        ),
-        "sync_group": lambda: SyncReceived(
-            **common,
-            generation=args[1],
-            member_id=args[2],
-            instance_id=args[3],
-            assignments={member: bytes(data) for member, data in args[4]},
-        ),
-        "heartbeat": lambda: HeartbeatReceived(**common, generation=args[1], member_id=args[2], instance_id=args[3]),
-        "leave_group": lambda: LeaveReceived(**common, members=args[1]),
-        "offset_commit": lambda: OffsetCommitReceived(
-            **common, generation=args[1], member_id=args[2], offsets=args[3], instance_id=(args[4:] or [None])[0]
-        ),
-        "offset_fetch": lambda: OffsetFetchReceived(
-            **common, partitions=args[1], require_stable=(args[2:] or [False])[0]
-        ),
-        "delete_group": lambda: DeleteGroupReceived(**common),
-        "offset_reset": lambda: OffsetResetReceived(**common, generation=args[1], offsets=args[2]),
-        "list_groups": lambda: ListGroupsReceived(**{name: value for name, value in common.items() if name != "group"}),
-        "offset_delete": lambda: OffsetDeleteReceived(**common, partitions=args[1]),
-        "txn_offset_commit": lambda: TxnOffsetCommitReceived(
-            **common,
-            generation=args[1],
-            member_id=args[2],
-            instance_id=args[3],
-            transactional_id=args[4],
-            producer_id=args[5],
-            producer_epoch=args[6],
-            offsets=[(topic_id, *rest) for topic_id, *rest in args[7]],
-        ),
-        "end_txn_offsets": lambda: EndTxnOffsetsReceived(
-            **common, producer_id=args[1], producer_epoch=args[2], coordinator_epoch=args[3], committed=args[4]
-        ),
-        "describe_group": lambda: DescribeGroupReceived(**common),
-    }
-    if method not in makers:
-        raise errors.InvalidRequest(f"There is no method {method!r}.")
-    return makers[method]()

@@ -88,6 +88,13 @@ def test_the_tests_run_with_the_pinned_version(required: Requirement) -> None:
     assert version(required.name) == PINS[canonicalize_name(required.name)]
 
 
+@pytest.mark.parametrize("extra", sorted(PYPROJECT["project"]["optional-dependencies"]))
+def test_each_extra_has_its_pins(extra: str) -> None:
+    """An extra that is installed for the tests or the benchmarks gets the versions that were tried."""
+    missing = [required.name for required in requirements(extra) if canonicalize_name(required.name) not in PINS]
+    assert missing == [], f"run `make constraints` where raylog[{extra}] is installed"
+
+
 def test_constraints_are_exact_versions_and_nothing_else() -> None:
     for name, pinned in PINS.items():
         assert re.fullmatch(r"[a-z0-9-]+", name)

@@ -16,6 +16,8 @@ from raylog.core.queues.states import AVAILABLE, TERMINAL
 MEMBERS = ("a", "b", "c")
 RECORDS = 40
 KEYS = 4
+LATE_MS = 90_000
+"""A pause above `queue.retry.max.ms`."""
 
 
 class Worked(RuleBasedStateMachine):
@@ -25,6 +27,7 @@ class Worked(RuleBasedStateMachine):
         "queue.delivery.limit": "3",
         "queue.acquired.max": "12",
         "queue.window.max": "30",
+        "queue.retry.max.ms": "60000",
     }
     settings_of_group: ClassVar[dict[str, str]] = {"queue.retry.backoff": "5s 20s", "queue.delivery.limit": "3"}
 
@@ -40,7 +43,8 @@ class Worked(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.not_before: dict[int, int] = {}
         self.dead: list[int] = []
-        self.by_sequence: dict[int, list[int]] = {}
+        self.copies: list[int] = []
+        self.by_sequence: dict[tuple[bool, int], list[int]] = {}
         self.accepted: set[int] = set()
         self.crashes = 0
         self.acks: dict[int, set[int]] = {}
@@ -89,14 +93,15 @@ class Worked(RuleBasedStateMachine):
             case ev.NoteStored():
                 self.feed(ev.ChangeStored, number=effect.number)
             case ev.FindLetterBox():
-                self.feed(ev.LetterBoxFound, topic=effect.topic, box=LetterBox(effect.topic, "id", 0, 7))
+                box = LetterBox(effect.topic, "id", 0, 7)
+                self.feed(ev.LetterBoxFound, topic=effect.topic, box=box, is_later=effect.is_later)
             case ev.SendLetters():
                 offsets = [letter.offset for letter in effect.letters]
-                known = self.by_sequence.setdefault(effect.sequence, offsets)
+                known = self.by_sequence.setdefault((effect.is_later, effect.sequence), offsets)
                 assert known == offsets, "a repeated batch of dead letters differs"
                 if known is offsets:
-                    self.dead += offsets
-                self.feed(ev.LettersStored, sequence=effect.sequence)
+                    (self.copies if effect.is_later else self.dead).extend(offsets)
+                self.feed(ev.LettersStored, sequence=effect.sequence, is_later=effect.is_later)
             case Reply() if effect.request in self.acks:
                 self.done |= self.acks.pop(effect.request)
             case Reply() | Refuse():
@@ -112,7 +117,8 @@ class Worked(RuleBasedStateMachine):
         if scan is not None and self.machine.next_offset(RECORDS) is None:
             end = min(RECORDS, scan + 9)
             keys = [(offset, offset % KEYS) for offset in range(scan, end) if offset % 7 != 5]
-            self.feed(ev.Scanned, first=scan, end=end, keys=keys)
+            tries = [(offset, self.earlier(offset)) for offset in range(scan, end) if self.earlier(offset)]
+            self.feed(ev.Scanned, first=scan, end=end, keys=keys, tries=tries)
         first = self.machine.next_offset(RECORDS)
         if first is None:
             return
@@ -134,20 +140,27 @@ class Worked(RuleBasedStateMachine):
                 assert held[offset][1] <= self.now, f"{offset} is at {other}, and now at {member} too"
                 del held[offset]
         assert offset not in self.done, f"{offset} was acknowledged"  # Q2
+        assert offset not in self.copies, f"{offset} has a copy, and is handed out here too"
         assert self.not_before.get(offset, 0) <= self.now, f"{offset} waits"  # Q8
         self.handed[offset] += 1
-        assert self.handed[offset] <= 3 + self.crashes, f"{offset} was handed out too often"  # Q4
+        tries = self.handed[offset] + self.earlier(offset)
+        assert tries <= 3 + self.crashes, f"{offset} was handed out too often"  # Q4
+        assert count > self.earlier(offset), f"{offset} forgets how often it was handed out before"
         self.held[member][offset] = (count, self.now + 30_000)
         self.check_order(member, offset)
 
     def check_order(self, member: str, offset: int) -> None:
         """Nothing without keys."""
 
+    def earlier(self, offset: int) -> int:
+        """How often a record was handed out before it was copied here: none is a copy."""
+        return 0
+
     def is_gap(self, offset: int) -> bool:
         """Whether there is no record; without keys the leader does not know."""
         return False
 
-    @rule(member=st.sampled_from(MEMBERS), kind=st.sampled_from((1, 1, 1, 2, 3, 4, 5, 6)), pick=st.integers(0, 11))
+    @rule(member=st.sampled_from(MEMBERS), kind=st.sampled_from((1, 1, 2, 3, 4, 5, 5, 5, 6)), pick=st.integers(0, 11))
     def acknowledge(self, member: str, kind: int, pick: int) -> None:
         held = sorted(self.held[member])
         if not held:
@@ -156,7 +169,7 @@ class Worked(RuleBasedStateMachine):
         count, until = self.held[member][offset]
         request = self.number()
         is_valid = until > self.now
-        delay_ms = 2_000 if kind == ev.RETRY and pick % 2 else -1
+        delay_ms = (-1, 2_000, LATE_MS)[pick % 3] if kind == ev.RETRY else -1
         if kind in (ev.ACCEPT, ev.REJECT):
             self.acks[request] = {offset} if is_valid and kind == ev.ACCEPT else set()
         effects = self.feed(
@@ -179,7 +192,7 @@ class Worked(RuleBasedStateMachine):
         if kind == ev.RETURN:
             self.handed[offset] -= 1
         if kind == ev.RETRY and count < 3:
-            self.not_before[offset] = self.now + (2_000 if delay_ms > 0 else {1: 5_000, 2: 20_000}[count])
+            self.not_before[offset] = self.now + (delay_ms if delay_ms > 0 else {1: 5_000, 2: 20_000}[count])
 
     @rule(member=st.sampled_from(MEMBERS), other=st.sampled_from(MEMBERS))
     def stranger_acknowledges(self, member: str, other: str) -> None:
@@ -233,6 +246,8 @@ class Worked(RuleBasedStateMachine):
             assert self.machine.book.start >= self.started  # Q7
             self.started = self.stored.start
             assert len(set(self.dead)) == len(self.dead), "a dead letter is there twice"  # Q6
+            assert len(set(self.copies)) == len(self.copies), "a copy is there twice"
+            assert not set(self.copies) & (self.done | set(self.dead)), "a copy of what is finished"
 
     @invariant()
     def what_is_stored_is_what_is_known(self) -> None:
@@ -263,7 +278,7 @@ class Worked(RuleBasedStateMachine):
                 break
         assert self.machine.book.start == RECORDS, self.machine.book.pieces(0, RECORDS)
         assert self.machine.book.counts[AVAILABLE] == 0
-        finished = self.accepted | set(self.dead) | {at for at in range(RECORDS) if self.is_gap(at)}
+        finished = self.accepted | set(self.dead) | set(self.copies) | {at for at in range(RECORDS) if self.is_gap(at)}
         assert finished == set(range(RECORDS)), set(range(RECORDS)) - finished
         assert (self.machine.next_due_ms() or self.now) > self.now - 60_000
 
@@ -290,7 +305,26 @@ class WorkedByKey(Worked):
             )
 
 
+class WorkedRetryTopic(Worked):
+    """The same in a retry topic, whose records were handed out elsewhere before."""
+
+    topic: ClassVar[dict[str, str]] = {**Worked.topic, "queue.retry.of": "jobs"}
+
+    def earlier(self, offset: int) -> int:
+        return offset % 3
+
+
+class WorkedRetryTopicByKey(WorkedRetryTopic, WorkedByKey):
+    """Both."""
+
+    settings_of_group: ClassVar[dict[str, str]] = WorkedByKey.settings_of_group
+
+
 Worked.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 WorkedByKey.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestWorked = Worked.TestCase
 TestWorkedByKey = WorkedByKey.TestCase
+WorkedRetryTopic.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+WorkedRetryTopicByKey.TestCase.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
+TestWorkedRetryTopic = WorkedRetryTopic.TestCase
+TestWorkedRetryTopicByKey = WorkedRetryTopicByKey.TestCase

@@ -13,7 +13,7 @@ from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.ranges import RangeMap
-from tests.property.core.queues.test_machine import Worked
+from tests.property.core.queues.test_machine import Worked, WorkedRetryTopic
 from tests.simulation.planted.bugs import Edit
 
 LOOK = settings(
@@ -55,6 +55,20 @@ BUGS = {
         "put",
         "if row[1] != merged[-1][1]:",
         "if row[1][0] != merged[-1][1][0]:",
+    ),
+    "a record is finished before its copy is stored": (
+        Worked,
+        Acknowledging,
+        "_postpone",
+        "Cell(ARCHIVING, cell.tries, until_ms=due_ms, cause=Cause(POSTPONED))",
+        "DONE",
+    ),
+    "a copy forgets how often it was handed out": (
+        WorkedRetryTopic,
+        RecordBook,
+        "inherit",
+        "cell.tries >= tries",
+        "True",
     ),
     "a verdict of another member counts": (Worked, Acknowledging, "apply", "or cell.member != member", ""),
 }

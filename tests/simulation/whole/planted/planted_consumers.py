@@ -1,13 +1,25 @@
-"""A bug of groups whose coordinator assigns; the others are planted in their own world, tests/simulation/groups."""
+"""Bugs of groups whose coordinator assigns, in the whole world; more are planted in tests/simulation/consumers."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.core.groups.consumer import heartbeats
+from raylog.core.groups.consumer.group import ConsumerGroup
+from raylog.core.groups.consumer.groups import ConsumerGroups
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import CONSUMERS
 from tests.simulation.whole.planted.bugs import Bug
+
+
+def _returns(result: object) -> Callable[[Any], Callable[..., Any]]:
+    def patch(_: Any) -> Callable[..., Any]:
+        return lambda *_, **__: result
+
+    return patch
+
 
 CONSUMER_BUGS: Final = (
     Bug(
@@ -16,6 +28,46 @@ CONSUMER_BUGS: Final = (
         "next_current",
         Edit("if owners.get(place, current.member_id) == current.member_id", "").of,
         ("W10",),
+        20,
+        CONSUMERS,
+    ),
+    Bug(
+        "a group of the consumer protocol keeps members that are silent",
+        ConsumerGroups,
+        "tick",
+        Edit("session.deadline_ms <= now_ms", "False").of,
+        ("W9", "W1"),
+        20,
+        CONSUMERS,
+    ),
+    Bug(
+        "a heartbeat is answered without its assignment",
+        heartbeats,
+        "answer",
+        Edit("whole or session.sent != assigned", "False").of,
+        ("W9", "W1"),
+        20,
+        CONSUMERS,
+    ),
+    Bug(
+        "a coordinator does not restore what is held", ConsumerGroup, "_claim", _returns(None), ("W10",), 20, CONSUMERS
+    ),
+    Bug("topics that are looked up stay unknown", ConsumerGroups, "seen", _returns(None), ("W9", "W1"), 20, CONSUMERS),
+    Bug(
+        "a member never confirms what it was assigned",
+        ConsumerMembership,
+        "heartbeat_request",
+        Edit("reports = says_all or (self._owes_report and self.is_in_force)", "reports = is_join").of,
+        ("W9", "W1"),
+        20,
+        CONSUMERS,
+    ),
+    Bug(
+        "the epoch of a group starts again after a failover",
+        ConsumerGroup,
+        "apply",
+        Edit("self.image = record", "self.image = record if self.sessions else None").of,
+        ("W10", "W9"),
         20,
         CONSUMERS,
     ),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.keeper import KeeperRole
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import Chunk
 from raylog.actors.queues.role import QueuesRole
 from raylog.client.queues.engine import QueueEngine
+from raylog.client.queues.source import QueueSource
 from raylog.core.queues.acknowledging import Acknowledging
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
@@ -108,6 +110,30 @@ QUEUE_BUGS: Final = (
         "_load",
         _edit("end = self.host.log.log_end_offset", "end = self.host.log.log_end_offset - 3"),
         ("W40", "W43", "W9", "W10"),
+        30,
+    ),
+    _bug(
+        "what comes for a partition that was given up is kept",
+        QueueSource,
+        "_take",
+        _edit("if not self.is_wanted:", "if False:"),
+        ("W45",),
+        60,
+    ),
+    _bug(
+        "what was not taken of a partition that is given up stays",
+        QueueEngine,
+        "_return_buffered",
+        _edit("message._lock.source in sources", "False"),
+        ("W45", "W42"),
+        30,
+    ),
+    _bug(
+        "a copy that was not stored counts as stored",
+        CopySender,
+        "send",
+        _edit("continue", "pass"),
+        ("W9", "W42"),
         30,
     ),
 )

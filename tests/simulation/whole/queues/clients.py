@@ -11,8 +11,9 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
 from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, RaylogError
 from raylog.core.ids import TopicPartition
+from raylog.core.queues.origins import Origin
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
-from tests.simulation.whole.queues.jobs import Group, Job, Jobs
+from tests.simulation.whole.queues.jobs import KEPT, Group, Job, Jobs
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ PARTITIONS: Final = 2
 PLAIN: Final = "any-order"
 KEYED: Final = "key-order"
 KEYS: Final = (b"a", b"b", b"c", None)
+LATE_MS: Final = 2_500
+"""A pause above `queue.retry.max.ms`, for which a copy waits."""
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset."""
 
 
 class JobProducer(Client):
@@ -83,9 +89,9 @@ class Worker(Client):
         self._group = group
         self._jobs: Jobs = world.jobs
         self._books_of_group: Group = world.jobs.groups[group]
-        self._open: dict[tuple[int, int], tuple[Job, str, int]] = {}
+        self._open: dict[Place, tuple[Job, str, int]] = {}
         """Verdicts that are not answered yet, by place."""
-        self._late: set[tuple[int, int]] = set()
+        self._late: set[Place] = set()
         """Places of verdicts whose answers were not waited for: a refusal there may be about such a one."""
 
     async def run(self) -> None:
@@ -117,6 +123,9 @@ class Worker(Client):
         rounds = int(self.between(20, 200))
         while rounds > 0 and not self.world.is_over:
             rounds -= 1
+            for message in list(consumer._engine.buffer):
+                if message.is_locked and message.topic_partition not in consumer._engine._sources:
+                    raise Violation(KEPT, f"{name} keeps {message!r}, and was to give it back")
             try:
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300, max_records=5), 2.5)
             except RaylogError as error:
@@ -128,11 +137,14 @@ class Worker(Client):
             for message in found:
                 if not message.is_locked:
                     continue  # lost, or given back because an earlier one of its key is to be retried
-                at = (message.partition, message.offset)
+                origin = Origin.of(message.headers)
+                at = (message.partition, message.offset) if origin is None else origin[1:3]
                 came_ms = round(message._lock.since * 1000)
                 tries = message.delivery_count
-                job = self._books_of_group.handed(name, at, message.value, message.record.key, tries, came_ms)
-                self._decide(name, message, at, job)
+                job = self._books_of_group.handed(
+                    name, at, message.value, message.record.key, tries, came_ms, is_copy=origin is not None
+                )
+                self._decide(name, message, (*message.topic_partition, message.offset), job)
             await self._commit(consumer)
             await asyncio.sleep(self.between(0.0, 0.3))
 
@@ -140,7 +152,7 @@ class Worker(Client):
         """Return the true time, which no host's clock need have."""
         return round(self.world.now_s * 1000)
 
-    def _decide(self, name: str, message: QueueMessage, at: tuple[int, int], job: Job) -> None:
+    def _decide(self, name: str, message: QueueMessage, at: Place, job: Job) -> None:
         if at in self._open:  # handed out twice, because the first lock was lost
             self._late.add(at)
         tries = message.delivery_count
@@ -154,7 +166,8 @@ class Worker(Client):
             self._open[at] = (job, "reject", tries)
             message.reject("drawn")
         elif drawn < 0.9:
-            delay_ms = self.pick([50, 400])
+            delay_ms = self.pick([50, 400, LATE_MS])
+            job.left_order |= delay_ms == LATE_MS
             self._open[at] = (job, f"{self.now_ms() + delay_ms}", tries)
             job.holders.discard(name)
             message.retry(delay=delay_ms)
@@ -187,8 +200,8 @@ class Worker(Client):
 
     def _refused(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
         for offset in range(first, end):
-            job, what, _ = self._open.pop((partition.partition, offset), (None, "", 0))
-            is_late = (partition.partition, offset) in self._late
+            job, what, _ = self._open.pop((*partition, offset), (None, "", 0))
+            is_late = (*partition, offset) in self._late
             if job is not None and (is_late or not isinstance(error, InvalidRecordState)):
                 job.is_unsure |= what == "ack"
 

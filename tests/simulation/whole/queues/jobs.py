@@ -13,9 +13,13 @@ OVERTAKEN: Final = "W41"
 UNFINISHED: Final = "W42"
 DEAD_LETTERS: Final = "W43"
 EARLY: Final = "W44"
+KEPT: Final = "W45"
+COPIED: Final = "W46"
 CLOCK_MS: Final = 50
 """Rounding, and the way between a worker and its leader."""
 
+COPY_MS: Final = 1_100
+"""Copies are due by the time of `__scheduled`'s leader, which may be a second from that of the queue's."""
 ON_THE_WAY_MS: Final = 12_000
 """So long a hand-out may be on the way to a worker, whose record another one finishes meanwhile."""
 
@@ -35,6 +39,10 @@ class Job:
     """Whether a worker has tried to finish it: acknowledged or rejected, whatever the answer."""
     acknowledged: tuple[int, int] | None = None
     """With which hand-out's count, and when, an acknowledgement was answered."""
+    left_order: bool = False
+    """Whether a worker wants it again so late that a copy waits."""
+    is_copy: bool = False
+    """Whether the copy was handed out."""
     is_rejected: bool = False
     """Whether a rejection was answered."""
     is_unsure: bool = False
@@ -54,7 +62,9 @@ class Group:
     jobs: dict[At, Job] = field(default_factory=dict)
     of_key: dict[tuple[int, bytes], list[int]] = field(default_factory=lambda: defaultdict(list))
 
-    def handed(self, worker: str, at: At, name: bytes, key: bytes | None, tries: int, came_ms: int) -> Job:
+    def handed(
+        self, worker: str, at: At, name: bytes, key: bytes | None, tries: int, came_ms: int, *, is_copy: bool = False
+    ) -> Job:
         """A worker takes a record, which was handed out so often, and has come to it then."""
         job = self.jobs.get(at)
         if job is None:
@@ -65,9 +75,12 @@ class Group:
             known, answered_ms = job.acknowledged
             if tries > known or came_ms > answered_ms + ON_THE_WAY_MS:
                 raise Violation(HANDED_AGAIN, f"{worker} got {name!r} ({tries}), acknowledged as {job.acknowledged}")
-        if tries > job.retried and came_ms + CLOCK_MS < job.not_before_ms:
+        if is_copy != job.is_copy and not (is_copy and job.left_order and tries > 1):
+            raise Violation(COPIED, f"{worker} got {name!r} at {at} ({tries}), which is at a copy now")
+        job.is_copy |= is_copy
+        if tries > job.retried and came_ms + (COPY_MS if is_copy else CLOCK_MS) < job.not_before_ms:
             raise Violation(EARLY, f"{worker} got {name!r} {job.not_before_ms - came_ms} ms before its time")
-        if self.by_key and key is not None:
+        if self.by_key and key is not None and not is_copy:
             self._check_order(worker, at, key)
         job.holders.add(worker)
         return job
@@ -75,7 +88,8 @@ class Group:
     def _check_order(self, worker: str, at: At, key: bytes) -> None:
         for offset in self.of_key[at[0], key]:
             earlier = self.jobs[at[0], offset]
-            if offset < at[1] and not earlier.is_closed and worker not in earlier.holders:
+            is_open = not (earlier.is_closed or earlier.left_order)
+            if offset < at[1] and is_open and worker not in earlier.holders:
                 raise Violation(OVERTAKEN, f"{worker} got {at}, and {earlier} at {offset} is not finished")
 
 

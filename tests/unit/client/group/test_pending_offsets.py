@@ -150,7 +150,8 @@ def test_both_faces_of_a_consumer_name_their_group(cluster: ToyCluster) -> None:
     with Consumer("flights", group_id="board", group_instance_id="i", **options) as consumer:
         read(consumer, 5)
         found = consumer.group_metadata()
-    assert (found.group_id, found.generation_id, found.group_instance_id) == ("board", 1, "i")
+    assert (found.group_id, found.group_instance_id) == ("board", "i")
+    assert found.generation_id >= 1
     assert found.member_id
 
     async def assigned_by_hand() -> ConsumerGroupMetadata:

@@ -212,6 +212,26 @@ def test_groups_are_listed_by_state(board: Board) -> None:
     assert [each.group_id for each in board.admin.list_groups()] == ["board", "idle"]
 
 
+def test_groups_are_listed_by_type_and_an_unknown_name_is_refused(board: Board) -> None:
+    board.cluster.create_topic("__consumer_offsets", partitions=1)
+    fill(board.cluster, "__consumer_offsets", 0, [b"written to"])
+    assert [each.group_type for each in board.admin.list_groups(types=["Classic"])] == ["classic"]
+    assert board.admin.list_groups(types=["consumer"]) == []
+    with pytest.raises(ValueError, match="valid are classic, consumer"):
+        board.admin.list_groups(types=["share"])
+    with pytest.raises(ValueError, match="'Assigning'; valid are Empty, PreparingRebalance"):
+        board.admin.list_groups(["Assigning"], types=["classic"])
+    assert "board" in board.run("list", "--type", "classic").out
+    assert (
+        board.run("list", "--type", "consumer", "--state", "assigning").out == "No group is assigning and consumer.\n"
+    )
+    assert "valid are classic, consumer" in refusal(board.run("list", "--type", "share"), 2)
+    assert "Assigning, Reconciling" in refusal(board.run("list", "--state", "Dead"), 2)
+    assert "valid are Empty, Assigning" in refusal(
+        board.run("list", "--type", "consumer", "--state", "PreparingRebalance"), 2
+    )
+
+
 def test_the_command_line_plans_and_resets(board: Board) -> None:
     shown = board.run("reset-offsets", "board", "--by", "-30", "--topic", "flights:1", "--dry-run").out
     assert "the log starts there" in shown
@@ -229,7 +249,6 @@ def test_the_command_line_names_the_members_that_are_in_the_way(board: Board) ->
     assert "anna" in refusal(board.run("reset-offsets", "board", "--to", "latest"), 1)
     assert "subscribe" in refusal(board.run("delete-offsets", "board", "flights"), 1)
     assert "was removed" in board.run("remove-members", "board", "--all").out
-    assert "board" not in board.run("list", "--state", "Dead").out
 
 
 @pytest.mark.parametrize(
@@ -264,3 +283,7 @@ def test_a_group_is_described_with_its_coordinator_and_members(board: Board) -> 
     assert f"coordinator at {found.coordinator}" in shown
     assert "flights:0,1" in shown
     assert json.loads(board.run("describe", "board", "--json").out)["coordinator"] == found.coordinator
+    assert "classic protocol, generation 1" in board.run("describe", "board", "--state").out
+    assert "anna" not in board.run("describe", "board", "--state").out
+    assert "committed" not in board.run("describe", "board", "--members").out
+    assert "coordinator at" not in board.run("describe", "board", "--offsets").out

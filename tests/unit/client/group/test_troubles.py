@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from raylog.client.consumer import consumer_session
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.group_session import GroupSession
@@ -35,6 +36,10 @@ STAYS, GOES = TopicPartition("stays", 0), TopicPartition("goes", 0)
 @pytest.fixture
 def coordinator(cluster: ToyCluster) -> ToyCoordinator:
     return with_coordinator(cluster)
+
+
+CLASSIC: dict[str, Any] = {"group_protocol": "classic"}
+"""For stories about rounds and their leaders, which groups of the consumer protocol do not have."""
 
 
 def options(cluster: ToyCluster, **more: Any) -> dict[str, Any]:
@@ -116,7 +121,7 @@ def test_a_commit_that_waited_belongs_to_the_generation_of_its_call(
 
     monkeypatch.setattr(CoordinatorMachine, "step", hold)
     errors: list[RaylogError | None] = []
-    with Consumer("stays", **options(cluster, enable_auto_commit=False)) as consumer:
+    with Consumer("stays", **options(cluster, enable_auto_commit=False, **CLASSIC)) as consumer:
         read(consumer, 10)
         is_holding.set()
         consumer.commit_async({STAYS: 1})
@@ -145,7 +150,9 @@ def test_a_replaced_static_member_stays_fenced_and_its_successor_reads(
     cluster.create_topic("stays")
     fill(cluster, "stays", 0, numbers(0, 10))
     # Without heartbeats, so that the old process learns of it first from the answer to its commit.
-    static = options(cluster, group_instance_id="one", heartbeat_interval_ms=9_000, session_timeout_ms=10_000)
+    static = options(
+        cluster, **CLASSIC, group_instance_id="one", heartbeat_interval_ms=9_000, session_timeout_ms=10_000
+    )
     old = Consumer("stays", **static)
     try:
         read(old, 10)
@@ -228,7 +235,7 @@ def test_a_member_of_another_kind_gets_nothing_and_the_leader_goes_on(
 ) -> None:
     cluster.create_topic("stays")
     fill(cluster, "stays", 0, numbers(0, 10))
-    leader = Member(cluster, "leader", "stays", session_timeout_ms=5_000)
+    leader = Member(cluster, "leader", "stays", session_timeout_ms=5_000, **CLASSIC)
     wait_for(lambda: leader.assignments, "the leader did not join")
     (given,) = cluster.runtime.run(_join_as_foreigner(cluster, coordinator, metadata), 15)
     assert read_assignment(given) == ()
@@ -247,14 +254,15 @@ def test_an_unreadable_assignment_raises_one_clear_error_at_every_poll(
         normal(request, [b"\xc1"] if request.method == "sync_group" else args, *rest)
 
     monkeypatch.setattr(Request, "reply", garble)
-    with Consumer("stays", **options(cluster)) as consumer:
+    with Consumer("stays", **options(cluster, **CLASSIC)) as consumer:
         for _ in range(2):
             with pytest.raises(InconsistentGroupProtocol, match="another kind of client"):
                 read(consumer, 1)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_an_unexpected_error_while_joining_is_raised_by_each_poll(
-    cluster: ToyCluster, coordinator: ToyCoordinator, monkeypatch: pytest.MonkeyPatch
+    cluster: ToyCluster, coordinator: ToyCoordinator, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("stays")
 
@@ -262,10 +270,11 @@ def test_an_unexpected_error_while_joining_is_raised_by_each_poll(
         await asyncio.sleep(0)
         raise KeyError("a bug")
 
-    with Consumer("stays", **options(cluster)) as consumer:
-        group = consumer._engine
-        consumer.poll(0)
-        monkeypatch.setattr(type(group.group), "_partition_counts", fail)
+    if protocol == "classic":
+        monkeypatch.setattr(GroupSession, "_partition_counts", fail)
+    else:
+        monkeypatch.setattr(consumer_session, "look_up_topics", fail)
+    with Consumer("stays", **options(cluster, group_protocol=protocol)) as consumer:
         for _ in range(2):
             with pytest.raises(RaylogError, match="a bug"):
                 read(consumer, 1)
@@ -284,7 +293,7 @@ async def test_a_join_that_the_close_has_ended_is_no_unhandled_error(
     async def join() -> None:
         raise ClientClosed("The client is closed.")
 
-    async with AsyncConsumer("flights", group_id="board", **cluster.options) as consumer:
+    async with AsyncConsumer("flights", group_id="board", **CLASSIC, **cluster.options) as consumer:
         group = consumer._engine.group
         assert isinstance(group, GroupSession)
     group._start(join())

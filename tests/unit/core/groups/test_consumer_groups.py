@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import pytest
+
 from raylog.core.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -16,7 +18,9 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
     UnsupportedAssignor,
+    UnsupportedVersion,
 )
+from raylog.core.features import CONSUMER_GROUPS_LEVEL
 from raylog.core.groups.events import (
     DescribeGroupReceived,
     MemberHeartbeatReceived,
@@ -25,6 +29,7 @@ from raylog.core.groups.events import (
     RequestDropped,
     TopicsSeen,
 )
+from raylog.core.groups.settings import GroupSettings
 from tests.unit.core.groups.context import GROUP, Groups
 
 TOPIC, TOPIC_ID = "orders", "t1"
@@ -323,3 +328,30 @@ def test_an_empty_group_is_forgotten_with_its_last_offset() -> None:
     groups.tick(groups.settings.offsets_retention_check_ms)
     assert groups.reply(groups.list_groups()) == []
     assert groups.restarted().machine.hard_state() == [[], []]
+
+
+def test_an_instance_id_is_not_empty_and_is_its_members_own() -> None:
+    groups, first = started()
+    assert groups.code(groups.join(group="classic", instance_id="")) == InvalidRequest.code
+    assert groups.code(Member(groups, "m2", instance="").beat()) == InvalidRequest.code
+    static = Member(groups, "m3", instance="gate-1")
+    static.beat()
+    assert groups.code(static.beat(instance_id="gate-2")) == UnknownMemberId.code, "there is no such static member"
+    static.instance = "gate-2"
+    assert groups.code(static.commit(0, 5)) == UnknownMemberId.code
+    first.instance = "gate-1"
+    assert groups.code(first.commit(0, 5)) == FencedInstanceId.code, "it is another member's"
+    assert groups.code(first.beat()) == FencedInstanceId.code
+    first.instance = None
+    assert groups.code(first.commit(0, 5)) == 0
+
+
+@pytest.mark.parametrize("level", [CONSUMER_GROUPS_LEVEL - 1, CONSUMER_GROUPS_LEVEL])
+def test_members_join_from_their_feature_level_on(level: int) -> None:
+    groups = Groups(GroupSettings(feature_level=level))
+    first = Member(groups, "m1")
+    refused = UnsupportedVersion.code if level < CONSUMER_GROUPS_LEVEL else 0
+    assert groups.code(first.beat()) == refused
+    assert groups.looked_up[-1] == (TOPIC,)
+    seen(groups, 4)  # with the level of this release: it was raised
+    assert groups.code(first.beat()) == 0

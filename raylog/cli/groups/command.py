@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raylog.cli.groups.description import Section, as_json, progress, show
 from raylog.cli.options import Commands, Target, cluster_options
 from raylog.cli.output import show_json, show_table
-from raylog.core.groups.states import GroupState
+from raylog.core.groups.states import STATES_BY_TYPE, GroupType, named_states, named_types
 from raylog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from raylog.client.admin.admin import Admin
-    from raylog.client.admin.descriptions import GroupDescription, MemberDescription
-    from raylog.client.admin.lag import PartitionLag
     from raylog.client.admin.reset_plan import PlannedOffset, ResetPlan
 
 
-STATES: Final = [each.value for each in GroupState if each is not GroupState.DEAD]
+TYPES: Final = [each.value for each in GroupType]
+STATES: Final = list(dict.fromkeys(state for each in STATES_BY_TYPE.values() for state in each))
 NOT_DONE: Final = 1
 """Exit code where some members were not removed."""
 
@@ -57,17 +55,28 @@ def _admin(arguments: dict[str, Any]) -> Admin:
 @click.option(
     "--state",
     "states",
-    type=click.Choice(STATES, case_sensitive=False),
+    metavar="STATE",
     multiple=True,
-    help="Only groups in this state; may be repeated.",
+    help=f"Only groups in this state, one of {', '.join(STATES)}; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option(
+    "--type",
+    "types",
+    metavar="TYPE",
+    multiple=True,
+    help=f"Only groups of this protocol, {' or '.join(TYPES)}; may be repeated.",
+)
+@click.option("--json", "in_json", is_flag=True, help="As JSON.")
 @cluster_options
-def list_(target: Target, states: tuple[str, ...], as_json: bool) -> None:
-    """List the groups and their states."""
+def list_(target: Target, states: tuple[str, ...], types: tuple[str, ...], in_json: bool) -> None:
+    """List the groups, their states, and the protocols that their members use."""
+    try:
+        named_states(states, named_types(types))
+    except ValueError as wrong:
+        raise click.UsageError(str(wrong)) from None
     with _admin(target.client_arguments()) as admin:
-        groups = admin.list_groups(states or None)
-    if as_json:
+        groups = admin.list_groups(states or None, types=types or None)
+    if in_json:
         show_json(
             [
                 {
@@ -83,146 +92,34 @@ def list_(target: Target, states: tuple[str, ...], as_json: bool) -> None:
         show_table(
             "", ["group", "state", "type"], [[group.group_id, group.state, group.group_type] for group in groups]
         )
-    elif states:
-        click.echo(f"No group is {' or '.join(states)}.")
+    elif states or types:
+        click.echo(f"No group is {' and '.join(' or '.join(each) for each in (states, types) if each)}.")
     else:
         click.echo("No groups yet; a consumer with a group_id makes one.")
 
 
-def _epochs(member: MemberDescription) -> dict[str, object]:
-    return {
-        "epoch": member.member_epoch,
-        "state": member.member_state,
-        "topics": list(member.topics),
-        "revoking": [str(each) for each in member.revoking],
-        "target": [str(each) for each in member.target],
-    }
-
-
 @group.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--state", is_flag=True, help="Only its state and epochs.")
+@click.option("--members", is_flag=True, help="Only its members.")
+@click.option("--offsets", is_flag=True, help="Only its offsets and lag.")
+@click.option("--json", "in_json", is_flag=True, help="As JSON: everything.")
 @cluster_options
-def describe(target: Target, name: str, as_json: bool) -> None:
-    """Show members, committed offsets and lag of a group.
+def describe(target: Target, name: str, state: bool, members: bool, offsets: bool, in_json: bool) -> None:
+    """Show state, members, committed offsets and lag of a group, or those that are chosen.
 
-    The lag is shown in records, and in seconds since the oldest record that the group has not read was made.
+    Members of the consumer protocol are shown with their epochs, and with what the coordinator leads them to. The lag
+    is shown in records, and in seconds since the oldest record that the group has not read was made.
     """
+    chosen = [each for each, is_chosen in zip(Section, (state, members, offsets), strict=True) if is_chosen]
+    sections = chosen or list(Section)
     with _admin(target.client_arguments()) as admin:
         found = admin.describe_group(name)
-        lags = admin.group_lag(found)
-    rows = progress(found, lags)
-    if as_json:
-        show_json(_described(found, rows))
+        rows = progress(found, admin.group_lag(found)) if in_json or Section.OFFSETS in sections else []
+    if in_json:
+        show_json(as_json(found, rows))
     else:
-        _show_group(found, rows)
-
-
-def _described(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str, object]:
-    return {
-        "group": found.group_id,
-        "state": found.state,
-        "protocol": found.protocol,
-        "generation": found.generation,
-        "coordinator": found.coordinator,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "instance_id": member.instance_id,
-                "assignment": [str(each) for each in member.assignment],
-                **(_epochs(member) if found.group_type == "consumer" else {}),
-            }
-            for member in found.members
-        ],
-        "partitions": rows,
-        "pending_offsets": [
-            {
-                "topic": pending.partition.topic,
-                "partition": pending.partition.partition,
-                "offset": pending.offset,
-                "producer_id": pending.producer_id,
-                "producer_epoch": pending.producer_epoch,
-            }
-            for pending in found.pending_offsets
-        ],
-    }
-
-
-def _show_group(found: GroupDescription, rows: list[dict[str, Any]]) -> None:
-    count = len(found.members)
-    if found.group_type == "consumer":
-        generation = f"consumer protocol, epoch {found.generation}, target epoch {found.target_epoch}"
-    else:
-        generation = f"generation {found.generation}"
-    click.echo(
-        f"Group {found.group_id}: {found.state}, {generation}, "
-        f"{count} {'member' if count == 1 else 'members'}"
-        + (f", {found.protocol}" if found.protocol else "")
-        + (f", coordinator at {found.coordinator}" if found.coordinator else "")
-    )
-    if found.members:
-        show_table(
-            "",
-            ["member", "client", "host", "instance", "partitions"],
-            [
-                [
-                    each.member_id,
-                    each.client_id,
-                    each.client_host or "-",
-                    each.instance_id or "-",
-                    _places(each.assignment),
-                ]
-                for each in found.members
-            ],
-        )
-    if rows:
-        show_table("", COLUMNS, [[_cell(row[name]) for name in row] for row in rows])
-    for pending in found.pending_offsets:
-        click.echo(
-            f"Offset {pending.offset} of {pending.partition} is pending: it takes effect when the transaction of "
-            f"producer id {pending.producer_id} (epoch {pending.producer_epoch}) commits."
-        )
-    if found.pending_offsets:
-        place = found.pending_offsets[0].partition
-        click.echo(
-            "A producer id that `raylog transaction list` does not show will not commit. Then stop the group's "
-            f"members, and end it with a commit: raylog group set-offset {found.group_id} {place.topic} "
-            f"--partition {place.partition} --offset N"
-        )
-
-
-COLUMNS = ["topic", "partition", "committed", "end", "lag", "lag (s)", "member"]
-
-
-def _places(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions as `topic:0,2`, the form in which commands take them."""
-    numbers: dict[str, list[str]] = {}
-    for each in sorted(partitions):
-        numbers.setdefault(each.topic, []).append(str(each.partition))
-    return " ".join(f"{topic}:{','.join(some)}" for topic, some in numbers.items()) or "-"
-
-
-def _cell(value: object) -> object:
-    return "-" if value is None else value
-
-
-def progress(found: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]) -> list[dict[str, Any]]:
-    """A row for each partition that the group has read or is reading; `lag_seconds`: see `PartitionLag`."""
-    owners = {item: member.client_id for member in found.members for item in member.assignment}
-    return [
-        {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "committed": lag.committed,
-            "end": lag.end,
-            "lag": lag.records,
-            "lag_seconds": lag.seconds,
-            "member": owners.get(partition),
-        }
-        for partition, lag in sorted(lags.items())
-    ]
+        show(found, rows, sections)
 
 
 @group.command(name="delete-offsets")
@@ -257,7 +154,7 @@ def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int,
     help="A topic, or partitions of it; may be repeated. Default: all that the group has committed.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "in_json", is_flag=True, help="As JSON.")
 @cluster_options
 def reset_offsets(
     target: Target,
@@ -267,7 +164,7 @@ def reset_offsets(
     by: int | None,
     topics: tuple[str, ...],
     dry_run: bool,
-    as_json: bool,
+    in_json: bool,
 ) -> None:
     """Move the offsets of a group without members: all that are named, or none."""
     from raylog.client.admin.reset_plan import Target as Place
@@ -283,18 +180,18 @@ def reset_offsets(
         raise click.UsageError(str(wrong).replace("`to`", "--to").replace("`time`", "--time")) from None
     with _admin(target.client_arguments()) as admin:
         plan = admin.reset_offsets(name, to=where, time=time, by=by, partitions=topics or None, dry_run=dry_run)
-    _show_plan(plan, as_json=as_json)
+    _show_plan(plan, in_json=in_json)
 
 
-def _show_plan(plan: ResetPlan, *, as_json: bool) -> None:
+def _show_plan(plan: ResetPlan, *, in_json: bool) -> None:
     rows = [_planned_row(each) for each in plan.offsets]
-    if as_json:
+    if in_json:
         left_out = [str(each) for each in plan.left_out]
         members = list(plan.members)
         show_json({"group": plan.group_id, "done": plan.is_done, "offsets": rows, "members": members, "gone": left_out})
         return
     if rows:
-        show_table("", [*rows[0]], [[_cell(value) for value in row.values()] for row in rows])
+        show_table("", [*rows[0]], [["-" if cell is None else cell for cell in row.values()] for row in rows])
     for each in plan.left_out:
         click.echo(f"{each} is left out: its topic was deleted. `raylog group delete-offsets` removes its offset.")
     if plan.is_done:

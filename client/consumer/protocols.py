@@ -1,0 +1,131 @@
+"""Which protocol of groups a consumer speaks, and its session in it (ADR 0076). Owned by `engine.py`, on its loop.
+
+`group_protocol` decides where it is set. Where it is not, settings that one protocol alone has decide, and else the
+group: a member comes with the consumer protocol, and goes over to the classic one when the coordinator says that the
+group has classic members, or that it does not know the other one yet. It goes back the same way when the group did.
+Only a member that holds nothing changes over, inside poll(), before it has joined.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import ConsumerConfig
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.consumer_session import ConsumerSession, new_membership
+from raylog.client.consumer.group_session import GroupSession
+from raylog.client.group.assignor import PartitionAssignor
+from raylog.client.group.assignors import RangeAssignor, rebalance_protocol_of, strategies_of
+from raylog.client.group.membership import Membership
+from raylog.core.errors import InconsistentGroupProtocol, InvalidRequest, RaylogError, UnsupportedVersion
+
+logger = logging.getLogger(__name__)
+
+Session = GroupSession | ConsumerSession
+
+CHANGES_MAX: Final = 5
+"""Changes of the protocol in a row, without having joined between them, before the error is raised."""
+
+
+class SessionMaker:
+    """Makes the sessions of one consumer, each in the protocol that its configuration and its group have."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        assignment: Assignment,
+        *,
+        commit_positions: Callable[[], Awaitable[None]],
+        on_assignment: Callable[[], None],
+        notify: Callable[[], None],
+    ) -> None:
+        """`commit_positions` takes the positions when it is called, and stores them.
+
+        Raises InvalidConfig for an assignor that is not known, and for assignors without a protocol in common.
+        """
+        self._cluster = cluster
+        self._config = config
+        self._assignment = assignment
+        self._commit_positions = commit_positions if config.enable_auto_commit else None
+        self._on_assignment = on_assignment
+        self._notify = notify
+        self._assignors = _assignors_of(config)
+        self._changes = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the group decides on the protocol."""
+        config = self._config
+        settings = (config.group_protocol, config.partition_assignment_strategy, config.group_remote_assignor)
+        return settings == (None, None, None)
+
+    def first(self, group: str) -> Session:
+        """The session of a consumer that has just subscribed."""
+        self._changes = 0
+        config = self._config
+        is_classic = config.group_protocol == "classic" or config.partition_assignment_strategy is not None
+        return self._classic(group) if is_classic else self._consumer(group)
+
+    def instead(self, session: Session, error: RaylogError) -> Session | None:
+        """The session in the other protocol, where the error of a join says that the group has that one; else None."""
+        group = session.membership.group
+        if session.membership.has_joined:
+            self._changes = 0
+        if not self.is_free or session.membership.is_stable or self._changes >= CHANGES_MAX:
+            self._changes = 0
+            return None
+        if isinstance(session, ConsumerSession):
+            # An earlier release does not know the request, and this one refuses it below its feature level.
+            if not isinstance(error, InconsistentGroupProtocol | UnsupportedVersion | InvalidRequest):
+                return None
+            found: Session = self._classic(group)
+        elif isinstance(error, InconsistentGroupProtocol) and error.details.get("group_protocol") == "consumer":
+            found = self._consumer(group)
+        else:
+            return None
+        self._changes += 1
+        logger.info("Group %s: this member goes over to the other protocol: %s", group, error.message)
+        return found
+
+    def _classic(self, group: str) -> GroupSession:
+        config = self._config
+        membership = Membership(
+            group,
+            client_id=config.client_id,
+            instance_id=config.group_instance_id,
+            assignors=self._assignors,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+        )
+        return GroupSession(
+            self._cluster,
+            config,
+            membership,
+            self._assignment,
+            commit_positions=self._commit_positions,
+            on_assignment=self._on_assignment,
+            notify=self._notify,
+        )
+
+    def _consumer(self, group: str) -> ConsumerSession:
+        return ConsumerSession(
+            self._cluster,
+            self._config,
+            new_membership(group, self._config),
+            self._assignment,
+            commit_positions=self._commit_positions,
+            on_assignment=self._on_assignment,
+            notify=self._notify,
+        )
+
+
+def _assignors_of(config: ConsumerConfig) -> Sequence[PartitionAssignor]:
+    if config.partition_assignment_strategy is None:
+        return (RangeAssignor(),)
+    found = strategies_of(config.partition_assignment_strategy)
+    rebalance_protocol_of(found)
+    return found

@@ -1,0 +1,71 @@
+"""The copies of records whose retry is too far away to wait in their partition: each once in ``__scheduled``. Pure.
+
+They go as dead letters do: the record is ARCHIVING, the copy's place in the sequence is stored before it is sent, and
+the record is finished when ``__scheduled`` has acknowledged it. A new leader sends the same batch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from raylog.core.queues.book import RecordBook
+from raylog.core.queues.decision import QueueDecision
+from raylog.core.queues.events import LetterBoxFound, LettersRefused, LettersStored
+from raylog.core.queues.letters import RETRY_MS, DeadLetters
+from raylog.core.queues.policy import QueuePolicy
+from raylog.core.queues.records import LetterBox
+from raylog.core.queues.states import ARCHIVING, POSTPONED, Cause, Cell
+
+SCHEDULED_TOPIC: Final = "__scheduled"
+UNDELIVERABLE: Final = "undeliverable"
+LOST: Final = "it was to be retried later, and its body was deleted, or is too large to be kept until then"
+
+
+class Copies(DeadLetters):
+    """Which records wait for their copy, and which copies are under way."""
+
+    is_later = True
+
+    def __init__(self, book: RecordBook, policy: QueuePolicy, box: LetterBox | None, letters: DeadLetters) -> None:
+        """What cannot be copied goes to ``letters``."""
+        super().__init__(book, policy, box)
+        self.letters = letters
+
+    def _topic(self) -> str:
+        return SCHEDULED_TOPIC
+
+    def _is_own(self, cell: Cell) -> bool:
+        return cell.state == ARCHIVING and cell.cause is not None and cell.cause.reason == POSTPONED
+
+    def _note(self, box: LetterBox, decision: QueueDecision) -> None:
+        self.box = decision.copy_box = box
+
+    def box_found(self, event: LetterBoxFound, decision: QueueDecision) -> None:
+        """Take where copies go; where that is nowhere they wait."""
+        self._is_looking = False
+        if event.box is not None:
+            self._note(event.box, decision)
+        else:
+            decision.count("postpone_failures")
+            self._retry_at_ms = decision.now_ms + RETRY_MS
+
+    def stored(self, event: LettersStored, decision: QueueDecision) -> None:
+        """Finish the records of the batch under way."""
+        before = decision.letters_finished
+        super().stored(event, decision)
+        decision.count("postponed", decision.letters_finished - before)
+
+    def refused(self, event: LettersRefused, decision: QueueDecision) -> None:
+        """Take the batch under way back; what cannot be copied becomes a dead letter."""
+        single = [letter.offset for letter in self._under_way] if event.too_large and len(self._under_way) == 1 else []
+        super().refused(event, decision)
+        self._bury((*event.lost, *single), decision)
+
+    def _bury(self, offsets: Iterable[int], decision: QueueDecision) -> None:
+        for offset in offsets:
+            cell = self.book.at(offset)
+            if self._is_own(cell):
+                self.book.put(offset, offset + 1, Cell(ARCHIVING, cell.tries, cause=Cause(UNDELIVERABLE, LOST)))
+                self.letters.add(offset, offset + 1)
+                decision.count("postpone_failures")

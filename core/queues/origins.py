@@ -1,0 +1,64 @@
+"""Retries that are too far away to wait in their partition: the topic of their copies, and what these say. Pure.
+
+A record whose pause is above ``queue.retry.max.ms`` is copied into ``__scheduled``, due in the retry topic of its group
+and topic. The members of the group work on that topic too; no other group does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+Header = tuple[str, bytes | None]
+
+HEADER: Final = "raylog-retry-origin"
+"""Of a copy: where the record was, and how often it was handed out."""
+OF: Final = "queue.retry.of"
+"""Setting of a retry topic: the topic whose records come there."""
+PREFIX: Final = "retry."
+_NAME_MAX: Final = 249
+_DIGEST_BYTES: Final = 8
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_FIELDS: Final = 4
+
+
+class Origin(NamedTuple):
+    """Where a record was first, and how often it was handed out until it was copied."""
+
+    topic: str
+    partition: int
+    offset: int
+    tries: int
+
+    def header(self) -> Header:
+        """Return the header of the copy."""
+        return HEADER, f"{self.partition}:{self.offset}:{self.tries}:{self.topic}".encode()
+
+    @classmethod
+    def of(cls, headers: Iterable[Header] | None) -> Origin | None:
+        """Return what a copy's headers say; None = it is no copy."""
+        for name, value in headers or ():
+            if name == HEADER and value is not None:
+                fields = value.decode(errors="replace").split(":", _FIELDS - 1)
+                if len(fields) == _FIELDS and all(field.isdecimal() for field in fields[:3]):
+                    return cls(fields[3], int(fields[0]), int(fields[1]), int(fields[2]))
+        return None
+
+
+def without(headers: Iterable[Header] | None) -> list[Header]:
+    """Return a copy's headers as the record had them."""
+    return [header for header in headers or () if header[0] != HEADER]
+
+
+def retry_topic(group: str, topic: str) -> str:
+    """Return the name of the topic for a group's late retries of a topic's records.
+
+    Where ``retry.<group>.<topic>`` is no legal name, or could be that of another group, a digest keeps them apart.
+    """
+    name = f"{PREFIX}{group}.{topic}"
+    if "." not in group and not _ILLEGAL.search(group) and len(name) <= _NAME_MAX:
+        return name
+    digest = blake2b(f"{len(group)}:{group}{topic}".encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{_ILLEGAL.sub('_', name)[: _NAME_MAX - len(digest) - 1]}-{digest}"

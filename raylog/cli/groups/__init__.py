@@ -1,0 +1,1 @@
+"""`raylog group`: ``command.py`` its commands, ``description.py`` what `describe` shows of a group."""

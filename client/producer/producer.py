@@ -99,7 +99,8 @@ class Producer(Transactions):
                 size += len(key)
         except KeyError:  # not in the cache, or no bytes
             return self._send(topic, value, key, headers, partition, timestamp_ms)
-        turn, moment_s, index = self._turn, now_s(), -1  # of more than three names CPython 3.11 makes a tuple
+        index = 0
+        turn, moment_s, added = self._turn, now_s(), None  # of more than three names CPython 3.11 makes a tuple
         try:
             del turn.free
         except AttributeError:  # another thread holds it: wait in the general way
@@ -113,14 +114,15 @@ class Producer(Transactions):
                     if key is not None:
                         keys.append(key)
                     values.append(value)
+                    added = batch
         except BaseException:  # Ctrl-C may come between the two columns; the record was not added then
             if queue.open is not None:
                 queue.open.even_out()
             raise
         finally:
             turn.free = True
-        if index >= 0 and batch is not None:
-            return SendFuture(batch, index)
+        if added is not None:
+            return SendFuture(added, index)
         return self._send(topic, value, key, headers, partition, timestamp_ms)
 
     def _send(

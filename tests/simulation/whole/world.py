@@ -62,8 +62,8 @@ BUILT_S: Final = 60.0
 FINISH_S: Final = 200.0
 """Deadline, after the last fault, for convergence and the final reads."""
 WORK_OFF_S: Final = 1_200.0
-"""More of it where queues are worked off: each retry of a key waits for its pause, and the key's others behind it. A copy
-that was made under a clock ahead by up to 1,000 s waits for as long when the clock is right again."""
+"""More of it where queues are worked off: each retry of a key waits for its pause, and the key's others behind it.
+A copy that was made under a clock ahead by up to 1,000 s waits for as long when the clock is right again."""
 LOOK_S: Final = 0.5
 NEAR_BYTES_MIN: Final = 3_000
 """Fewer bytes come with the answer to a consumer on the leader's host: less than production's, as logs are short."""

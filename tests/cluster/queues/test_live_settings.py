@@ -13,7 +13,7 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
 from raylog.core.queue_keys import QUEUE_KEYS
-from raylog.core.queues import policy
+from raylog.core.queues import origins, policy
 from raylog.core.queues.durations import Backoff
 from raylog.core.queues.machine import QueueMachine
 from tests.cluster.local_cluster import LocalCluster
@@ -68,7 +68,8 @@ def run(root: Path, story: Any) -> None:
 
 
 def test_every_setting_of_queues_is_changed_here() -> None:
-    assert set(CHANGES) == {key.name for key in QUEUE_KEYS}
+    kept_for_good = {origins.OF}  # what a retry topic is for does not change
+    assert set(CHANGES) == {key.name for key in QUEUE_KEYS} - kept_for_good
 
 
 @pytest.mark.parametrize("key", sorted(set(CHANGES) - {policy.ORDER}))

@@ -60,6 +60,7 @@ QUEUE_KEYS: Final = (
         name=OF,
         kind="text",
         default="",
+        check=policy.check_topic,
         form="the name of a topic",
         computed="none",
         doc="Of a group's retry topic, set by Raylog: the topic whose records come there for a late retry.",

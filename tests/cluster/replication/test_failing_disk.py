@@ -105,13 +105,13 @@ async def test_a_leader_whose_disk_hangs_gives_way_and_is_named(cluster: LocalCl
     old = (await talk.partition("t")).leader
     opened, ends = cluster.replica("t", 0, old)._opened, threading.Event()
     assert opened is not None
-    log, real = opened.log, opened.log.sync
+    log, real = opened.log, opened.log.sync_records
 
     def hang() -> int:
         assert ends.wait(30)
         return real()
 
-    log.sync = hang  # type: ignore[method-assign]
+    log.sync_records = hang  # type: ignore[method-assign]
     try:
         stuck = asyncio.create_task(refused(talk.produce("t", b"stuck"), StaleMetadataError))
         row = await talk.until("t", lambda found: found.leader not in (-1, old) and found.port > 0)
@@ -126,7 +126,7 @@ async def test_a_leader_whose_disk_hangs_gives_way_and_is_named(cluster: LocalCl
         await eventually(named, what="the disk that hangs is in the description")
     finally:
         ends.set()
-        log.sync = real  # type: ignore[method-assign]
+        log.sync_records = real  # type: ignore[method-assign]
     await talk.whole("t")
     await eventually(
         lambda: not cluster.running()._running().machine._description()["hanging_disks"], what="it goes on"

@@ -73,7 +73,7 @@ class Finish:
             await self._until("what was committed has arrived", self._payments_are_missing)
         if self._world.plan.workers:
             await self._until("queues are worked off", self._jobs_are_unfinished)
-            # Late retries take minutes, after which what nobody reads any more sleeps.
+            # Late retries take minutes, after which a topic that no client reads sleeps.
             await self._until("every partition stays awake", lambda: self._keep_awake(admin))
         if self._world.plan.expirers:
             await self._until("expired records are dead letters", self._letters_are_missing)

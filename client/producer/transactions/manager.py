@@ -23,11 +23,13 @@ from raylog.core.errors import (
     ClientClosed,
     CommitFailed,
     FencedInstanceId,
+    FencedMemberEpoch,
     IllegalGeneration,
     InvalidTxnState,
     RaylogError,
     RebalanceInProgress,
     RequestTimedOut,
+    StaleMemberEpoch,
     TransactionAborted,
     UnknownMemberId,
 )
@@ -44,7 +46,10 @@ TIMED = {
 """Calls whose time is counted, and Kafka's names for the sums."""
 ABORT_AT_CLOSE_S = 5.0
 """How long a producer that is closed tries to abort its open transaction; later its timeout does."""
-_LOST_MEMBERS = (IllegalGeneration, UnknownMemberId, FencedInstanceId, RebalanceInProgress)
+_LOST_MEMBERS = (
+    *(IllegalGeneration, StaleMemberEpoch, FencedMemberEpoch),
+    *(UnknownMemberId, FencedInstanceId, RebalanceInProgress),
+)
 
 
 class Sending(Protocol):

@@ -253,14 +253,15 @@ def test_offsets_of_a_member_that_lost_its_partitions_are_refused(topic: str) ->
                 return len(first.assignment()) == len(second.assignment()) == 1
 
             wait_for(shared, "the second member has a partition")
+            (lost,), (kept,) = second.assignment(), first.assignment()
             producer.begin_transaction()
             producer.send(topic, b"result", partition=0).result(30)
             with pytest.raises(CommitFailed, match="has lost its partitions"):
-                producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, stale)
+                producer.send_offsets_to_transaction({lost: 7}, stale)
             producer.abort_transaction()
             with producer.transaction():
-                producer.send_offsets_to_transaction({TopicPartition(topic, 0): 9}, first.group_metadata())
-        wait_for(lambda: first.committed(TopicPartition(topic, 0)) == 9, "the committed offset is that of the member")
+                producer.send_offsets_to_transaction({kept: 9}, first.group_metadata())
+        wait_for(lambda: first.committed(kept) == 9, "the committed offset is that of the member")
 
 
 HEIR = """

@@ -13,6 +13,7 @@ from raylog.core.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
     DeliveryTimedOut,
+    FencedMemberEpoch,
     IllegalGeneration,
     InvalidProducerEpoch,
     InvalidTransactionTimeout,
@@ -22,6 +23,7 @@ from raylog.core.errors import (
     RaylogError,
     RecordTooLarge,
     RequestTimedOut,
+    StaleMemberEpoch,
     TransactionAbortable,
     TransactionAborted,
     TransactionalIdNotFound,
@@ -229,9 +231,12 @@ def test_an_initialization_that_was_refused_may_be_repeated(cluster: ToyCluster,
         producer.init_transactions()
 
 
-def test_offsets_of_an_evicted_member_are_not_committed(cluster: ToyCluster, coordinator: ToyTransactions) -> None:
+@pytest.mark.parametrize("refusal", [IllegalGeneration, StaleMemberEpoch, FencedMemberEpoch])
+def test_offsets_of_an_evicted_member_are_not_committed(
+    cluster: ToyCluster, coordinator: ToyTransactions, refusal: type[RaylogError]
+) -> None:
     cluster.create_topic("t")
-    coordinator.faults["txn_offset_commit"].append(IllegalGeneration("The generation is 4."))
+    coordinator.faults["txn_offset_commit"].append(refusal("The generation is 4."))
     with transactional(cluster) as producer:
         with pytest.raises(CommitFailed, match=r"lost its partitions \(The generation is 4\.\)"):
             run(producer, b"a", offset_of=WHERE)

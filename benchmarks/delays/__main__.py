@@ -32,11 +32,12 @@ def main() -> int:
     parser.add_argument("--per-second", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--records", type=int, default=1_000_000, help="of a burst, or pending")
+    parser.add_argument("--named", action="store_true", help="each pending record has a schedule id")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()))
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.data) as folder:
         if chosen.case == "pending":
-            print(json.dumps(pending.run(chosen.records, Path(folder)), indent=2))
+            print(json.dumps(pending.run(chosen.records, Path(folder), named=chosen.named), indent=2))
             return 0
         cluster = raylog.start(Path(folder), brokers=3)
         try:

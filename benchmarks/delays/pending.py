@@ -37,10 +37,10 @@ OPEN: Final[dict[str, Any]] = {"topic_id": "bench", "topic": "__scheduled", "par
 CONFIG: Final = LogConfig(max_message_bytes=32 << 20)
 
 
-def run(records: int, folder: Path) -> dict[str, Any]:
-    """Generate the log, and have another process begin with it."""
+def run(records: int, folder: Path, *, named: bool = True) -> dict[str, Any]:
+    """Generate the log, where each record has a schedule id or none has, and have another process begin with it."""
     began = time.monotonic()
-    covers = _generate(records, folder)
+    covers = _generate(records, folder, named=named)
     generated_s = time.monotonic() - began
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     command = [sys.executable, "-m", "benchmarks.delays.pending", str(folder), str(covers)]
@@ -48,7 +48,7 @@ def run(records: int, folder: Path) -> dict[str, Any]:
     return {"records": records, "generated_s": round(generated_s, 1), "log_mb": size >> 20, **found}
 
 
-def _generate(records: int, folder: Path) -> int:
+def _generate(records: int, folder: Path, *, named: bool) -> int:
     """Write the log; return the offset of the checkpoint."""
     log = PartitionLog.open(folder / "__scheduled-0", CONFIG, **OPEN)
     chance = random.Random(1)
@@ -59,7 +59,7 @@ def _generate(records: int, folder: Path) -> int:
     runs = []
     for number in range(-(-records // RUN_KEYS)):
         keys = list(_keys(chance, min(RUN_KEYS, records - number * RUN_KEYS), number))
-        row = sealed(keys, dict(zip(keys, _names(chance, len(keys)), strict=True)))
+        row = sealed(keys, dict(zip(keys, _names(chance, len(keys)), strict=True)) if named else {})
         runs.append((log.append_as_leader(encode_row(row, NOW_MS), 0, NOW_MS).first_offset, row.facts))
     fresh = tuple(key_of(NOW_MS, offset) for offset in range(DUE_NOW))
     checkpoint = Checkpoint(1, log.log_end_offset, 7, tuple(runs), first_after(NOW_MS - 1) - 1, fresh, (), records)

@@ -303,7 +303,7 @@ STORAGE_BUGS = (
     _bug("a cut is not synced", ("S1", "S2", "S9"), Segment, "sync", _nothing),
     _bug(
         "the cut of a failed append counts as synced",
-        ("S9",),
+        ("S9", "S2"),
         Segment,
         "write",
         _cut_taken_for_synced(Segment.write),

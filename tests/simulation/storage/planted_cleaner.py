@@ -93,8 +93,7 @@ CLEANER_BUGS = (
     ),
     *bugs(
         STORAGE_CLEANER,
-        ("S14", "S5", "S2"),
-        ("a thinned batch closes its gaps", 5, rewriting, "thinned", "gaps = None if", "gaps = None if True or"),
+        ("S14", "S5", "S2", "S10"),
         (
             "a log that was cut meanwhile takes what was cleaned",
             60,
@@ -103,6 +102,11 @@ CLEANER_BUGS = (
             "order.generation != self._generation or not all(id(segment) in known for segment in order.segments)",
             "not known",
         ),
+    ),
+    *bugs(
+        STORAGE_CLEANER,
+        ("S14", "S5", "S2"),
+        ("a thinned batch closes its gaps", 5, rewriting, "thinned", "gaps = None if", "gaps = None if True or"),
         (
             "the last batch of a producer goes with its records",
             20,

@@ -83,7 +83,7 @@ def test_a_commit_waits_for_everything_sent(cluster: ToyCluster, coordinator: To
 
 def test_partitions_of_one_moment_are_added_in_one_request(cluster: ToyCluster, coordinator: ToyTransactions) -> None:
     cluster.create_topic("t", partitions=8)
-    with transactional(cluster, linger_ms=20) as producer, producer.transaction():
+    with transactional(cluster, linger_ms=1_000) as producer, producer.transaction():
         producer.send_batch("t", [b"v"] * 200, [b"k%d" % number for number in range(200)])
     assert len(coordinator.named("add_partitions_to_txn")) == 1
     assert sum(len(coordinator.values("t", number)) for number in range(8)) == 200

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
+
 NAMESPACE: Final = "raylog"
 """Ray namespace of every Raylog actor; one cluster per Ray cluster."""
 
@@ -13,7 +15,6 @@ INTERNAL_PREFIX: Final = "__"
 """Begins the names of Raylog's own topics; users cannot create such topics."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-SCHEDULED_TOPIC: Final = "__scheduled"
 SHARE_STATE_TOPIC: Final = "__share_state"
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
 FORWARDING_TOPIC: Final = "__forwarding"

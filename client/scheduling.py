@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias
 from raylog.core.errors import InvalidRequest
 from raylog.core.scheduling.envelope import SCHEDULE_ID_MAX
 
-SCHEDULED_TOPIC: Final = "__scheduled"
 LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's delay levels, from 1 on."""
 DELAY_MAX_MS: Final = 40 * 86_400_000

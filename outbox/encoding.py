@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from raylog.client.producer.resumed import Identity, encode
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.client.types import Header
-from raylog.core.scheduling.envelope import BY_KEY, Envelope
+from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope
 from raylog.outbox.model import OutboxBatch
 
 TXID_HEADER: Final = "raylog-txid"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from raylog.client.producer.partitioner import hash_of_key, partition_for_key
 from raylog.client.producer.resumed import BATCH_BYTES_MIN
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.core.ids import TopicPartition
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import Candidate, Limits, OutboxBatch, Position, Topics, TopicView
 
 RECORD_BYTES = 32

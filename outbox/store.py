@@ -28,9 +28,9 @@ from sqlalchemy import (
     update,
 )
 
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.core.errors import OutboxBoundElsewhere, OutboxLeaseLost, OutboxVersionMismatch
 from raylog.core.ids import TopicPartition
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.encoding import EventRow, encoded
 from raylog.outbox.model import Candidate, Changes, OutboxBatch, Position
 from raylog.outbox.planning import Plan, Planner

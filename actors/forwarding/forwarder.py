@@ -27,7 +27,8 @@ from raylog.core.errors import (
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
 from raylog.core.forwarding.note import Note
-from raylog.core.forwarding.rules import SCHEDULED_TOPIC, Rule
+from raylog.core.forwarding.rules import Rule
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.storage.batch.header import LASTING_PRODUCERS
 
 logger = logging.getLogger(__name__)

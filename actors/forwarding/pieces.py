@@ -12,8 +12,8 @@ from typing import Any, Final
 from raylog.core.dead_letters import Cause, Header, Reason, cause_of, dead_headers, without_cause
 from raylog.core.forwarding.events import Parcel, Piece
 from raylog.core.forwarding.note import Route
-from raylog.core.forwarding.rules import SCHEDULED_TOPIC, ExpiryRule, FilingRule, RedriveRule, Rule
-from raylog.core.scheduling.envelope import BY_KEY, Envelope
+from raylog.core.forwarding.rules import ExpiryRule, FilingRule, RedriveRule, Rule
+from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope
 from raylog.storage.batch.columns import Columns
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch

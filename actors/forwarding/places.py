@@ -11,8 +11,8 @@ from raylog.actors.roles.host import RoleHost
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 from raylog.core.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.core.forwarding.note import Route
-from raylog.core.forwarding.rules import SCHEDULED_TOPIC
 from raylog.core.ids import EARLIEST, LATEST
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.replica import LIST_OFFSETS, FetchReply, ListOffsetsRequest
 
 READ_BYTES: Final = 2 * 1024 * 1024

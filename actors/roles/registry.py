@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from raylog.actors.naming import (
-    FORWARDING_TOPIC,
-    INTERNAL_PREFIX,
-    SCHEDULED_TOPIC,
-    SHARE_STATE_TOPIC,
-    UNDELIVERABLE_TOPIC,
-)
+from raylog.actors.naming import FORWARDING_TOPIC, INTERNAL_PREFIX, SHARE_STATE_TOPIC, UNDELIVERABLE_TOPIC
 from raylog.actors.roles.role import Role
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 
 def roles_of(topic: str) -> tuple[type[Role], ...]:

@@ -14,7 +14,7 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.halves.checking import HalfVerdict, decide
 from raylog.client.halves.preparing import check_stands
 from raylog.client.producer.scheduling import shard_of_half
-from raylog.client.scheduling import SCHEDULED_TOPIC
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.halves import LIST_HALVES, HeldHalf, ListHalvesReply, ListHalvesRequest
 
 PAGE: Final = 1_000

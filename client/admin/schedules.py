@@ -12,16 +12,9 @@ from typing import Final
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.scheduling import (
-    SCHEDULED_TOPIC,
-    Delay,
-    Handle,
-    Moment,
-    checked_schedule_id,
-    delay_ms,
-    moment_ms,
-)
+from raylog.client.scheduling import Delay, Handle, Moment, checked_schedule_id, delay_ms, moment_ms
 from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.scheduling import (
     CANCEL_SCHEDULED,
     DESCRIBE_SCHEDULER,

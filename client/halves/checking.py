@@ -19,9 +19,9 @@ from typing import Final
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.halves import (
     DECIDE_HALVES,

@@ -33,7 +33,6 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.producer.batch import QUEUED, SENT, STORED, Batch
 from raylog.client.producer.context import DeliveryContext, Transaction
 from raylog.client.producer.queues import PartitionQueue
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,
@@ -44,6 +43,7 @@ from raylog.core.errors import (
     RaylogError,
     RequestTimedOut,
 )
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.method import Method
 from raylog.protocol.replica import PRODUCE, ProduceReply, ProduceRequest
 from raylog.protocol.scheduling import SCHEDULE, ScheduleReply, ScheduleRequest

@@ -26,9 +26,9 @@ from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import Scheduling, Waiting, When, checked_schedule_ids, named_stamps
 from raylog.client.producer.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.client.serializers import serializer
 from raylog.core.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.storage.batch.compression import COMPRESSIONS
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns

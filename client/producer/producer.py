@@ -31,8 +31,9 @@ from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, When, default_when, not_delayed, with_ttl
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
-from raylog.client.scheduling import SCHEDULED_TOPIC, Delay, Moment
+from raylog.client.scheduling import Delay, Moment
 from raylog.core.errors import ClientClosed, RaylogError
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
     from raylog.client.encoding.arrow_columns import ArrowColumns

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition, UnsupportedVersion
 from raylog.core.ids import TopicPartition
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE, DescribeProducersRequest, ProduceRequest

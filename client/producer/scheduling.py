@@ -18,16 +18,7 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, BatchMetadata, SentBatch, is_column
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.scheduling import (
-    DELAY_MAX_MS,
-    SCHEDULED_TOPIC,
-    Delay,
-    Handle,
-    Moment,
-    checked_schedule_id,
-    delay_ms,
-    moment_ms,
-)
+from raylog.client.scheduling import DELAY_MAX_MS, Delay, Handle, Moment, checked_schedule_id, delay_ms, moment_ms
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.dead_letters import TTL
 from raylog.core.errors import (
@@ -38,7 +29,7 @@ from raylog.core.errors import (
     InvalidTxnState,
     UnknownTopicOrPartition,
 )
-from raylog.core.scheduling.envelope import BY_KEY, ID_HEADER, Envelope, HalfId
+from raylog.core.scheduling.envelope import BY_KEY, ID_HEADER, SCHEDULED_TOPIC, Envelope, HalfId
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.scheduling import DESCRIBE_SCHEDULER, DescribeSchedulerRequest

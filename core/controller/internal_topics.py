@@ -15,8 +15,8 @@ from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import InvalidRequest, LeaderNotAvailable, UnsupportedVersion, did_you_mean
 from raylog.core.features import QUEUES_LEVEL
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
-SCHEDULED_TOPIC: Final = "__scheduled"
 SHARE_STATE_TOPIC: Final = "__share_state"
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
 FORWARDING_TOPIC: Final = "__forwarding"

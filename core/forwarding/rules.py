@@ -10,9 +10,9 @@ from typing import Final
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Header, cause_of, may_hop, target_of, ttl_of
 from raylog.core.errors import InvalidRequest, did_you_mean
 from raylog.core.forwarding.note import UNDELIVERABLE, Route
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 INTERNAL_PREFIX: Final = "__"
-SCHEDULED_TOPIC: Final = "__scheduled"
 HEADER_PREFIX: Final = "header:"
 FILTERS: Final = ("reason", "topic", "partition", "group", "key", "message")
 """What a redrive can be limited to, beside headers."""

@@ -16,8 +16,8 @@ from raylog.core.queues.letters import RETRY_MS, DeadLetters
 from raylog.core.queues.policy import QueuePolicy
 from raylog.core.queues.records import LetterBox
 from raylog.core.queues.states import ARCHIVING, POSTPONED, Cause, Cell
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
-SCHEDULED_TOPIC: Final = "__scheduled"
 UNDELIVERABLE: Final = "undeliverable"
 LOST: Final = "it was to be retried later, and its body was deleted, or is too large to be kept until then"
 

@@ -9,6 +9,8 @@ from typing import Final
 
 from raylog.core.errors import InvalidRecord
 
+SCHEDULED_TOPIC: Final = "__scheduled"
+"""The internal topic in which delayed records wait."""
 HEADER: Final = "raylog-schedule"
 SENT_HEADER: Final = "raylog-scheduled-at"
 """Of a delivered record, where its topic has ``delay.headers.enable``: when it was sent, in milliseconds since 1970."""

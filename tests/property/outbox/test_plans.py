@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.client.producer.partitioner import partition_for_key
-from raylog.client.scheduling import SCHEDULED_TOPIC
 from raylog.core.ids import TopicPartition
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import BATCHES_UNMARKED_MAX, Candidate, Limits, Position, TopicView
 from raylog.outbox.planning import Plan, Planner, Room
 

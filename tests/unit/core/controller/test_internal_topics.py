@@ -3,10 +3,11 @@
 import pytest
 
 from raylog.core.controller.events import InternalTopicRequested
-from raylog.core.controller.internal_topics import ON_FIRST_USE, SCHEDULED_TOPIC
+from raylog.core.controller.internal_topics import ON_FIRST_USE
 from raylog.core.errors import InvalidRequest, UnsupportedVersion
 from raylog.core.features import FIRST
 from raylog.core.metadata.records import ClusterCreated
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from tests.unit.core.controller.bench import AWAKE, Bench, three_brokers
 
 

@@ -19,7 +19,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.queues import events as ev
-from raylog.core.queues.origins import OF, Origin, retry_topic, without
+from raylog.core.queues.archiving.origins import OF, Origin, retry_topic, without
 from raylog.core.queues.policy import DEFAULTS
 from raylog.core.queues.records import LetterBox
 from raylog.core.scheduling.envelope import Envelope

@@ -19,7 +19,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.queues import events as ev
-from raylog.core.queues.origins import Origin, without
+from raylog.core.queues.archiving.origins import Origin, without
 from raylog.core.queues.records import LetterBox
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.storage.batch.header import LASTING_PRODUCERS

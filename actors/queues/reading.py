@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from raylog.actors.roles.host import RoleHost
 from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.core.ids import EARLIEST, LATEST
-from raylog.core.queues.origins import Origin
+from raylog.core.queues.archiving.origins import Origin
 from raylog.protocol.replica import READ_COMMITTED, AbortedTxn
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.records import Columns, decode_batch

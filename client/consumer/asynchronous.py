@@ -18,8 +18,8 @@ from typing import Any, Self, TypeVar
 
 from raylog.client.config import ConsumerConfig, load
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
-from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.operations import Operations
+from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.types import Record
 from raylog.core.ids import TopicPartition

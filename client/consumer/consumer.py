@@ -20,9 +20,9 @@ from typing import Any, Literal, Self, TypeVar, overload
 from raylog.client.config import ConsumerConfig, load
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
-from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.listener import RebalanceListener
 from raylog.client.consumer.operations import ConsumerState, Offsets, Operations
+from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.runtime import SynchronousClient, blocking, on_loop
 from raylog.client.types import OffsetAndMetadata, Record

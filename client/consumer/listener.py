@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raylog.client.consumer.handover import ListenerCall
+from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.core.ids import TopicPartition
 
 CallbackWaiter = Callable[[list[TopicPartition]], Any]

@@ -28,7 +28,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
-from raylog.core.queues.origins import retry_topic
+from raylog.core.queues.archiving.origins import retry_topic
 from raylog.protocol.groups import (
     HEARTBEAT,
     JOIN_GROUP,

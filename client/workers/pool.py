@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.consumer.handover import ListenerCall
+from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.types import Record
 from raylog.client.workers.lanes import Lane, Lanes, Order
 from raylog.client.workers.ledger import Chunk, Ledger

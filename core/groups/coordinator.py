@@ -25,7 +25,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from raylog.core.groups import door, offsets, pending, rebalance, resets, views
+from raylog.core.groups import admission, offsets, pending, rebalance, resets, views
 from raylog.core.groups.consumer import commits
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups, description
@@ -215,7 +215,7 @@ class CoordinatorMachine:
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
         if isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
-            return door.member_error(event, self._settings)
+            return admission.member_error(event, self._settings)
         return None
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:

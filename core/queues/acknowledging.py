@@ -6,11 +6,11 @@ from typing import Any
 
 from raylog.core.errors import InvalidRecordState, InvalidRequest
 from raylog.core.queues import events as ev
+from raylog.core.queues.archiving.letters import DeadLetters
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.deadlines import Deadlines
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.lanes import Lanes
-from raylog.core.queues.letters import DeadLetters
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy
 from raylog.core.queues.states import (
     ACKNOWLEDGED,

@@ -23,13 +23,13 @@ from raylog.core.errors import (
 from raylog.core.outbox import Outbox
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import Acknowledging
+from raylog.core.queues.archiving.copies import Copies
+from raylog.core.queues.archiving.letters import DeadLetters
+from raylog.core.queues.archiving.origins import OF
 from raylog.core.queues.book import RecordBook
-from raylog.core.queues.copies import Copies
 from raylog.core.queues.deadlines import Deadlines
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.lanes import Lanes
-from raylog.core.queues.letters import DeadLetters
-from raylog.core.queues.origins import OF
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
 from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell

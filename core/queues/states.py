@@ -45,7 +45,7 @@ TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
 
 
 POSTPONED: Final = "postponed"
-"""Cause of a record that is no dead letter: a copy of it waits in ``__scheduled`` (``copies.py``)."""
+"""Cause of a record that is no dead letter: a copy of it waits in ``__scheduled`` (``archiving/copies.py``)."""
 
 
 class Cause(NamedTuple):

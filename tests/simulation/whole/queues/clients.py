@@ -11,7 +11,7 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
 from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.core.queues.origins import Origin
+from raylog.core.queues.archiving.origins import Origin
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.queues.jobs import KEPT, Group, Job, Jobs
 from tests.simulation.world import Violation

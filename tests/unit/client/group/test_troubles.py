@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from raylog.client.consumer import consumer_session
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.consumer.group_session import GroupSession
+from raylog.client.consumer.sessions import consumer_session
+from raylog.client.consumer.sessions.group_session import GroupSession
 from raylog.client.group.exchange import read_assignment
 from raylog.core.errors import (
     ClientClosed,

@@ -19,7 +19,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.handover import Handover, PollTurns
+from raylog.client.consumer.sessions.handover import Handover, PollTurns
 from raylog.client.group.assignor import Subscription
 from raylog.client.group.exchange import read_assignment
 from raylog.client.group.membership import Call, Membership

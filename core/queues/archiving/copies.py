@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from raylog.core.queues.archiving.letters import RETRY_MS, DeadLetters
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.events import LetterBoxFound, LettersRefused, LettersStored
-from raylog.core.queues.letters import RETRY_MS, DeadLetters
 from raylog.core.queues.policy import QueuePolicy
 from raylog.core.queues.records import LetterBox
 from raylog.core.queues.states import ARCHIVING, POSTPONED, Cause, Cell

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import resource
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -16,15 +13,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
-
 from benchmarks import machine
-from benchmarks.peers.processes import adopt_orphans, kill_children
 from benchmarks.report.results import Measured, Results
 from benchmarks.rest.case import Case, Plan
 from benchmarks.rest.kafka_rest import KafkaAtRest
 from benchmarks.rest.peer import AtRest
 from benchmarks.rest.raylog_rest import RaylogAtRest
+from benchmarks.rest.scratch import end_children, scratch_folder
 from benchmarks.rest.table import SCENARIO, as_markdown, case_name, left_out_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +27,6 @@ PEERS = ("raylog", "kafka")
 OPEN_FILES = 65_536
 """Enough for a connection, or a file, for each of 10,000 partitions."""
 QUIET_S, WINDOW_S, TRICKLE_WINDOW_S = 10.0, 20.0, 60.0
-REAPED_WITHIN_S = 10.0
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -136,34 +130,18 @@ class Run:
         print(f"[{time.monotonic() - self._began_s:6.1f} s] {text}", file=sys.stderr, flush=True)
 
 
-def end_children() -> None:
-    """Kill what a peer has left, including orphans, and wait until none is there."""
-    deadline_s = time.monotonic() + REAPED_WITHIN_S
-    while psutil.Process().children() and time.monotonic() < deadline_s:
-        kill_children()
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.05)
-
-
 def main() -> int:
     """Run, print the table, keep it with the JSON."""
     chosen = arguments()
-    adopt_orphans()
-    scratch = Path(tempfile.mkdtemp(prefix="rlb-", dir=chosen.data))
-    os.environ.setdefault("RAY_TMPDIR", str(scratch / "ray"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = chosen.results / f"rest-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
-    run = Run(chosen, scratch)
-    try:
-        run.measure()
-    finally:
-        run.results.machine |= machine.at_end()
-        run.results.write(folder / "results.json")
-        (folder / "results.md").write_text(as_markdown(run.results), encoding="utf-8")
-        end_children()
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_folder(chosen.data) as scratch:
+        run = Run(chosen, scratch)
+        try:
+            run.measure()
+        finally:
+            run.results.machine |= machine.at_end()
+            run.results.write(folder / "results.json")
+            (folder / "results.md").write_text(as_markdown(run.results), encoding="utf-8")
     print(as_markdown(run.results))
     print(f"Kept in {folder}.")
     return 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import signal
 import statistics
 import sys
 import tempfile
@@ -16,13 +13,13 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.job import Outcome
-from benchmarks.peers.processes import adopt_orphans
 from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.report.results import Measured, Results
-from benchmarks.rest.__main__ import ROOT, end_children, open_files
+from benchmarks.rest.__main__ import ROOT, open_files
 from benchmarks.rest.deadline import Deadline
 from benchmarks.rest.raylog_rest import RaylogWriter, client
 from benchmarks.rest.readings import state
+from benchmarks.rest.scratch import scratch_folder
 from benchmarks.rest.trickle import in_percentiles
 
 SCENARIO, TOPIC, VALUE = "dozing", "dozing", b"first " * 16
@@ -108,24 +105,19 @@ def text(name: str, outcome: Outcome) -> str:
 def main() -> int:
     """Run, print the rounds, keep them as JSON."""
     chosen = arguments()
-    adopt_orphans()
-    scratch = Path(tempfile.mkdtemp(prefix="rlb-", dir=chosen.data))
-    os.environ.setdefault("RAY_TMPDIR", str(scratch / "ray"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = ("partitions", "brokers", "replication", "rounds", "pause", "no_fsync")
     settings = {**{name: getattr(chosen, name) for name in names}, "open files": open_files()}
     results = Results(machine.describe(), machine.versions(), settings)
     folder = chosen.results / f"dozing-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
     config = {"replica.sleep.after.ms": "-1"}
-    peer = Raylog(scratch, chosen.brokers, timeout_s=DEADLINE_S, config=config)
-    try:
-        run(chosen, peer, results)
-    finally:
-        peer.stop()
-        results.machine |= machine.at_end()
-        results.write(folder / "results.json")
-        end_children()
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_folder(chosen.data) as scratch:
+        peer = Raylog(scratch, chosen.brokers, timeout_s=DEADLINE_S, config=config)
+        try:
+            run(chosen, peer, results)
+        finally:
+            peer.stop()
+            results.machine |= machine.at_end()
+            results.write(folder / "results.json")
     print(f"Kept in {folder}.")
     return 0
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -18,15 +15,16 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.job import Outcome
 from benchmarks.optional import Missing
-from benchmarks.peers.processes import Unavailable, adopt_orphans, free_ports
+from benchmarks.peers.processes import Unavailable, free_ports
 from benchmarks.report.results import Measured, Results
-from benchmarks.rest.__main__ import ROOT, end_children, open_files
+from benchmarks.rest.__main__ import ROOT, open_files
 from benchmarks.rest.day.pattern import DAY_S, HABITS, Due, day
 from benchmarks.rest.day.picture import draw
 from benchmarks.rest.day.watching import Watch
 from benchmarks.rest.deadline import Deadline
 from benchmarks.rest.peer import Writer
 from benchmarks.rest.raylog_rest import RaylogAtRest
+from benchmarks.rest.scratch import scratch_folder
 from benchmarks.rest.trickle import in_percentiles
 
 SCENARIO, TOPIC, VALUE = "day", "day", b"record " * 14
@@ -149,22 +147,17 @@ def watch(watching: Watch, began_s: float, day_s: float, samples: list[Outcome])
 def main() -> int:
     """Run, keep the samples, draw them."""
     chosen = arguments()
-    adopt_orphans()
-    scratch = Path(tempfile.mkdtemp(prefix="rld-", dir=chosen.data))
-    os.environ.setdefault("RAY_TMPDIR", str(scratch / "ray"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     settings = {name: getattr(chosen, name) for name in ("minutes", "partitions", "sleep_after", "doze_after", "seed")}
     habits = {habit.name: f"{habit.share:.0%} of the partitions, {habit.per_day:g} records a day" for habit in HABITS}
     about = {**settings, **habits, "config": config(chosen), "open files": open_files()}
     results = Results(machine.describe(), machine.versions(), about)
     folder = chosen.results / f"day-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
-    try:
-        run(chosen, scratch, results)
-    finally:
-        results.machine |= machine.at_end()
-        results.write(folder / "results.json")
-        end_children()
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_folder(chosen.data) as scratch:
+        try:
+            run(chosen, scratch, results)
+        finally:
+            results.machine |= machine.at_end()
+            results.write(folder / "results.json")
     try:
         draw(results, folder / "day.svg")
     except Missing as error:

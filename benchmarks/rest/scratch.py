@@ -1,0 +1,44 @@
+"""The folder and the processes of a run, which are removed when it ends. May touch: temporary files, the run's own children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from benchmarks.peers.processes import adopt_orphans, kill_children
+
+REAPED_WITHIN_S = 10.0
+
+
+@contextlib.contextmanager
+def scratch_folder(data: Path) -> Iterator[Path]:
+    """A folder below `data` for servers and for Ray. At the end, and after SIGTERM, children and folder are removed."""
+    adopt_orphans()
+    folder = Path(tempfile.mkdtemp(prefix="rlb-", dir=data))
+    os.environ.setdefault("RAY_TMPDIR", str(folder / "ray"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield folder
+    finally:
+        end_children()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_children() -> None:
+    """Kill what a peer has left, including orphans, and wait until none is there."""
+    deadline_s = time.monotonic() + REAPED_WITHIN_S
+    while psutil.Process().children() and time.monotonic() < deadline_s:
+        kill_children()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.05)

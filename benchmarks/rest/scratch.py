@@ -1,4 +1,4 @@
-"""The folder and the processes of a run, which are removed when it ends. May touch: temporary files, the run's own children."""
+"""The folder and the processes of a run, removed when it ends. May touch: temporary files, the run's own children."""
 
 from __future__ import annotations
 

@@ -49,6 +49,8 @@ class Job:
     """The group of a queue's consumers."""
     keys: int = 0
     """Of records that begin with a number: the key is the number modulo this; 0: none."""
+    even: bool = False
+    """Records go to the partitions in turn, so that all hold as many; else the client's partitioner decides."""
     delay_ms: int = 0
     """Records are sent so long before the time in their stamp, when they are due; 0: they are not delayed."""
     assignor: str = ""

@@ -21,6 +21,8 @@ from benchmarks.report import stats
 POOL = 1_000
 CHUNK_BYTES = 256 << 10
 CHUNK_MAX = 1_000
+TURN_CHUNKS = 10
+"""Chunks that go to one partition before those of the next, where a load is even: batches stay full."""
 TAKE_S = 1.0
 SILENCE_S = 15.0
 STAMP = struct.Struct(">q?")
@@ -77,8 +79,12 @@ def produce(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
         ends_s = time.monotonic() + seconds
         sent = 0
         while time.monotonic() < ends_s and not 0 < job.count <= sent:
-            some = chunks[(sent // chunk) % len(chunks)]
-            client.send_chunk(some)
+            number = sent // chunk
+            some = chunks[number % len(chunks)]
+            if job.even:
+                client.send_chunk_to(number // TURN_CHUNKS % job.partitions, some)
+            else:
+                client.send_chunk(some)
             sent += len(some)
         client.flush()
         return sent

@@ -53,7 +53,9 @@ def source_options(contestant: Contestant, job: Job | None, size: int, records: 
 def spark_read(bench: Bench, sizes: Sizes) -> None:
     """A whole topic into Spark, which sums up the lengths of its values, beside ready-made Arrow batches.
 
-    All contestants share one JVM on two cores, which is warm before the first pass that counts.
+    All partitions hold as many records, as those of the ready-made batches do: what is compared is reading, not how
+    evenly a producer spreads its records. All contestants share one JVM on two cores, which is warm before the first
+    pass that counts.
     """
     found = jars(bench)
     contestants = able(bench, found, OURS, CEILING, CONNECTOR)
@@ -63,7 +65,7 @@ def spark_read(bench: Bench, sizes: Sizes) -> None:
             bench.topic(servers_of(contestants), sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for,
             Worker(SPARK_WORKER, {"jars": found}) as worker,
         ):
-            held = fill_each(bench, job_for, servers_of(contestants), size, records, FILL_S)
+            held = fill_each(bench, job_for, servers_of(contestants), size, records, FILL_S, even=True)
             held[""] = records // sizes.partitions * sizes.partitions
             measure = _whole(worker, job_for, size, held, sizes.partitions)
             for contestant in contestants * WARM_PASSES:
@@ -98,7 +100,7 @@ def reader_arrow(bench: Bench, sizes: Sizes) -> None:
     contestants = present(bench, READER)
     for size in VALUE_BYTES:
         with bench.topic(contestants, sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for:
-            held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S)
+            held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S, even=True)
             with Worker(ARROW_WORKER) as worker:
                 measure = _alone(worker, job_for, "read", held)
                 for contestant in contestants:
@@ -114,7 +116,7 @@ def time_filter(bench: Bench, sizes: Sizes) -> None:
     contestants = present(bench, READER)
     size = VALUE_BYTES[0]
     with bench.topic(contestants, sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for:
-        held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S)
+        held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S, even=True)
         with Worker(ARROW_WORKER) as worker:
             for place, lateness_ms in (("middle", None), ("middle", 0), ("end", None)):
                 measure = _alone(worker, job_for, "filter", held, place=place, lateness_ms=lateness_ms)

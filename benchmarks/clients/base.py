@@ -35,6 +35,10 @@ class Client(ABC):
     def send_chunk(self, payloads: Sequence[bytes]) -> None:
         """Send these records; they may still be in flight on return."""
 
+    def send_chunk_to(self, partition: int, payloads: Sequence[bytes]) -> None:
+        """The same to one partition."""
+        raise Unsupported("records to a named partition are not measured with this client")
+
     @abstractmethod
     def flush(self) -> None:
         """Wait until everything is acknowledged; raises when a record was not."""

@@ -63,11 +63,21 @@ class Measured(Client):
                 self._when_room(payload)
         self.producer.poll(0)
 
-    def _when_room(self, payload: bytes) -> None:
+    def send_chunk_to(self, partition: int, payloads: Sequence[bytes]) -> None:
+        """The same to one partition."""
+        produce, topic = self.producer.produce, self.job.topic
+        for payload in payloads:
+            try:
+                produce(topic, payload, partition=partition)
+            except BufferError:
+                self._when_room(payload, partition=partition)
+        self.producer.poll(0)
+
+    def _when_room(self, payload: bytes, **place: int) -> None:
         while True:
             self.producer.poll(0.01)
             try:
-                self.producer.produce(self.job.topic, payload)
+                self.producer.produce(self.job.topic, payload, **place)
                 return
             except BufferError:
                 continue

@@ -87,6 +87,11 @@ class Measured(Client):
         for payload in payloads:
             send(topic, payload)
 
+    def send_chunk_to(self, partition: int, payloads: Sequence[bytes]) -> None:
+        """One call per record."""
+        for payload in payloads:
+            self.producer.send(self.job.topic, payload, partition=partition)
+
     def flush(self) -> None:
         """Wait for the acknowledgements."""
         self.producer.flush(60)

@@ -98,10 +98,16 @@ def case_name(size: int, partitions: int, replication: int, acks: str, compressi
     return ", ".join([*parts, *(["flush.messages=1"] if fsync else [])])
 
 
-def fill(bench: Bench, job: Job, peer: str, size: int, count: int, limit_s: float = FILL_S) -> int:
-    """Fill a topic to `count` records or a little more, as far as possible in the time; returns its record count."""
+def fill(
+    bench: Bench, job: Job, peer: str, size: int, count: int, limit_s: float = FILL_S, *, even: bool = False
+) -> int:
+    """Fill a topic to `count` records or a little more, as far as possible in the time; returns its record count.
+
+    `even`: each partition gets as many.
+    """
     client = {"raylog": "raylog", "kafka": "confluent", "redis": "redis", "nats": "nats"}[peer]
     job = replace(job, client=client, form="records", load="produce", size=size, warmup_s=0.0, linger_ms=5, acks="all")
+    job = replace(job, even=even)
     stored = int(run(replace(job, load="count"))["stored"])
     if stored < count:
         stored += int(run(replace(job, seconds=limit_s, count=count - stored))["stored"])
@@ -110,14 +116,21 @@ def fill(bench: Bench, job: Job, peer: str, size: int, count: int, limit_s: floa
 
 
 def fill_each(
-    bench: Bench, job_for: JobFor, contestants: Sequence[Contestant], size: int, count: int, limit_s: float = FILL_S
+    bench: Bench,
+    job_for: JobFor,
+    contestants: Sequence[Contestant],
+    size: int,
+    count: int,
+    limit_s: float = FILL_S,
+    *,
+    even: bool = False,
 ) -> dict[str, int]:
-    """Fill the topic of every server; returns the record count of each."""
+    """Fill the topic of every server; returns the record count of each. `even` as that of `fill`."""
     held: dict[str, int] = {}
     for contestant in contestants:
         job = job_for(contestant)
         if job is not None and contestant.peer not in held:
-            held[contestant.peer] = fill(bench, job, contestant.peer, size, count, limit_s)
+            held[contestant.peer] = fill(bench, job, contestant.peer, size, count, limit_s, even=even)
     return held
 
 

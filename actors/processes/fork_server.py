@@ -36,14 +36,23 @@ SHARED: Final = (
     "ray",
     "ray._private.node",
     "ray._private.async_compat",
+    "ray._common.usage.usage_lib",
+    "raylog.actors.dozing.processes",
+    "raylog.actors.dozing.resting",
+    "raylog.actors.forwarding.expiry",
+    "raylog.actors.logs",
+    "raylog.actors.processes.ray_secrets",
     "raylog.actors.processes.ray_support",
     "raylog.actors.processes.spare_roles",
+    "raylog.actors.queues.role",
     "raylog.actors.replica.server",
+    "raylog.actors.roles.time_of_day",
+    "raylog.actors.titles",
     "raylog.rpc.host.malloc",
     "uvloop",
 )
 """Modules that workers find imported. The modules of the actors' classes are not among them: they look at the actor
-that they are loaded for (``keep_arrow_out``)."""
+that they are loaded for (``keep_unused_out``)."""
 INTERPRETERS: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that begin so are read when an interpreter starts: for a worker with other ones this one is no use."""
 IMPORTS: Final = (*INTERPRETERS, "RAY_", "RAYLOG_", "OMP_")

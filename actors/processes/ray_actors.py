@@ -34,7 +34,7 @@ from raylog.actors.processes.ray_support import (
     begin,
     end_process,
     find_controller,
-    keep_arrow_out,
+    keep_unused_out,
     node_address,
 )
 from raylog.actors.titles import broker_title, wear
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 TITLE_S: Final = 10.0
 
-keep_arrow_out()
+keep_unused_out()
 
 
 async def find_voter(broker: int) -> tuple[str, int]:

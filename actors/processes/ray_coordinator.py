@@ -18,12 +18,12 @@ from raylog.actors.processes.ray_support import (
     begin,
     end_process,
     find_controller,
-    keep_arrow_out,
+    keep_unused_out,
     node_address,
 )
 from raylog.actors.titles import wear
 
-keep_arrow_out()
+keep_unused_out()
 
 SHORT_NAMES: Final = {"group": "coordinator", "transaction": "transactions"}
 """How the process of each kind of coordinator is called in ``top``."""

@@ -19,7 +19,7 @@ from raylog.actors.dozing.processes import CAN_STOP
 from raylog.actors.dozing.resting import DozeLink
 from raylog.actors.logs import SPEAKER, set_up_logging
 from raylog.actors.naming import SPARE
-from raylog.actors.processes.ray_support import begin, end_replica, find_controller, keep_arrow_out
+from raylog.actors.processes.ray_support import begin, end_replica, find_controller, keep_unused_out
 from raylog.actors.processes.spare_roles import name_of, read_role
 from raylog.actors.replica.dozing import doze_until_called
 from raylog.actors.replica.server import ReplicaServer
@@ -27,7 +27,7 @@ from raylog.actors.titles import replica_titles, wear
 from raylog.core.errors import ConnectionFailed, InvalidRequest
 from raylog.rpc.host.malloc import keep_freed_memory
 
-keep_arrow_out()
+keep_unused_out()
 KEPT_BYTES = 4 << 20
 
 

@@ -27,6 +27,9 @@ LOOPBACK: Final = "127.0.0.1"
 A_SHARE: Final = 0.0001
 """How much of the resource controller and coordinators claim: the least there is, to be put where Raylog runs."""
 ACTOR_PREFIXES: Final = ("broker-", "replica:", "group-coordinator-", "transaction-coordinator-")
+UNUSED: Final = ("pyarrow", "pydantic", "starlette")
+"""Libraries that Ray imports into each worker where they are installed: pyarrow with numpy 11 MB and a quarter of a CPU
+second, pydantic (a dependency of ray[default] and ray[serve]) 10 MB and a fifth."""
 FIND_TIMEOUT_S: Final = 1.0
 MAKE_TIMEOUT_S: Final = 60.0
 FATAL_EXIT_CODE: Final = 70
@@ -158,10 +161,10 @@ async def wait_until_ended(name: str, timeout_s: float = 10.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def keep_arrow_out() -> None:
-    """Spare this process the import of pyarrow and numpy, which nothing here uses: 11 MB and a quarter of a CPU second.
+def keep_unused_out() -> None:
+    """Spare this process the import of libraries that nothing here uses: UNUSED, as far as they are installed.
 
-    Ray imports pyarrow into each worker before it reads the first argument, to be able to pass Arrow data; no call
+    Ray imports them into each worker before it reads the first argument, to be able to pass their objects; no call
     between our actors has any. Runs when Ray loads an actor's class, which comes earlier; elsewhere it does nothing.
     """
     if not ray.is_initialized():
@@ -171,4 +174,5 @@ def keep_arrow_out() -> None:
         return
     name = context.get_actor_name() or ""
     if name == CONTROLLER or name.startswith(ACTOR_PREFIXES):
-        sys.modules.setdefault("pyarrow", None)  # type: ignore[arg-type]  # Python's way to say: not to be imported
+        for library in UNUSED:
+            sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # Python's way to say: not to be imported

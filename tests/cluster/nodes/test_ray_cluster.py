@@ -149,7 +149,7 @@ def test_a_replica_that_ended_since_it_was_listed_is_left_out(wire: Wire, monkey
 def test_an_idle_replica_is_small_and_imports_no_numeric_libraries(wire: Wire) -> None:
     for item in replicas():
         files = mapped(item["pid"])
-        for library in ("numpy", "pandas", "pyarrow"):
+        for library in ("numpy", "pandas", "pyarrow", "pydantic_core"):
             assert f"/{library}/" not in files, f"replica {item['pid']} has loaded {library}"
         assert private_bytes(item["pid"]) < 80 * 2**20
     print("private MB of each replica:", sorted(private_bytes(replica["pid"]) >> 20 for replica in replicas()))

@@ -234,7 +234,7 @@ class ControllerMachine:
         """Handle what clients and administrators request through brokers."""
         match event:
             case WakeRequested():
-                self._sleeping.wake(event, decision)
+                self._wakes.wake(event, decision)
             case CreateTopicReceived():
                 self._topics.create(event, decision)
             case DeleteTopicReceived():

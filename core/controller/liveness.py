@@ -7,6 +7,7 @@ one step writes is a safe state, wherever a crash cuts the log: leadership ends 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -111,6 +112,10 @@ class Liveness:
     ) -> None:
         lives = {place.broker: place.incarnation for place in places}
         self._starts[state.partition] = _Start(until_ms=decision.now_ms + wait_ms, leader=leader, lives=lives)
+
+    def starting(self) -> Counter[BrokerId]:
+        """Return of each broker how many partitions that are new or wake wait for its replica to start."""
+        return Counter(broker for start in self._starts.values() for broker in start.lives)
 
     def forget(self, partition: TopicPartition) -> None:
         """Stop waiting for a deleted partition."""

@@ -1,4 +1,4 @@
-"""Sleep of partitions: leaders propose it, brokers and administrators end it. Called by the controller's step.
+"""Sleep of partitions: leaders propose it. Who ends it is in queue.py. Called by the controller's step.
 
 A partition falls asleep only with all its replicas in sync and registered, so every log ends where the leader's does.
 From then on nothing is written to it before it wakes, in the next leader epoch (ADR 0042).
@@ -6,21 +6,17 @@ From then on nothing is written to it before it wakes, in the next leader epoch 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import RequestSleep, SleepProposed, WakeRequested
+from raylog.core.controller.events import RequestSleep, SleepProposed
 from raylog.core.controller.isr_changes import checked_proposal
 from raylog.core.controller.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.errors import (
-    IneligibleReplica,
-    TooManyAwake,
-    UnknownTopicOrPartition,
-    UnsupportedVersion,
-    did_you_mean,
-)
+from raylog.core.errors import IneligibleReplica, UnsupportedVersion
 from raylog.core.ids import NO_LEADER, BrokerId, PartitionEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import PartitionAsleep
@@ -29,6 +25,8 @@ from raylog.core.reassignment.requests import is_moving
 
 MAKES_ROOM_AFTER_MS = 5_000
 """On a broker with too many replicas awake, partitions sleep that were not used for so long."""
+
+NOTHING_TAKEN: Final[Mapping[BrokerId, int]] = {}
 
 
 class Sleeping:
@@ -81,53 +79,23 @@ class Sleeping:
                 request = RequestSleep(cause=decision.cause, session=session.number, idle_ms=idle_ms)
                 decision.after_sync.append(request)
 
-    def wake(self, event: WakeRequested, decision: ControllerDecision) -> None:
-        """Wake the named partitions of a topic, or all; answers with how many slept.
-
-        Raises TooManyAwake when a broker has as many replicas awake as it may, and none of them could be woken.
-        """
-        topic = decision.image.topics.get(event.topic)
-        if topic is None:
-            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, decision.image.topics))
-        count = len(topic.partitions)
-        numbers = range(count) if event.partitions is None else event.partitions
-        for number in numbers:
-            if not 0 <= number < count:
-                raise UnknownTopicOrPartition(f"Topic {event.topic!r} has partitions 0 to {count - 1}, not {number}.")
-        slept = [state for state in (topic.partitions[number] for number in numbers) if state.asleep is not None]
-        woken = 0
-        for state in slept:
-            full = self._full_broker(state, decision.image)
-            if full is not None:
-                self.rest(decision, broker=full, idle_ms=MAKES_ROOM_AFTER_MS)
-                if not woken:
-                    raise _too_many(state, full, decision.image)
-                break
-            self._liveness.wake(state.partition, decision)
-            woken += 1
-        decision.reply(event.request, [woken])
-
     def wake_if_room(self, state: PartitionState, decision: ControllerDecision) -> None:
         """Wake a partition that is about to be written to, if it sleeps and its brokers have room for it."""
-        if state.asleep is not None and self._full_broker(state, decision.image) is None:
+        if state.asleep is not None and full_broker(state, decision.image) is None:
             self._liveness.wake(state.partition, decision)
 
-    def _full_broker(self, state: PartitionState, image: MetadataImage) -> BrokerId | None:
-        """Return a broker of the partition that has as many replicas awake as it may; None = all have room."""
-        for broker in state.replicas:
-            bound = image.awake_bound(broker)
-            if bound is not None and image.awake[broker] >= bound.limit:
-                return broker
-        return None
+
+def room_on(broker: BrokerId, image: MetadataImage) -> float:
+    """Return how many more replicas may be awake on a broker now."""
+    bound = image.awake_bound(broker)
+    return float("inf") if bound is None else bound.limit - image.awake[broker]
 
 
-def _too_many(state: PartitionState, broker: BrokerId, image: MetadataImage) -> TooManyAwake:
-    bound, awake = image.awake_bound(broker), image.awake[broker]
-    limit, why = (0, "") if bound is None else (bound.limit, bound.why)
-    return TooManyAwake(
-        f"{state.partition} stays asleep: broker {broker} has {awake} replicas awake and may have {limit} ({why}). "
-        "Use fewer partitions at a time, add brokers, or lower replica.sleep.after.ms.",
-        broker=broker,
-        awake=awake,
-        limit=limit,
-    )
+def full_broker(
+    state: PartitionState, image: MetadataImage, taken: Mapping[BrokerId, int] = NOTHING_TAKEN
+) -> BrokerId | None:
+    """Return a broker of the partition that has as many replicas awake as it may; None = all have room.
+
+    ``taken``: room of each broker that is for others.
+    """
+    return next((broker for broker in state.replicas if room_on(broker, image) <= taken.get(broker, 0)), None)

@@ -1,34 +1,55 @@
-"""Wakes that no request waits for: moves, lost logs, and configurations that remove records. They wait for room.
+"""Which sleeping partitions wake, and in which order, where brokers have not room for all of them.
+
+First what requests wait for, the oldest request first: a broker asks again every second for as long as it has any.
+Then what no request waits for: moves, lost logs, and configurations that remove records. Those wait for earlier ones to
+start as well: a broker starts the processes of replicas in the order in which they wake, a few at a time, and a record
+to a partition that sleeps would wait behind all that wake at once.
 
 Called by the controller's step. Kept in memory: a controller that starts finds what has to wake in the metadata.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Final
+
 from raylog.core.config import TopicConfig
 from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
+from raylog.core.errors import TooManyAwake, UnknownTopicOrPartition, did_you_mean
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import is_moving
-from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping
+from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, room_on
+
+STARTS_AT_ONCE: Final = 8
+"""What no request waits for is not woken while one of its brokers has so many replicas to start: a second or two of a
+core."""
+REQUEST_LASTS_MS: Final = 3_000
+"""A request for a wake that had no room keeps its place for so long; brokers repeat it every second."""
 
 
 class WakeQueue:
     """Sleeping partitions that are to wake when each of their brokers has room, the oldest first."""
 
+    starts_at_once: int = STARTS_AT_ONCE
+
     def __init__(self, liveness: Liveness, sleeping: Sleeping) -> None:
         """``sleeping`` makes room."""
         self._liveness = liveness
         self._sleeping = sleeping
+        self._requested_ms: dict[TopicPartition, int] = {}
+        """When each was last requested, in the order of the first requests."""
         self._waiting: dict[TopicPartition, None] = {}
+        """What no request waits for."""
         self._pressed_ms: dict[BrokerId, int] = {}
         """When the leaders on a full broker were last requested to make room."""
 
     @property
     def count(self) -> int:
-        """Number of partitions that wait."""
+        """Number of partitions that wait without a request."""
         return len(self._waiting)
 
     def started(self, image: MetadataImage) -> None:
@@ -44,38 +65,112 @@ class WakeQueue:
         if state.asleep is not None:
             self._waiting[state.partition] = None
 
+    def wake(self, event: WakeRequested, decision: ControllerDecision) -> None:
+        """Wake the named partitions of a topic, or all; answers with how many slept and are awake now.
+
+        Raises TooManyAwake when a broker has as many replicas awake as it may, with those that earlier requests have
+        room for, and none of them could be woken: the first one keeps its place for a while.
+        """
+        woken = 0
+        for state in _sleepers(event, decision.image):
+            full = full_broker(state, decision.image, self._taken_before(state.partition, decision))
+            if full is not None:
+                self._requested_ms[state.partition] = decision.now_ms
+                self._sleeping.rest(decision, broker=full, idle_ms=MAKES_ROOM_AFTER_MS)
+                if not woken:
+                    raise _too_many(state, full, decision.image)
+                break
+            self._requested_ms.pop(state.partition, None)
+            self._liveness.wake(state.partition, decision)
+            woken += 1
+        decision.reply(event.request, [woken])
+
+    def _taken_before(self, partition: TopicPartition, decision: ControllerDecision) -> Counter[BrokerId]:
+        """Return the room of each broker that is for earlier requests: their partitions wake at the next tick."""
+        taken = Counter[BrokerId]()
+        for earlier, asked_ms in self._requested_ms.items():
+            if earlier == partition:
+                break
+            state = decision.image.partition(earlier)
+            is_over = decision.now_ms - asked_ms > REQUEST_LASTS_MS
+            if (
+                state is None
+                or state.asleep is None
+                or is_over
+                or full_broker(state, decision.image, taken) is not None
+            ):
+                continue
+            taken.update(state.replicas)
+        return taken
+
     def time_passed(self, decision: ControllerDecision) -> None:
         """Wake what has room now, and have full brokers make some."""
-        if not self._waiting:
-            return
-        image = decision.image
-        room: dict[BrokerId, float] = {}
-        full: set[BrokerId] = set()
-        for partition in list(self._waiting):
-            state = image.partition(partition)
-            if state is None or state.asleep is None:
-                del self._waiting[partition]
-                continue
-            for broker in state.replicas:
-                if broker not in room:
-                    room[broker] = room_on(broker, image)
-            without = [broker for broker in state.replicas if room[broker] <= 0]
-            full.update(without)
-            if not without:
-                del self._waiting[partition]
-                self._liveness.wake(partition, decision)
-                for broker in state.replicas:
-                    room[broker] -= 1
+        full = {*self._wake_requested(decision), *self._wake_others(decision)}
         for broker in sorted(full):
             if decision.now_ms - self._pressed_ms.get(broker, -MAKES_ROOM_AFTER_MS) >= MAKES_ROOM_AFTER_MS:
                 self._pressed_ms[broker] = decision.now_ms
                 self._sleeping.rest(decision, broker=broker, idle_ms=MAKES_ROOM_AFTER_MS)
 
+    def _wake_requested(self, decision: ControllerDecision) -> set[BrokerId]:
+        """Wake what earlier requests wait for and has room now; returns the brokers that had none."""
+        image, full = decision.image, set[BrokerId]()
+        for partition, asked_ms in list(self._requested_ms.items()):
+            state = image.partition(partition)
+            is_over = decision.now_ms - asked_ms > REQUEST_LASTS_MS
+            if state is None or state.asleep is None or is_over:
+                del self._requested_ms[partition]
+                continue
+            without = full_broker(state, image)
+            if without is not None:
+                full.add(without)
+                continue
+            del self._requested_ms[partition]
+            self._liveness.wake(partition, decision)
+        return full
 
-def room_on(broker: BrokerId, image: MetadataImage) -> float:
-    """Return how many more replicas may be awake on a broker now."""
-    bound = image.awake_bound(broker)
-    return float("inf") if bound is None else bound.limit - image.awake[broker]
+    def _wake_others(self, decision: ControllerDecision) -> set[BrokerId]:
+        """Wake what no request waits for, where there is room and little else starts; returns brokers without room."""
+        image, full = decision.image, set[BrokerId]()
+        starting = self._liveness.starting() if self._waiting else Counter()
+        for partition in list(self._waiting):
+            state = image.partition(partition)
+            if state is None or state.asleep is None:
+                del self._waiting[partition]
+                continue
+            without = [broker for broker in state.replicas if room_on(broker, image) <= 0]
+            full.update(without)
+            if without or any(starting[broker] >= self.starts_at_once for broker in state.replicas):
+                continue
+            del self._waiting[partition]
+            self._liveness.wake(partition, decision)
+            starting.update(state.replicas)
+        return full
+
+
+def _sleepers(event: WakeRequested, image: MetadataImage) -> list[PartitionState]:
+    """Return the named partitions that sleep. Raises UnknownTopicOrPartition."""
+    topic = image.topics.get(event.topic)
+    if topic is None:
+        raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
+    count = len(topic.partitions)
+    numbers = range(count) if event.partitions is None else event.partitions
+    for number in numbers:
+        if not 0 <= number < count:
+            raise UnknownTopicOrPartition(f"Topic {event.topic!r} has partitions 0 to {count - 1}, not {number}.")
+    return [state for state in (topic.partitions[number] for number in numbers) if state.asleep is not None]
+
+
+def _too_many(state: PartitionState, broker: BrokerId, image: MetadataImage) -> TooManyAwake:
+    bound, awake = image.awake_bound(broker), image.awake[broker]
+    limit, why = (0, "") if bound is None else (bound.limit, bound.why)
+    others = "" if awake >= limit else ", and others were requested before it"
+    return TooManyAwake(
+        f"{state.partition} stays asleep: broker {broker} has {awake} replicas awake and may have {limit} ({why})"
+        f"{others}. Use fewer partitions at a time, add brokers, or lower replica.sleep.after.ms.",
+        broker=broker,
+        awake=awake,
+        limit=limit,
+    )
 
 
 def has_too_much(state: PartitionState, topic: TopicImage) -> bool:

@@ -232,9 +232,13 @@ class Finish:
         return ""
 
     async def _write_everywhere(self, name: str) -> None:
-        """Every partition takes a write within a producer's delivery timeout."""
+        """Every partition takes a write within a producer's delivery timeout; within two where few may be awake.
+
+        A partition waits then until those that wake before it have not been used for a while, round by round.
+        """
         last = ProducingClient(self._world, name, acks="all", idempotent=True)
-        async with AsyncProducer(delivery_timeout_ms=int(DELIVERY_S * 1000)) as producer:
+        limit_s = 2 * DELIVERY_S if AWAKE_KEY in self._world.plan.config else DELIVERY_S
+        async with AsyncProducer(delivery_timeout_ms=int(limit_s * 1000)) as producer:
             for at in self._world.open_partitions():
                 await last.write(producer, at)
 

@@ -1,4 +1,7 @@
-"""What must hold of the replicas that brokers have awake (W29). Called by `observer.py`; changes nothing."""
+"""What must hold of the replicas that brokers have awake, and have to start (W29).
+
+Made by `observer.py`; changes nothing but how many starts go on at once, which a small world would never reach.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import WakeRequested
+from raylog.core.controller.liveness import Liveness
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.sleeping.changes import Sleeping
 from raylog.core.sleeping.queue import WakeQueue
 from tests.simulation.world import Violation
 
@@ -17,19 +20,26 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 RULE: Final = "W29"
+STARTS_AT_ONCE: Final = 1
+STARTING: Final = Liveness.starting
+"""As it is before a bug is planted in it."""
 
 
 class RoomClaims:
-    """Watches all wakes: none may leave a broker with more replicas awake than it may have."""
+    """Watches all wakes: none may leave a broker with more replicas awake than it may have.
+
+    And what no request waits for wakes only while each of its brokers has few replicas to start.
+    """
 
     def __init__(self, world: World) -> None:
         """Watch all controllers from now on."""
-        wake: Callable[[Sleeping, WakeRequested, ControllerDecision], None] = Sleeping.wake
+        wake: Callable[[WakeQueue, WakeRequested, ControllerDecision], None] = WakeQueue.wake
         take: Callable[[WakeQueue, ControllerDecision], None] = WakeQueue.time_passed
+        take_others: Callable[[WakeQueue, ControllerDecision], set[BrokerId]] = WakeQueue._wake_others
 
-        def checked(sleeping: Sleeping, event: WakeRequested, decision: ControllerDecision) -> None:
+        def checked(wakes: WakeQueue, event: WakeRequested, decision: ControllerDecision) -> None:
             before = dict(decision.image.awake)
-            wake(sleeping, event, decision)
+            wake(wakes, event, decision)
             self._check(f"a wake of {event.topic} was granted", decision.image, before)
 
         def checked_queue(wakes: WakeQueue, decision: ControllerDecision) -> None:
@@ -37,9 +47,20 @@ class RoomClaims:
             take(wakes, decision)
             self._check("what waited to wake was woken", decision.image, before)
 
+        def checked_others(wakes: WakeQueue, decision: ControllerDecision) -> set[BrokerId]:
+            before = STARTING(wakes._liveness)
+            full = take_others(wakes, decision)
+            for broker, count in STARTING(wakes._liveness).items():
+                if count > max(STARTS_AT_ONCE, before[broker]):
+                    claim = f"broker {broker} has {count} replicas to start, and had {before[broker]}"
+                    self._world.fail(Violation(RULE, f"what no request waits for was woken, and {claim}"))
+            return full
+
         self._world = world
-        Sleeping.wake = checked  # type: ignore[assignment, method-assign]
+        WakeQueue.wake = checked  # type: ignore[assignment, method-assign]
         WakeQueue.time_passed = checked_queue  # type: ignore[assignment, method-assign]
+        WakeQueue._wake_others = checked_others  # type: ignore[assignment, method-assign]
+        WakeQueue.starts_at_once = STARTS_AT_ONCE
 
     def _check(self, what: str, image: MetadataImage, before: Mapping[BrokerId, int]) -> None:
         for broker, count in image.awake.items():

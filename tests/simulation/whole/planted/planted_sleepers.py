@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -11,11 +12,12 @@ from raylog.actors.broker.supervisor import ReplicaSupervisor
 from raylog.core.controller import leadership, liveness, registrations
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.liveness import Liveness
-from raylog.core.ids import LATEST, Offset
+from raylog.core.ids import LATEST, BrokerId, Offset
 from raylog.core.metadata import image
 from raylog.core.metadata.records import PartitionChanged
 from raylog.core.metadata.touched import Touched
 from raylog.core.partition import PartitionState, SleepPoint
+from raylog.core.reassignment.requests import is_moving
 from raylog.core.replication.events import ProposeSleep
 from raylog.core.replication.idleness import Idleness
 from raylog.core.replication.leader import Leader
@@ -23,12 +25,28 @@ from raylog.core.sleeping import queue
 from raylog.core.sleeping.changes import Sleeping
 from raylog.core.sleeping.events import AnswerFetch, FetchReceived, ListOffsetsReceived, WriteReceived
 from raylog.core.sleeping.machine import SleepersMachine
+from raylog.core.sleeping.queue import WakeQueue
 from tests.simulation.whole.plan import SLEEPERS
 from tests.simulation.whole.planted.bugs import Bug
 
 
 def _none(_: object) -> Callable[..., None]:
     return lambda *_, **__: None
+
+
+def _moves_asleep(original: Callable[..., None]) -> Callable[..., None]:
+    """A reassignment of a sleeping partition does not wake it."""
+
+    def add(self: WakeQueue, state: PartitionState) -> None:
+        if not is_moving(state):
+            original(self, state)
+
+    return add
+
+
+def _none_starts(_: object) -> Callable[..., Counter[BrokerId]]:
+    """What waits is woken at once, however many replicas start already."""
+    return lambda self: Counter()
 
 
 def _always_room(_: object) -> Callable[..., float]:
@@ -322,8 +340,10 @@ SLEEPER_BUGS: Final = (
         40,
         profile=SLEEPERS,
     ),
-    Bug("a full broker wakes more", Sleeping, "_full_broker", _none, ("W29",), 8, profile=SLEEPERS),
+    Bug("a full broker wakes more", queue, "full_broker", _none, ("W29",), 8, profile=SLEEPERS),
     Bug("what waits to wake waits for no room", queue, "room_on", _always_room, ("W29",), 40, SLEEPERS),
+    Bug("what waits to wake waits for no start", Liveness, "starting", _none_starts, ("W29",), 16, SLEEPERS),
+    Bug("a reassignment leaves its partition asleep", WakeQueue, "add", _moves_asleep, ("W12", "W9"), 16, SLEEPERS),
     Bug("a full broker makes no room", Sleeping, "rest", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
     Bug(
         "a sleeper's processes are not ended",

@@ -8,8 +8,9 @@ from raylog.core.features import FIRST
 from raylog.core.ids import TopicPartition
 from raylog.core.metadata.capacity import Capacity
 from raylog.core.metadata.records import ClusterCreated
+from raylog.core.sleeping.queue import REQUEST_LASTS_MS
 from tests.unit.core.controller.bench import Bench
-from tests.unit.core.controller.sleep_bench import SLEEPS, wake
+from tests.unit.core.controller.sleep_bench import SLEEPS, propose, wake
 
 GIB = 1 << 30
 NEVER = {"replica.sleep.after.ms": "-1"}
@@ -155,3 +156,38 @@ def test_new_partitions_are_bounded_before_the_cluster_knows_sleep() -> None:
     bench.broker(1, levels=FIRST)
     with pytest.raises(InvalidPartitions, match="would have 2 replicas awake and may have 1"):
         bench.create(assignment=[[1], [1]], config=SLEEPS)
+
+
+def three_of_which_one_is_awake() -> Bench:
+    """Three partitions on one broker, of which one may be awake and is."""
+    bench = brokers({"replica.awake.max": "1"})
+    bench.create(assignment=[[1]] * 3, config=SLEEPS)
+    wake(bench, partitions=[0])
+    bench.replica(1, TopicPartition("flights", 0))
+    return bench
+
+
+def refused(bench: Bench, partition: int) -> str:
+    with pytest.raises(TooManyAwake) as refusal:
+        wake(bench, partitions=[partition])
+    return refusal.value.message
+
+
+def test_room_goes_to_the_oldest_request() -> None:
+    bench = three_of_which_one_is_awake()
+    refused(bench, 1)
+    refused(bench, 2)
+    propose(bench, 1, partition=TopicPartition("flights", 0))
+    assert "has 0 replicas awake and may have 1 (replica.awake.max), and others were requested" in refused(bench, 2)
+    bench.wait(500)
+    assert awake(bench) == [1]
+
+
+def test_a_request_that_is_not_repeated_loses_its_place() -> None:
+    bench = three_of_which_one_is_awake()
+    refused(bench, 1)
+    bench.wait(REQUEST_LASTS_MS + 500)
+    refused(bench, 2)
+    propose(bench, 1, partition=TopicPartition("flights", 0))
+    bench.wait(500)
+    assert awake(bench) == [2]

@@ -1,8 +1,10 @@
 """Wakes that no request waits for: they come as soon as their brokers have room, and not before."""
 
 from raylog.core.controller.events import AlterTopicConfigReceived, DeleteTopicReceived, RequestSleep
+from raylog.core.controller.liveness import WOKEN_LEADER_WAIT_MS
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.reassignment.requests import is_moving
+from raylog.core.sleeping.queue import STARTS_AT_ONCE
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, propose, sleeping_topic, wake
 
@@ -161,3 +163,20 @@ def test_what_has_records_to_remove_waits_for_room_too() -> None:
     assert states(bench) == [ASLEEP]
     with_limit(bench, 1).wait(500)
     assert states(bench) == [AWAKE]
+
+
+def test_what_no_request_waits_for_wakes_a_few_at_a_time() -> None:
+    bench = sleepers(STARTS_AT_ONCE + 4, limit=100)
+    move(bench, *range(STARTS_AT_ONCE + 4))
+    assert states(bench).count(AWAKE) == STARTS_AT_ONCE
+    bench.wait(WOKEN_LEADER_WAIT_MS + 1_000)
+    assert states(bench).count(AWAKE) == STARTS_AT_ONCE + 4, (
+        "those that had not started in their time are not waited for"
+    )
+
+
+def test_a_request_wakes_at_once_however_many_others_start() -> None:
+    bench = sleepers(STARTS_AT_ONCE + 4, limit=100)
+    move(bench, *range(STARTS_AT_ONCE + 4))
+    assert wake(bench, "flights", [STARTS_AT_ONCE + 3]) == [1]
+    assert states(bench)[-1] == AWAKE

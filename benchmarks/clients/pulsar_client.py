@@ -110,7 +110,7 @@ class Measured(Client):
         return len(values), sum(map(len, values))
 
     def close(self) -> None:
-        """Remove the subscription, which would keep its place for ever, and disconnect."""
+        """Remove the subscription, which would keep its place indefinitely, and disconnect."""
         if hasattr(self, "consumer"):
             self.consumer.unsubscribe()
         if hasattr(self, "client"):

@@ -94,11 +94,11 @@ class Pulsar(WithoutFailover):
         if not (listens(self._port) and listens(self._web)):
             return False
         try:
-            return b"public/default" in self._ask("GET", "namespaces/public")
+            return b"public/default" in self._request("GET", "namespaces/public")
         except Unavailable:
             return False
 
-    def _ask(self, method: str, path: str) -> bytes:
+    def _request(self, method: str, path: str) -> bytes:
         """A request to its interface for administrators. Raises Unavailable when it is not granted."""
         url = f"http://127.0.0.1:{self._web}/admin/v2/{path}"
         request = urllib.request.Request(url, method=method, headers={"Content-Type": "application/json"})
@@ -126,11 +126,11 @@ class Pulsar(WithoutFailover):
         """Create a topic without partitions, which each subscription makes a queue."""
         if replication != BOOKIES or partitions > 1 or fsync:
             raise Unavailable(f"Pulsar is measured with topics of one partition on {BOOKIES} bookies")
-        self._ask("PUT", f"persistent/public/default/{name}")
+        self._request("PUT", f"persistent/public/default/{name}")
 
     def delete_topic(self, name: str) -> None:
         """Delete it, with its subscriptions."""
-        self._ask("DELETE", f"persistent/public/default/{name}?force=true")
+        self._request("DELETE", f"persistent/public/default/{name}?force=true")
 
     def pids(self) -> list[int]:
         """The process."""

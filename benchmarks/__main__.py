@@ -25,6 +25,7 @@ from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats_peer import Nats
 from benchmarks.peers.processes import Unavailable, kill_children
 from benchmarks.peers.prototype_peer import Prototype
+from benchmarks.peers.pulsar_peer import Pulsar
 from benchmarks.peers.rabbitmq_peer import RabbitMq
 from benchmarks.peers.ray_queue_peer import RayQueue
 from benchmarks.peers.raylog_peer import Raylog
@@ -38,14 +39,14 @@ from benchmarks.scenarios.throughput import warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "build" / "peers"
-PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue", "rabbitmq", "rocketmq")
+PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue", "rabbitmq", "rocketmq", "pulsar")
 NEEDS_NO_SERVER = {"limits"}
 PEERS_OF = {
-    "queues": {"raylog", "kafka", "nats", "redis", "rabbitmq"},
-    "delays": {"raylog", "rabbitmq", "rocketmq"},
+    "queues": {"raylog", "kafka", "nats", "redis", "rabbitmq", "pulsar"},
+    "delays": {"raylog", "rabbitmq", "rocketmq", "pulsar"},
 }  # fmt: skip
 """The servers of scenarios that some others take no part in; all of `PEERS` but their own take part in the rest."""
-ONLY_THERE = {"rabbitmq", "rocketmq"}
+ONLY_THERE = {"rabbitmq", "rocketmq", "pulsar"}
 NEEDS_WARM_SERVERS = {"latency", "small", "produce", "transactions", "together", "consume"}
 BREAK_OFF_AGAIN_S = 20.0
 """Cleanup after an interrupted run is aborted after this time."""
@@ -89,7 +90,7 @@ def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]
     raylog = Raylog(scratch, brokers)
     everything: list[Peer] = [
         raylog, Kafka(scratch, CACHE, brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
-        RabbitMq(scratch, brokers), RocketMq(scratch, CACHE), Prototype(scratch),
+        RabbitMq(scratch, brokers), RocketMq(scratch, CACHE), Pulsar(scratch, CACHE), Prototype(scratch),
     ]  # fmt: skip
     names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else []), Prototype.name}
     return [item for item in everything if item.name in names]

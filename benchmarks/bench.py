@@ -77,6 +77,8 @@ CONTESTANTS = {
         Contestant("rabbitmq quorum queue", "rabbitmq", "rabbitmq"),
         Contestant("rabbitmq ttl, dead letters", "rabbitmq", "rabbitmq", "delayed"),
         Contestant("rocketmq timer", "rocketmq", "rocketmq"),
+        Contestant("pulsar deliver_at", "pulsar", "pulsar"),
+        Contestant("pulsar shared subscription", "pulsar", "pulsar"),
         Contestant("bare prototype", "prototype", "prototype"),
         Contestant("bare prototype, 1 MiB batches", "prototype", "prototype", batch_bytes=BATCH_BYTES_LARGE),
     )

@@ -18,6 +18,9 @@ ASSIGNED_S, READ_ON_MS = 2.0, 200.0
 """A group of 50 members comes together, and goes on reading when one more joins."""
 ACKNOWLEDGED, DUE = 20_000.0, 15_000.0
 """Acknowledged messages of a queue, and delayed ones of one shard, in a second."""
+QUEUEING = ("kafka share group", "rabbitmq quorum queue", "nats", "redis streams", "pulsar shared subscription")
+DELAYING = ("rabbitmq ttl, dead letters", "rocketmq timer", "pulsar deliver_at")
+"""Contestants that a queue, and delayed messages, are compared with."""
 AXES = (("1 to 24 partitions", False, ", 24 partitions"), ("1 to 20 GB on disk", True, ", 20 GB on disk"))
 """What grows, whether its cases are about data on disk, and the case without which the goal is undecided."""
 GROWING = {"produce": ("raylog send", "raylog send_batch"), "consume": ("raylog records", "raylog columns")}
@@ -173,7 +176,7 @@ def _queues(results: Results) -> list[Verdict]:
         _times(f"{goal}: by key 0.5 x the rate without order", by_key, ours, 0.5),
         *(
             _times(f"{goal}: at least {name}", ours, _row(results, "queues", name, "acknowledged"), 1.0)
-            for name in ("kafka share group", "rabbitmq quorum queue", "nats", "redis streams")
+            for name in QUEUEING
         ),
     ]
 
@@ -184,7 +187,20 @@ def _delays(results: Results) -> list[Verdict]:
     return [
         _below("delays, 1,000 due/s, RF 3: p99 of lateness under 50 ms", late, "p99_ms", 50.0, "ms"),
         _above(f"delays: {DUE:,.0f} due/s a shard", at_once, "rate", DUE, "/s"),
+        *(goal for name in DELAYING for goal in _delays_beside(results, name, late, at_once)),
     ]
+
+
+def _delays_beside(
+    results: Results, name: str, late: Measured | None, at_once: Measured | None
+) -> tuple[Verdict, Verdict]:
+    """As soon as, and as many a second as, another server."""
+    theirs_late = _row(results, "delays", name, "lateness")
+    theirs_at_once = _row(results, "delays", name, "at once")
+    return (
+        _times(f"delays: p99 of lateness under that of {name}", late, theirs_late, 1.0, "p99_ms"),
+        _times(f"delays: due/s of {name}", at_once, theirs_at_once, 1.0),
+    )
 
 
 def _growth(results: Results) -> list[Verdict]:

@@ -8,7 +8,7 @@ from benchmarks.bench import Bench, Contestant
 from benchmarks.clients.run import Running
 from benchmarks.job import Job, Outcome
 
-CONTESTANTS = ("raylog send", "rabbitmq ttl, dead letters", "rocketmq timer")
+CONTESTANTS = ("raylog send", "rabbitmq ttl, dead letters", "rocketmq timer", "pulsar deliver_at")
 UNREPLICATED = "rocketmq"
 DELAY_MS = 3_000
 RATE = 1_000

@@ -16,7 +16,7 @@ from benchmarks.scenarios.throughput import JobFor
 
 CONTESTANTS = (
     "raylog queue", "raylog queue, order by key", "kafka share group", "rabbitmq quorum queue", "nats",
-    "redis streams",
+    "redis streams", "pulsar shared subscription",
 )  # fmt: skip
 UNREPLICATED = "redis"
 """This server answers before its replicas have a record, so it has none."""

@@ -217,6 +217,11 @@ class Observer:
                 return at, log.end_offset
         return None
 
+    def sleepers(self) -> list[PartitionState]:
+        """Return the partitions that sleep now."""
+        image = self._image()
+        return [] if image is None else [state for state in image.partitions() if state.asleep is not None]
+
     def process_of_sleeper(self) -> str:
         """Return the name of a process of a partition that sleeps; "" = there is none."""
         image = self._image()

@@ -155,6 +155,9 @@ class Log(Protocol):
     def read(self, offset: int, max_bytes: int, upper: int) -> Records:
         """Return whole batches from ``offset`` on that end at or below ``upper``."""
 
+    def read_part(self, offset: int, start: int, size: int) -> bytes:
+        """Return up to so many bytes of the batch that holds an offset, from its byte ``start`` on, unverified."""
+
     def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
         """As :meth:`read`, as places in files."""
 

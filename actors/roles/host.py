@@ -65,6 +65,9 @@ class OwnLog(Protocol):
     def read(self, offset: int, max_bytes: int, upper: int) -> Any:
         """Return whole batches from ``offset`` on that end at or below ``upper``, which the role has fetched before."""
 
+    def read_part(self, offset: int, start: int, size: int) -> bytes:
+        """Return up to so many bytes of the batch that holds an offset, from its byte ``start`` on, unverified."""
+
 
 class ControllerCalls(Protocol):
     """The replica's link to the controller."""

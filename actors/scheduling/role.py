@@ -22,7 +22,8 @@ from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, copies_for,
 from raylog.actors.scheduling.halves import Standings, policy_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing, TargetPlace
-from raylog.actors.scheduling.rows import Copy, RunReader, encode_row, read_batches
+from raylog.actors.scheduling.rows import Copy, encode_row, read_batches
+from raylog.actors.scheduling.run_reader import RunReader
 from raylog.core.dead_letters import Reason
 from raylog.core.errors import (
     DuplicateSequence,

@@ -7,11 +7,10 @@ records of a producer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from raylog.actors.roles.host import OwnLog
 from raylog.core.scheduling.envelope import HalfName, name_among
 from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at
@@ -20,9 +19,6 @@ from raylog.storage.batch.columns import Columns, Header
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch, open_batch
 from raylog.storage.errors import CorruptBatch
-
-DIRECTORY_BYTES: Final = 64 * 1024
-"""The directory of a run of three million keys is shorter; one run has a hundred thousand."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -102,31 +98,3 @@ def _row(columns: Columns) -> Row:
         raise CorruptBatch("a row of the scheduler has no key")
     wire: list[Any] = _decode(key)
     return from_wire(wire, value or b"")
-
-
-class RunReader:
-    """Reads parts of runs out of the log. The run that was read last is kept: its directory and a block follow."""
-
-    def __init__(self, log: OwnLog) -> None:
-        """``log``: the leader's."""
-        self._log = log
-        self._last: tuple[int, bytes] = (-1, b"")
-
-    def part(self, offset: int, start: int, end: int) -> bytes:
-        """Return a part of the run in the record at an offset. Raises CorruptBatch and what the log raises."""
-        if self._last[0] != offset:
-            self._last = (offset, self._read(offset))
-        return self._last[1][start:end]
-
-    def directory(self, offset: int) -> bytes:
-        """Return the beginning of the run in the record at an offset, with its directory."""
-        return self.part(offset, 0, DIRECTORY_BYTES)
-
-    def _read(self, offset: int) -> bytes:
-        records = self._log.read(offset, 1, self._log.log_end_offset)
-        for position, header in iter_headers(records):
-            if header.base_offset == offset:
-                values = open_batch(records, position, header).column("values")
-                if values is not None and values[0] is not None:
-                    return bytes(values[0])
-        raise CorruptBatch(f"there is no run at offset {offset}")

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from raylog.actors.scheduling.bodies import Bodies, bodies_of
 from raylog.actors.scheduling.role import CHECKPOINT_TIME
-from raylog.actors.scheduling.rows import RunReader, encode_row, read_batches
+from raylog.actors.scheduling.rows import encode_row, read_batches
+from raylog.actors.scheduling.run_reader import RunReader
 from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import first_after, key_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
@@ -99,6 +100,7 @@ def begin(folder: Path, at: int) -> dict[str, Any]:
     first_s, busy_s = time.monotonic() - began, time.process_time() - busy
     assert len(bodies) == DUE_NOW
     after = _resident_bytes("VmRSS")
+    searches = _searches(machine)
     taking = time.monotonic()
     more = 0
     horizon_ms = NOW_MS
@@ -113,7 +115,23 @@ def begin(folder: Path, at: int) -> dict[str, Any]:
         "memory_mb": round((after - before) / 1e6, 1),
         "memory_peak_mb": round((_resident_bytes("VmHWM") - before) / 1e6, 1),
         "taken_per_second": round(rate),
+        **searches,
     }
+
+
+def _searches(machine: SchedulerMachine) -> dict[str, float]:
+    """Time what requests need: two names that were never sent, and a record in the last run, by its key."""
+    found = {}
+    chance = random.Random(2)
+    for label in ("first_search_ms", "search_ms"):
+        began = time.monotonic()
+        assert machine.names.find(chance.getrandbits(128)) is None
+        found[label] = round((time.monotonic() - began) * 1000, 1)
+    key = next(reversed(machine.pending.runs.values())).firsts[-1]
+    began = time.monotonic()
+    assert machine.pending.holds(key)
+    found["held_ms"] = round((time.monotonic() - began) * 1000, 1)
+    return found
 
 
 def _resident_bytes(field: str) -> int:

@@ -33,9 +33,11 @@ class AsyncQueueConsumer:
         on_failed: FailedVerdict | None = None,
         **keywords: Any,
     ) -> None:
-        """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value."""
-        self._engine = QueueEngine(load(QueueConsumerConfig, config, keywords), on_failed)
-        self._topics = topics
+        """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value.
+
+        With `priority` the topics are given from the most important one down.
+        """
+        self._engine = QueueEngine(load(QueueConsumerConfig, config, keywords), topics, on_failed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
 
@@ -47,7 +49,7 @@ class AsyncQueueConsumer:
     async def start(self) -> None:
         """Reach the cluster. Raises NoClusterFound, ConnectionFailed, UnknownTopicOrPartition."""
         self._loop = asyncio.get_running_loop()
-        await self._engine.start(self._topics)
+        await self._engine.start()
 
     async def stop(self, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Give back what is not settled, wait for the last answers, leave the group. Idempotent."""

@@ -48,6 +48,11 @@ class QueueConsumerConfig(ClientConfig):
     auto_offset_reset: str | None = key(
         None, "Where a new group begins; default `earliest`. Of the group.", one_of=("earliest", "latest")
     )
+    priority: Any = key(
+        None,
+        "Between several topics: `strict`, from the first one down, or their weights, as a mapping or in their order. "
+        "Default: none goes before another. Of the consumer.",
+    )
     max_poll_records: int = key(500, "Most records that are locked ahead, before they are taken.", low=1)
     fetch_max_bytes: int = key(1_048_576, "Most bytes of one fetch; one batch is always returned.", low=1)
     fetch_max_wait_ms: int = key(20_000, "How long a fetch waits for the first record.", low=1)

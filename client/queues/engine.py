@@ -11,18 +11,21 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.membership import QueueMembership
 from raylog.client.queues.message import QueueMessage
+from raylog.client.queues.priorities import turns_of
 from raylog.client.queues.source import QueueSource
 from raylog.client.runtime import Signal
 from raylog.client.serializers import deserializer
 from raylog.core.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
+from raylog.core.queues.archiving.origins import retry_topic
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +37,12 @@ FAILURES_MAX = 1_000
 class QueueEngine:
     """One member of a group."""
 
-    def __init__(self, config: QueueConsumerConfig, on_failed: FailedVerdict | None = None) -> None:
+    def __init__(
+        self, config: QueueConsumerConfig, topics: Sequence[str], on_failed: FailedVerdict | None = None
+    ) -> None:
+        """Raises InvalidConfig where the priority does not fit the topics."""
         self.config = config
+        self._topics = topics
         self.group = config.group_id or ""
         self.settings = config.settings()
         self.member_id = f"{config.client_id}-{secrets.token_hex(8)}"
@@ -43,8 +50,16 @@ class QueueEngine:
         self.key_deserializer = deserializer(config.key_deserializer)
         self.value_deserializer = deserializer(config.value_deserializer)
         self.cluster = ClusterClient(config)
-        self.buffer: deque[QueueMessage] = deque()
-        """Messages that were not taken yet. Taken from any thread."""
+        lane_of = {topic: lane for lane, topic in enumerate(topics)}
+        lane_of |= {retry_topic(self.group, topic): lane for topic, lane in lane_of.items()}
+        self.buffer = MessageBuffer(
+            config.max_poll_records,
+            turns_of(config.priority, topics),
+            lane_of,
+            call_on_loop=self.call_on_loop,
+            on_change=self._arrived,
+        )
+        """Messages that were not taken yet."""
         self.failures: deque[tuple[TopicPartition, int, int, RaylogError]] = deque(maxlen=FAILURES_MAX)
         self.is_flushing = False
         self.is_closed = False
@@ -60,15 +75,13 @@ class QueueEngine:
         self._membership: QueueMembership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._low = max(1, config.max_poll_records // 2)
         self._error: RaylogError | None = None
 
     # Life
 
-    async def start(self, topics: Sequence[str]) -> None:
+    async def start(self) -> None:
         """Reach the cluster, and begin to work on the topics. Raises UnknownTopicOrPartition."""
+        topics = self._topics
         if not topics:
             raise InvalidConfig("A queue's consumer needs at least one topic.")
         self._loop = asyncio.get_running_loop()
@@ -98,6 +111,7 @@ class QueueEngine:
         for partition in sorted(self._sources.keys() - self._wanted):
             source = self._sources.pop(partition)
             source.is_wanted = False
+            self.buffer.dry(partition)
             self._return_buffered([source])
             task = asyncio.get_running_loop().create_task(self._retire(source), name=f"queue {partition} retires")
             self._retiring[source] = task
@@ -112,6 +126,8 @@ class QueueEngine:
             self._retiring.pop(source).cancel()
             self._sources[partition] = source
             source.resume()
+        if partition in self._sources:
+            self.buffer.begins(partition)
 
     async def _retire(self, source: QueueSource) -> None:
         """Give back what the leader still hands out, wait until the rest is settled, and leave."""
@@ -160,44 +176,27 @@ class QueueEngine:
 
     # Messages
 
-    def deliver(self, messages: Iterable[QueueMessage]) -> None:
-        """Take messages of a partition."""
-        self.buffer.extend(messages)
-        if len(self.buffer) >= self._low:
-            self._room.clear()
+    def _arrived(self) -> None:
         self._news.set()
         self.arrived.set()
 
     def take(self) -> QueueMessage | None:
         """The next message that is still locked, if there is one. From any thread."""
         while True:
-            try:
-                message = self.buffer.popleft()
-            except IndexError:
-                self._make_room()
+            message = self.buffer.pop()
+            if message is None:
                 return None
-            if len(self.buffer) == self._low - 1:
-                self._make_room()
             if message._is_settled:
                 continue
             if message._lock.deadline > time.monotonic():
                 return message
             message._lock.source.forget(message)  # it is handed out again, perhaps to another member
 
-    def _make_room(self) -> None:
-        if not self._room.is_set():
-            self.call_on_loop(self._room.set)
-
-    async def room(self) -> int:
-        """Wait until more may be fetched; returns how many records."""
-        await self._room.wait()
-        return max(1, self.config.max_poll_records - len(self.buffer))
-
     async def wait(self, timeout_s: float | None) -> None:
         """Wait until messages have come, or an error; at most so long. Raises the error."""
         self.raise_error()
         self._news.clear()
-        if self.buffer:
+        if self.buffer.is_ready:
             return
         try:
             async with asyncio.timeout(timeout_s):
@@ -240,7 +239,7 @@ class QueueEngine:
 
     def drop_buffered(self, source: QueueSource) -> None:
         """Drop the buffered messages whose locks are lost."""
-        for message in list(self.buffer):
+        for message in self.buffer:
             if message._lock.source is source and not source.is_current(message):
                 source.forget(message)
         source.forget_lost()
@@ -257,23 +256,15 @@ class QueueEngine:
             source.give_back(later, ev.RETURN)
 
     def _return_buffered(self, sources: Sequence[QueueSource]) -> None:
-        """Give back what was not taken. What took a message out of the buffer has it: this, or a thread of the user."""
-        kept: list[QueueMessage] = []
-        returned: list[QueueMessage] = []
-        while True:
-            try:
-                message = self.buffer.popleft()
-            except IndexError:
-                break
-            (returned if message._lock.source in sources else kept).append(message)
-        self.buffer.extendleft(reversed(kept))
+        """Give back what was not taken."""
+        returned = self.buffer.take_out(sources)
         for source in sources:
             source.give_back([message for message in returned if message._lock.source is source], ev.RETURN)
-        if len(kept) < self._low:
-            self._make_room()
-        if kept:  # a thread that looked meanwhile saw none
-            self._news.set()
-            self.arrived.set()
+
+    def return_waiting(self, source: QueueSource) -> None:
+        """Give back the messages that wait for those of a higher topic: another member may be free for them."""
+        if self.buffer.is_behind(source.partition):
+            self._return_buffered([source])
 
     # Verdicts
 

@@ -11,16 +11,17 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import Lock, QueueMessage
-from raylog.client.queues.verdicts import UNASKED, Settled, is_unasked, taken_verdicts
+from raylog.client.queues.verdicts import UNASKED, Settled, gap_verdicts, is_unasked, taken_verdicts
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
 from raylog.client.reading.isolation import AbortedBatches
 from raylog.core.errors import ConnectionFailed, RaylogError, UnknownMemberId, from_code
@@ -36,7 +37,6 @@ from raylog.protocol.queues import (
     QueueFetchRequest,
     QueueLeaveRequest,
     QueueOpenRequest,
-    QueueRange,
     QueueVerdict,
 )
 from raylog.protocol.replica import AbortedTxn
@@ -65,14 +65,9 @@ class Member(Protocol):
     settings: dict[str, str]
     by_key: bool
     is_flushing: bool
+    buffer: MessageBuffer
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
-
-    async def room(self) -> int:
-        """Wait until more may be fetched; returns how many records."""
-
-    def deliver(self, messages: Iterable[QueueMessage]) -> None:
-        """Take messages of a partition."""
 
     def fail(self, error: RaylogError) -> None:
         """Have the next call of the user raise an error."""
@@ -82,6 +77,9 @@ class Member(Protocol):
 
     def drop_buffered(self, source: QueueSource) -> None:
         """Drop the buffered messages whose locks are lost."""
+
+    def return_waiting(self, source: QueueSource) -> None:
+        """Give back the buffered messages that wait for those of a higher topic."""
 
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
         """Give back the buffered messages of a key behind one that is to be retried."""
@@ -164,13 +162,14 @@ class QueueSource:
     # Fetching
 
     async def _fetch_on(self) -> None:
-        config = self._engine.config
+        config, buffer = self._engine.config, self._engine.buffer
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         while self.is_wanted:
             try:
-                count = await self._engine.room()
+                count = await buffer.room(self.partition)
                 if self.is_wanted:
-                    await self._fetch(count)
+                    with buffer.fetching(self.partition):
+                        await self._fetch(count)
                 backoff.reset()
             except Exception as failure:  # any error: without another fetch the partition would be left alone
                 error = as_raylog_error(failure)
@@ -226,7 +225,7 @@ class QueueSource:
         connection, topic_id, epoch = await self._open(timeout_s)
         if not self.is_wanted:
             return
-        wait_ms = engine.config.fetch_max_wait_ms
+        wait_ms = engine.buffer.wait_ms(self.partition, engine.config.fetch_max_wait_ms)
         request = QueueFetchRequest(
             topic_id,
             self.partition.partition,
@@ -245,6 +244,8 @@ class QueueSource:
             self._is_fetching = False
         if session == self._session and reply.ranges:
             self._take(reply, payload)
+        else:
+            engine.buffer.dry(self.partition)
 
     def _take(self, reply: QueueFetchReply, payload: memoryview) -> None:
         """Make messages of what was handed out; offsets without a record are settled at once."""
@@ -281,30 +282,10 @@ class QueueSource:
         found = {message.record.offset: message for message in messages}
         refused = failure.details.get("offset") if failure is not None else None
         if len(found) < sum(row.end - row.first for row in rows):
-            self._settle_gaps(rows, found, failure, refused)
+            self._settled += gap_verdicts(rows, found, failure, refused)
+            self._woken.set()
         self._held.update(found)
-        self._engine.deliver(messages)
-
-    def _settle_gaps(
-        self,
-        rows: Sequence[QueueRange],
-        found: dict[int, QueueMessage],
-        failure: RaylogError | None,
-        refused: object,
-    ) -> None:
-        """Say of each offset without a message why there is none: no record, or one that cannot be deserialized."""
-        for row in rows:
-            for offset in range(row.first, row.end):
-                if offset in found:
-                    continue
-                count = row.count
-                if failure is None or (isinstance(refused, int) and offset < refused):
-                    self._settled.append((offset, count, ev.GAP, -1, ""))
-                elif offset == refused:
-                    self._settled.append((offset, count, ev.REJECT, -1, failure.message))
-                else:  # behind the refused one, in its batch: to be handed out again, without it
-                    self._settled.append((offset, count, ev.RETURN, -1, ""))
-        self._woken.set()
+        self._engine.buffer.put(self.partition, messages)
 
     # Verdicts and locks
 
@@ -340,7 +321,8 @@ class QueueSource:
             pass  # locks are looked at
 
     def _renew(self) -> None:
-        """Renew the locks of everything held, where half of the time is over."""
+        """Renew the locks of everything held, where half of the time is over; give back what has to wait."""
+        self._engine.return_waiting(self)
         if not self._engine.config.renew_locks:
             return
         now = time.monotonic()

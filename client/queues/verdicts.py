@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
+from raylog.core.errors import RaylogError
 from raylog.core.queues import events as ev
-from raylog.protocol.queues import QueueVerdict
+from raylog.protocol.queues import QueueRange, QueueVerdict
 
 Settled = tuple[int, int, int, int, str]
 """Offset, hand-out count, kind, delay, message."""
@@ -41,6 +42,23 @@ def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
     if same is not None:
         found.append(QueueVerdict(first, end, same[1], same[0], same[2], same[3]))
     return found
+
+
+def gap_verdicts(
+    rows: Sequence[QueueRange], found: Container[int], failure: RaylogError | None, refused: object
+) -> Iterator[Settled]:
+    """Say of each offset without a message why there is none: no record, or one that cannot be deserialized."""
+    for row in rows:
+        for offset in range(row.first, row.end):
+            if offset in found:
+                continue
+            count = row.count
+            if failure is None or (isinstance(refused, int) and offset < refused):
+                yield offset, count, ev.GAP, -1, ""
+            elif offset == refused:
+                yield offset, count, ev.REJECT, -1, failure.message
+            else:  # behind the refused one, in its batch: to be handed out again, without it
+                yield offset, count, ev.RETURN, -1, ""
 
 
 def is_unasked(first: int, verdicts: Sequence[QueueVerdict]) -> bool:

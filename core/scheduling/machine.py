@@ -238,8 +238,6 @@ class SchedulerMachine(SchedulerState):
             self.pending.replace_run(replaces, run)
         else:
             self.names.forget(self.pending.add_run(run))
-        if run.offset in self.pending.runs:
-            self.names.opened(run)
 
     def _cancelled(self, key: int) -> Outcome:
         outcome = self._cancel(key)

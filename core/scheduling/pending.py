@@ -7,10 +7,10 @@ What is cancelled leaves a tombstone, which is sealed as keys are; both vanish w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from raylog.core.scheduling.keys import TOMBSTONE, due_of, first_after, key_of
+from raylog.core.scheduling.keys import TOMBSTONE, due_of, first_after, key_of, offset_of
 from raylog.core.scheduling.runs import Cursor, ReadBlock, Run, is_tombstone
 
 REMEMBERED_MS: Final = 600_000
@@ -79,6 +79,8 @@ class Pending:
         runs: Iterable[Run] = self.runs.values()
         if is_tombstone(key):
             runs = (run for run in runs if run.facts.has_tombstones)
+        at = offset_of(key)
+        runs = (run for run in runs if run.facts.lowest_offset <= at <= run.facts.highest_offset)
         return any(run.holds(key, self._read) for run in runs)
 
     def cancel(self, key: int) -> None:
@@ -166,16 +168,13 @@ class Pending:
         fresh: Iterable[int],
         cut: Iterable[int],
         count: int,
-        opened: Callable[[Run], None],
     ) -> None:
-        """Begin with what a checkpoint holds; ``opened`` gets each run that is not exhausted."""
+        """Begin with what a checkpoint holds."""
         self.frontier, self.cut, self._fresh = frontier, set(cut), set(fresh)
         self._heap = sorted(self._fresh)
         for run in runs:  # each is opened when its directory was read: its reader has it at hand
             self.runs[run.offset] = run
             self._open(run)
-            if run.offset in self.runs:
-                opened(run)
         self.count = count
 
     def align(self) -> None:

@@ -7,12 +7,13 @@ kind that this release does not know ends the replay, because what it decided wo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
+from zlib import crc32
 
 from raylog.core.scheduling.keys import due_of, key_of, offset_of
-from raylog.core.scheduling.runs import RunFacts, encode_run
+from raylog.core.scheduling.runs import NO_CHECK, RunFacts, encode_run, page_sums
 
 Wire = list[Any]
 LaneId = tuple[str, int]
@@ -120,7 +121,13 @@ class RunWritten:
 
 def sealed(keys: Sequence[int], names: Mapping[int, int]) -> RunWritten:
     """Return the run of some keys, which are sorted; ``names``: those of the keys that have one."""
-    return RunWritten(RunFacts.of(keys, names), encode_run(keys, names))
+    data = encode_run(keys, names)
+    return RunWritten(replace(RunFacts.of(keys, names), check=crc32(page_sums(data))), data)
+
+
+def sums_of(wire: Sequence[Any]) -> bytes:
+    """Return the sums of the pages of the run that a row has, as it is stored; empty where it has none."""
+    return bytes(wire[7]) if len(wire) > 7 and wire[0] == _RUN else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +282,10 @@ def _wire_facts(facts: RunFacts) -> Wire:
     return [facts.lowest_offset, facts.highest_offset, facts.has_tombstones, facts.names]
 
 
+def _facts(wire: Sequence[Any], check: int) -> RunFacts:
+    return replace(RunFacts(*wire), check=check)
+
+
 def _wire_batch(batch: Batch) -> Wire:
     return [batch.topic, *batch.lane, batch.epoch, batch.base_sequence, _wire_keys(batch.keys)]
 
@@ -303,7 +314,7 @@ def to_wire(row: Row) -> Wire:
         case Rebased():
             return [_REBASED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
         case RunWritten():
-            return [_RUN, *_wire_facts(row.facts), row.replaces]
+            return [_RUN, *_wire_facts(row.facts), row.replaces, row.facts.check, page_sums(row.data)]
         case Checkpoint():
             return _wire_checkpoint(row)
         case HalvesDecided():
@@ -347,6 +358,7 @@ def _wire_checkpoint(row: Checkpoint) -> Wire:
         [_wire_names([name for name, _ in row.named]), _wire_keys([key for _, key in row.named])],
         [list(each) for each in row.replaced],
         row.space.wire(),
+        [facts.check for _, facts in row.runs],
     ]
 
 
@@ -381,7 +393,7 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
         case 5:
             return Rebased((fields[0], fields[1]), fields[2], fields[3], fields[4])
         case 6:
-            return RunWritten(RunFacts(*fields[:4]), data, *fields[4:5])
+            return RunWritten(RunFacts(*fields[:4], *fields[5:6]), data, *fields[4:5])
         case 7:
             return _checkpoint(fields)
         case 8:
@@ -397,14 +409,15 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
 
 def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
     number, covers, producer_id, runs, frontier, fresh, cut, count, lanes, alone, undeliverable = fields[:11]
-    # Not in checkpoints of earlier releases: half messages, names, space.
+    # Not in checkpoints of earlier releases: half messages, names, space, checks of runs.
     halves, unresolved = fields[11:13] or ((), ((), ()))
     (names, named), replaced, space = fields[13:16] or ((b"", ((), ())), (), ())
+    checks = fields[16] if len(fields) > 16 else [NO_CHECK] * len(runs)
     return Checkpoint(
         number=number,
         covers=covers,
         producer_id=producer_id,
-        runs=tuple((offset, RunFacts(*facts)) for offset, *facts in runs),
+        runs=tuple((at, _facts(facts, check)) for (at, *facts), check in zip(runs, checks, strict=True)),
         frontier=_keys(frontier[1:])[0] | frontier[0] if frontier else -1,
         fresh=_keys(fresh),
         cut=_keys(cut),

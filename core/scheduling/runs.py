@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Final
 
 from raylog.core.scheduling.keys import OFFSET_BITS, TOMBSTONE, due_of, offset_of
-from raylog.core.scheduling.naming.column import encode_names, filter_place, place_of
+from raylog.core.scheduling.naming.column import encode_names, filter_place, may_hold, place_of
 from raylog.core.scheduling.numbers import numbers_of, to_bytes
 
 BLOCK_KEYS: Final = 1_024
@@ -28,8 +28,9 @@ _ENTRY: Final = struct.Struct("<QQI")
 """Of a block: its first key's due time, offset with the tombstone bit, and where the block ends."""
 _LOW_MASK: Final = (1 << (OFFSET_BITS + 1)) - 1
 
-ReadBlock = Callable[[int, int, int], bytes]
-"""Returns bytes ``[start, end)`` of the run in the record at an offset."""
+PAGE_BYTES: Final = 16 * 1024
+"""A run is checked in parts of so many bytes."""
+NO_CHECK: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class RunFacts:
     has_tombstones: bool = True
     names: int = 0
     """How many of its keys have one."""
+    check: int = NO_CHECK
+    """CRC-32 of the sums of its pages, so that pages can be read alone; ``NO_CHECK`` = a run of an earlier release."""
 
     @classmethod
     def of(cls, keys: Sequence[int], names: Mapping[int, int]) -> RunFacts:
@@ -60,6 +63,19 @@ def encode_run(keys: Sequence[int], names: Mapping[int, int] | None = None) -> b
         first = keys[number * BLOCK_KEYS]
         directory.append(_ENTRY.pack(due_of(first), first & _LOW_MASK, end))
     return b"".join([_HEAD.pack(len(keys), len(blocks)), *directory, *blocks, encode_names(keys, names or {})])
+
+
+def page_sums(data: bytes) -> bytes:
+    """Return the CRC-32 of each page of a run."""
+    view = memoryview(data)
+    sums = [zlib.crc32(view[start : start + PAGE_BYTES]) for start in range(0, len(data), PAGE_BYTES)]
+    return to_bytes(array("I", sums))
+
+
+def pages_fit(pages: bytes, first: int, sums: bytes) -> bool:
+    """Return whether pages of a run, from number ``first`` on, are as they were written."""
+    expected = sums[4 * first :]
+    return expected.startswith(page_sums(pages))
 
 
 def _encode_block(keys: Sequence[int]) -> bytes:
@@ -104,6 +120,11 @@ class Run:
         """Bytes of the run."""
         return self.names_at + (filter_place(self.facts.names)[1] if self.facts.names else 0)
 
+    @staticmethod
+    def directory_bytes(head: bytes) -> int:
+        """Return how long the directory of a run is, with what lies in front; ``head``: the first bytes of the run."""
+        return _HEAD.size + int(_HEAD.unpack_from(head)[1]) * _ENTRY.size
+
     @classmethod
     def read(cls, offset: int, data: bytes, facts: RunFacts) -> Run:
         """Return the directory of the run in the record at an offset."""
@@ -117,12 +138,18 @@ class Run:
         if not self.facts.names:
             return b""
         start, end = filter_place(self.facts.names)
-        return read(self.offset, self.names_at + start, self.names_at + end)
+        return read(self, self.names_at + start, self.names_at + end)
+
+    def may_name(self, name: int, read: ReadBlock) -> bool:
+        """Return False where the filter of its names knows that it does not have a name; reads three bytes at most."""
+        start, end = filter_place(self.facts.names)
+        at = self.names_at + start
+        return may_hold(lambda byte: read(self, at + byte, at + byte + 1)[0], end - start, name)
 
     def key_of(self, name: int, read: ReadBlock) -> int | None:
         """Return the key under a name; None = the run does not have it."""
         start = self.names_at
-        place = place_of(name, self.facts.names, lambda low, high: read(self.offset, start + low, start + high))
+        place = place_of(name, self.facts.names, lambda low, high: read(self, start + low, start + high))
         if place is None:
             return None
         number, index = divmod(place, BLOCK_KEYS)
@@ -132,7 +159,7 @@ class Run:
     def block(self, number: int, read: ReadBlock) -> tuple[array[int], array[int]]:
         """Return due times, and offsets with tombstone bits, of one block."""
         start = self.blocks_at + (self.ends[number - 1] if number else 0)
-        return _decode_block(read(self.offset, start, self.blocks_at + self.ends[number]))
+        return _decode_block(read(self, start, self.blocks_at + self.ends[number]))
 
     def holds(self, key: int, read: ReadBlock) -> bool:
         """Return whether a key is in the run."""
@@ -148,6 +175,10 @@ class Run:
         while number < len(self.firsts) and self.firsts[number] < high:
             yield from (key for key in _keys(*self.block(number, read)) if low <= key < high)
             number += 1
+
+
+ReadBlock = Callable[[Run, int, int], bytes]
+"""Returns bytes ``[start, end)`` of a run."""
 
 
 def _keys(dues: array[int], lows: array[int]) -> Iterator[int]:

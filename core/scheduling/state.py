@@ -14,7 +14,7 @@ from raylog.core.scheduling.lanes import Lane
 from raylog.core.scheduling.naming.names import Names
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rows import Checkpoint, LaneId, Row
-from raylog.core.scheduling.runs import ReadBlock, Run
+from raylog.core.scheduling.runs import ReadBlock, Run, RunFacts
 from raylog.core.scheduling.space.mover import Mover
 from raylog.core.scheduling.space.stretches import Space
 
@@ -149,15 +149,15 @@ class SchedulerState:
 
     # ------------------------------------------------------------ checkpoints
 
-    def restore(self, row: Checkpoint, directory: Callable[[int], bytes]) -> None:
+    def restore(self, row: Checkpoint, directory: Callable[[int, RunFacts], bytes]) -> None:
         """Begin with a checkpoint; the log is to be read from its ``covers`` on.
 
-        ``directory`` returns the beginning of the run at an offset, with all of its directory.
+        ``directory`` returns the beginning of the run at an offset, with all of its directory, by the run's facts.
         """
         require(not self._is_loaded, "a checkpoint is where a replay begins")
         self.producer_id, self._checkpoint_number, self.read_end = row.producer_id, row.number, row.covers
-        runs = (Run.read(at, directory(at), facts) for at, facts in row.runs)
-        self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count, self.names.opened)
+        runs = (Run.read(at, directory(at, facts), facts) for at, facts in row.runs)
+        self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
         self.names.restore(row.named, row.replaced)
         self.lanes = {state.lane: Lane.restored(state) for state in row.lanes}
         self.alone, self.undeliverable = set(row.alone), set(row.undeliverable)

@@ -251,6 +251,19 @@ class ReadableLog:
             verify(span, span.segment.read(span.position, span.length), self.epochs)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def read_part(self, offset: int, start: int, size: int) -> bytes:
+        """Up to `size` bytes of the batch that holds `offset`, from its byte `start` on; fewer where it ends.
+
+        They are not verified, because the CRC is that of the whole batch: the reader has to have sums of its own.
+        Raises OffsetOutOfRange, LogDamaged.
+        """
+        self._require_open()
+        if not self.log_start_offset <= offset < self.log_end_offset:
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+        span = whole_batch(self.segments, offset)
+        self._recent.touch(span.segment)
+        return span.segment.read(span.position + start, max(0, min(size, span.length - start)))
+
     def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
         """As `read`, as places in files. Return only places below the high watermark; the reader checks CRCs."""
         return places(self._spans(offset, max_bytes, upper))

@@ -57,22 +57,23 @@ def filter_place(names: int) -> tuple[int, int]:
     return start, start + filter_bytes(names)
 
 
-def may_hold(bits: bytes, name: int) -> bool:
-    """Return False where the filter knows that a name is not in its run."""
-    mask = 8 * len(bits) - 1
-    return all(bits[(name >> shift & mask) >> 3] >> (name >> shift & 7) & 1 for shift in _SHIFTS)
+def may_hold(byte_at: Callable[[int], int], size: int, name: int) -> bool:
+    """Return False where a filter of so many bytes knows that a name is not in its run."""
+    mask = 8 * size - 1
+    return all(byte_at((name >> shift & mask) >> 3) >> (name >> shift & 7) & 1 for shift in _SHIFTS)
 
 
 def place_of(name: int, names: int, part: Part) -> int | None:
     """Return the place of a name's key in its run; None = the run does not have the name."""
     upper, lower = name >> _HALF, name & _LOW
-    uppers = numbers_of("Q", part(0, 8 * names))
-    index = bisect_left(uppers, upper)
-    if index == names or uppers[index] != upper:
-        return None
-    lowers = numbers_of("Q", part(8 * names, 16 * names))
-    while index < names and uppers[index] == upper:
-        if lowers[index] == lower:
-            return numbers_of("I", part(16 * names, 20 * names))[index]
+
+    def number(typecode: str, start: int, index: int, size: int = 8) -> int:
+        found: int = numbers_of(typecode, part(start + size * index, start + size * (index + 1)))[0]
+        return found
+
+    index = bisect_left(range(names), upper, key=lambda at: number("Q", 0, at))
+    while index < names and number("Q", 0, index) == upper:
+        if number("Q", 8 * names, index) == lower:
+            return number("I", 16 * names, index, 4)
         index += 1
     return None

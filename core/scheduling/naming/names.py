@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from raylog.core.scheduling.naming.column import may_hold
+from raylog.core.scheduling.naming.column import filter_bytes, may_hold
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.runs import ReadBlock, Run
 
 FILTERS_BYTES: Final = 32 * 1024 * 1024
-"""Filters of runs that are kept in memory, the newest; an older run is searched without."""
+"""Filters of runs that are kept in memory, the newest; of an older run's filter a few bytes are read."""
 DELIVERED_REMEMBERED: Final = 10_000
 """Names whose records were delivered last, for requests that come after that."""
 REPLACED_REMEMBERED: Final = 1_000
@@ -39,7 +39,7 @@ class Names:
         """The other way round."""
         self._delivered: dict[int, int] = {}
         self._filters: dict[int, bytes] = {}
-        """Of runs with names, by their offsets; empty = not in memory."""
+        """Of runs with names, by their offsets; those of the newest, since a name was first searched in them."""
         self._filters_bytes = 0
         self.replaced: dict[int, bool] = {}
         """Of the last records with names, by offset: whether an earlier one was waiting under the name."""
@@ -75,8 +75,8 @@ class Names:
         for offset, run in reversed(self._pending.runs.items()):
             if run.facts.names == 0:
                 continue
-            bits = self._filters.get(offset, b"")
-            if bits and not may_hold(bits, name):
+            bits = self._filters.get(offset) or self._kept_filter(run)
+            if not (may_hold(bits.__getitem__, len(bits), name) if bits else run.may_name(name, self._read)):
                 continue
             key = run.key_of(name, self._read)
             if key is not None:
@@ -126,21 +126,26 @@ class Names:
 
     # ------------------------------------------------------------ runs
 
-    def opened(self, run: Run) -> None:
-        """Keep the filter of a run in memory."""
-        if not run.facts.names:
-            return
-        if len(self._filters) > 2 * len(self._pending.runs):
+    def _kept_filter(self, run: Run) -> bytes:
+        """Read the filter of a run, and keep it; empty where memory is for those of newer runs.
+
+        Filters are not read before a name is searched: a new owner with many runs delivers first.
+        """
+        size = filter_bytes(run.facts.names)
+        if self._filters_bytes + size > FILTERS_BYTES:
             for offset in self._filters.keys() - self._pending.runs.keys():
-                self._filters_bytes -= len(self._filters.pop(offset))
-        bits = run.filter(self._read)
-        self._filters[run.offset] = bits
-        self._filters_bytes += len(bits)
-        for oldest in list(self._filters):
-            if self._filters_bytes <= FILTERS_BYTES:
-                break
-            self._filters_bytes -= len(self._filters[oldest])
-            self._filters[oldest] = b""
+                self._drop_filter(offset)
+            while self._filters_bytes + size > FILTERS_BYTES:
+                oldest = min(self._filters, default=run.offset)
+                if oldest >= run.offset:
+                    return b""
+                self._drop_filter(oldest)
+        bits = self._filters[run.offset] = run.filter(self._read)
+        self._filters_bytes += size
+        return bits
+
+    def _drop_filter(self, offset: int) -> None:
+        self._filters_bytes -= len(self._filters.pop(offset))
 
     # ------------------------------------------------------------ checkpoints
 

@@ -88,7 +88,7 @@ class Mover:
             self._found, self._sealed, self._cut = set(), set(), set()
         run = next((run for run in self._pending.runs.values() if run.offset < end), None)
         if run is not None:
-            return RunWritten(run.facts, self._read(run.offset, 0, run.size), run.offset)
+            return RunWritten(run.facts, self._read(run, 0, run.size), run.offset)
         if places := self._space.places.below(end):
             return self._of_copies(self._space.places.neighbours(places))
         if self._space.native_from < end:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.core.epochs import EpochHistory
-from raylog.core.errors import InvalidTxnState, OffsetOutOfRange
+from raylog.core.errors import InvalidRequest, InvalidTxnState, OffsetOutOfRange
 from raylog.core.ids import LeaderEpoch, Offset
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.times import TimeBounds, TimesFound
@@ -102,6 +102,10 @@ class OpenedLog:
         log.append(payload)
         checks.appended(self._process, offset, payload)
         return VirtualAppend(offset, offset + 1)
+
+    def read_part(self, offset: int, start: int, size: int) -> bytes:
+        """Refuse it: the entries of this simulation are no bytes."""
+        raise InvalidRequest(f"The entry at offset {offset} has no bytes.")
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> VirtualAppend:
         """Refuse it: the producers of this simulation have no transactions."""

@@ -52,6 +52,7 @@ from raylog.core.scheduling.rows import (
     from_wire,
     to_wire,
 )
+from raylog.core.scheduling.runs import Run
 from raylog.core.scheduling.space.mover import shortened
 
 RECORD_BYTES = 30
@@ -150,13 +151,16 @@ class Desk:
 
     # ------------------------------------------------------------ the log
 
-    def read_run(self, offset: int, start: int, stop: int) -> bytes:
+    def read_run(self, run: Run, start: int, stop: int) -> bytes:
+        return self.run_at(run.offset)[start:stop]
+
+    def run_at(self, offset: int) -> bytes:
         for at, entry in self.log:
             if at == offset:
                 assert isinstance(entry, bytes)
                 assert offset >= self.start, "a run that is needed was deleted"
                 _, data = msgpack.unpackb(entry)
-                return bytes(data[start:stop])
+                return bytes(data)
         raise AssertionError(f"no run at {offset}")
 
     def schedule(self, *dues: int, to: LaneId | None = None, names: dict[int, int] | None = None) -> list[int]:
@@ -244,7 +248,7 @@ class Desk:
                 wire, data = msgpack.unpackb(entry)
                 row = from_wire(wire, data)
                 if isinstance(row, Checkpoint):
-                    machine.restore(row, lambda at: self.read_run(at, 0, 1 << 30))
+                    machine.restore(row, lambda at, _: self.run_at(at))
                     assert row.covers >= self.start
                     self._read = next(number for number, (at, _) in enumerate(self.log) if at >= row.covers)
                     break

@@ -1,0 +1,110 @@
+"""Reads parts of runs out of the leader's log, each page with its sum, so that no more is read than is needed.
+
+A batch has one CRC for all of its bytes, and a run with names may have megabytes. So the row of a run has the sums of
+its pages, and the run's facts, which checkpoints keep, have the sum of these. Owned by the scheduler's role. May touch:
+the role's own log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from raylog.actors.roles.host import OwnLog
+from raylog.core.scheduling.rows import sums_of
+from raylog.core.scheduling.runs import NO_CHECK, PAGE_BYTES, Run, RunFacts, pages_fit
+from raylog.storage.batch.header import iter_headers, parse_header
+from raylog.storage.batch.only_record import key_and_value
+from raylog.storage.batch.records import open_batch
+from raylog.storage.errors import CorruptBatch
+
+HEAD_BYTES: Final = 4 * 1024
+"""Of a batch with a run: its header, and the row with the sums of 15 MB of pages."""
+KNOWN_MAX: Final = 4_096
+"""Runs whose sums are in memory, each with four bytes a page."""
+HEAD_OF_RUN_BYTES: Final = 8
+
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Known(NamedTuple):
+    """A run whose pages can be read alone."""
+
+    at: int
+    """Where it begins in its batch."""
+    size: int
+    sums: bytes
+
+
+class RunReader:
+    """The runs of one log. What was read last is kept: a directory and its blocks, or neighbouring blocks, follow."""
+
+    def __init__(self, log: OwnLog) -> None:
+        """``log``: the leader's."""
+        self._log = log
+        self._known: dict[int, Known] = {}
+        self._last: tuple[int, int, bytes] = (-1, 0, b"")
+        """Offset of a run, where a part of it begins, and that part, which is verified."""
+
+    def directory(self, offset: int, facts: RunFacts) -> bytes:
+        """Return the beginning of the run in the record at an offset, with its directory; raises as ``part``."""
+        head = self._part(offset, facts.check, 0, HEAD_OF_RUN_BYTES)
+        return self._part(offset, facts.check, 0, Run.directory_bytes(head))
+
+    def part(self, run: Run, start: int, end: int) -> bytes:
+        """Return bytes ``[start, end)`` of a run. Raises CorruptBatch and what the log raises."""
+        return self._part(run.offset, run.facts.check, start, end)
+
+    def _part(self, offset: int, check: int, start: int, end: int) -> bytes:
+        last, at, data = self._last
+        if last != offset or start < at or end > at + len(data):
+            at, data = self._pages(offset, check, start, end)
+            self._last = offset, at, data
+        return data[start - at : end - at]
+
+    def _pages(self, offset: int, check: int, start: int, end: int) -> tuple[int, bytes]:
+        """Return where the pages around a part begin, and their bytes; the whole run where it cannot be read in pages.
+
+        A page that does not fit its sum: the log reads the whole batch, and says what is damaged.
+        """
+        known = self._known.get(offset) or self._look(offset, check)
+        if known is not None:
+            number = start // PAGE_BYTES
+            at = number * PAGE_BYTES
+            stop = min(known.size, -(-end // PAGE_BYTES) * PAGE_BYTES)
+            data = self._log.read_part(offset, known.at + at, stop - at)
+            if pages_fit(data, number, known.sums):
+                return at, data
+        return 0, self._whole(offset)
+
+    def _look(self, offset: int, check: int) -> Known | None:
+        """Read the row of a run, with the sums of its pages; None where it has none, or they are damaged."""
+        if check == NO_CHECK:
+            return None
+        head = self._log.read_part(offset, 0, HEAD_BYTES)
+        try:
+            places = key_and_value(head, parse_header(head))
+            if places is None:
+                return None
+            key, value = places
+            wire: list[Any] = _decode(head[key.start : key.end])
+        except (CorruptBatch, msgspec.DecodeError):
+            return None
+        sums = sums_of(wire)
+        if crc32(sums) != check:
+            return None
+        if len(self._known) >= KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        known = self._known[offset] = Known(value.start, value.end - value.start, sums)
+        return known
+
+    def _whole(self, offset: int) -> bytes:
+        records = self._log.read(offset, 1, self._log.log_end_offset)
+        for position, header in iter_headers(records):
+            if header.base_offset == offset:
+                values = open_batch(records, position, header).column("values")
+                if values is not None and values[0] is not None:
+                    return bytes(values[0])
+        raise CorruptBatch(f"there is no run at offset {offset}")

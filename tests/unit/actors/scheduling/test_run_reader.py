@@ -1,0 +1,164 @@
+"""Runs are read out of a real log page by page, and no byte that was changed on disk is taken for true."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylog.actors.scheduling.rows import encode_row
+from raylog.actors.scheduling.run_reader import RunReader
+from raylog.core.scheduling.keys import key_of
+from raylog.core.scheduling.naming import names as naming
+from raylog.core.scheduling.naming.names import Names
+from raylog.core.scheduling.pending import Pending
+from raylog.core.scheduling.rows import Checkpoint, RunWritten, from_wire, sealed, to_wire
+from raylog.core.scheduling.runs import NO_CHECK, PAGE_BYTES, Run
+from raylog.storage.errors import LogDamaged
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.partition_log import PartitionLog
+
+KEYS = 20_000
+
+
+class Counted:
+    """A log that counts the bytes read of it."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.bytes_read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
+        found = self.log.read(offset, max_bytes, upper)
+        self.bytes_read += len(found)
+        return found
+
+    def read_part(self, offset: int, start: int, size: int) -> bytes:
+        found = self.log.read_part(offset, start, size)
+        self.bytes_read += len(found)
+        return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[PartitionLog]:
+    config = LogConfig(max_message_bytes=32 << 20)
+    found = PartitionLog.open(
+        tmp_path / "__scheduled-0", config, topic_id="t", topic="__scheduled", partition=0, now_ms=0
+    )
+    yield found
+    found.close()
+
+
+def named_run(seed: int) -> tuple[RunWritten, dict[int, int]]:
+    """A run and the names of its keys."""
+    chance = random.Random(seed)
+    keys = sorted(key_of(chance.randrange(1 << 40), seed * KEYS + offset) for offset in range(KEYS))
+    names = {key: chance.getrandbits(128) for key in keys}
+    return sealed(keys, names), names
+
+
+def appended(log: PartitionLog, row: RunWritten) -> int:
+    return log.append_as_leader(encode_row(row, 0), 0, 0).first_offset
+
+
+def opened(reader: RunReader, offset: int, row: RunWritten) -> Run:
+    return Run.read(offset, reader.directory(offset, row.facts), row.facts)
+
+
+def flip(log: PartitionLog, needle: bytes) -> None:
+    """Change the first byte of some bytes of the log, on disk."""
+    path = log.segments[0].path
+    data = bytearray(path.read_bytes())
+    at = data.index(needle)
+    data[at] ^= 1
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data[at : at + 1])
+
+
+def test_every_part_of_a_run_is_read_as_it_was_written(log: PartitionLog) -> None:
+    row, _ = named_run(1)
+    for written in (row, replace(row, facts=replace(row.facts, check=NO_CHECK))):
+        offset = appended(log, written)
+        reader = RunReader(log)
+        run = opened(reader, offset, written)
+        assert run.size == len(row.data)
+        chance = random.Random(3)
+        for _ in range(200):
+            start = chance.randrange(run.size)
+            end = min(run.size, start + chance.choice([1, 20, 5_000, PAGE_BYTES, 100_000]))
+            assert reader.part(run, start, end) == row.data[start:end]
+
+
+def test_a_new_owner_reads_a_small_part_of_a_run(log: PartitionLog) -> None:
+    row, names = named_run(1)
+    offset = appended(log, row)
+    counted = Counted(log)
+    reader = RunReader(counted)
+    run = opened(reader, offset, row)
+    run.block(7, reader.part)
+    assert counted.bytes_read < 4 * PAGE_BYTES < len(row.data) / 5
+    key, name = next(iter(names.items()))
+    before = counted.bytes_read
+    assert run.may_name(name, reader.part)
+    assert run.key_of(name, reader.part) == key
+    assert counted.bytes_read - before < 25 * PAGE_BYTES
+
+
+def test_a_page_that_was_changed_on_disk_is_noticed(log: PartitionLog) -> None:
+    row, _ = named_run(1)
+    offset = appended(log, row)
+    run = opened(RunReader(log), offset, row)
+    flip(log, row.data[run.names_at : run.names_at + 40])
+    reader = RunReader(log)
+    opened(reader, offset, row)
+    assert reader.part(run, 0, 100) == row.data[:100], "other pages are right"
+    with pytest.raises(LogDamaged):
+        reader.part(run, run.names_at, run.names_at + 8)
+
+
+@pytest.mark.parametrize("part", ["directory", "sums"])
+def test_a_beginning_that_was_changed_on_disk_is_noticed(log: PartitionLog, part: str) -> None:
+    row, _ = named_run(1)
+    offset = appended(log, row)
+    sums = to_wire(row)[-1]
+    flip(log, row.data[20:60] if part == "directory" else sums[:40])
+    with pytest.raises(LogDamaged):
+        RunReader(log).directory(offset, row.facts)
+
+
+@pytest.mark.parametrize("filters_bytes", [0, 70_000, 1 << 20])
+def test_names_are_found_with_any_number_of_filters_in_memory(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch, filters_bytes: int
+) -> None:
+    monkeypatch.setattr(naming, "FILTERS_BYTES", filters_bytes)
+    reader = RunReader(log)
+    pending = Pending(reader.part)
+    known: dict[int, int] = {}
+    for seed in range(1, 6):
+        row, names = named_run(seed)
+        pending.add_run(Run.read(appended(log, row), row.data, row.facts))
+        known |= dict(random.Random(seed).sample(sorted(names.items()), 20))
+    found = Names(pending, reader.part)
+    for key, name in known.items():
+        assert found.find(name) == key
+        assert found.find(name ^ 1 << 100) is None
+        assert found._filters_bytes == sum(map(len, found._filters.values())) <= filters_bytes
+    newest = sorted(pending.runs)[len(pending.runs) - len(found._filters) :]
+    assert sorted(found._filters) == newest, "those of the newest runs are kept"
+
+
+def test_checkpoints_of_earlier_releases_have_no_checks_of_runs() -> None:
+    row, _ = named_run(1)
+    checkpoint = Checkpoint(1, 5, 7, runs=((2, row.facts),))
+    wire = to_wire(checkpoint)
+    assert from_wire(wire) == checkpoint
+    before = from_wire(wire[:-1])
+    assert before == replace(checkpoint, runs=((2, replace(row.facts, check=NO_CHECK)),))

@@ -1,4 +1,4 @@
-"""Sleep of partitions: leaders propose it. Who ends it is in queue.py. Called by the controller's step.
+"""Sleep of partitions: leaders propose it. What ends it is in queue.py. Called by the controller's step.
 
 A partition falls asleep only with all its replicas in sync and registered, so every log ends where the leader's does.
 From then on nothing is written to it before it wakes, in the next leader epoch (ADR 0042).

@@ -1,6 +1,6 @@
 """Which sleeping partitions wake, and in which order, where brokers have not room for all of them.
 
-First what requests wait for, the oldest request first: a broker asks again every second for as long as it has any.
+First what requests wait for, the oldest request first: a broker repeats it every second for as long as it has any.
 Then what no request waits for: moves, lost logs, and configurations that remove records. Those wait for earlier ones to
 start as well: a broker starts the processes of replicas in the order in which they wake, a few at a time, and a record
 to a partition that sleeps would wait behind all that wake at once.
@@ -88,11 +88,11 @@ class WakeQueue:
     def _taken_before(self, partition: TopicPartition, decision: ControllerDecision) -> Counter[BrokerId]:
         """Return the room of each broker that is for earlier requests: their partitions wake at the next tick."""
         taken = Counter[BrokerId]()
-        for earlier, asked_ms in self._requested_ms.items():
+        for earlier, requested_ms in self._requested_ms.items():
             if earlier == partition:
                 break
             state = decision.image.partition(earlier)
-            is_over = decision.now_ms - asked_ms > REQUEST_LASTS_MS
+            is_over = decision.now_ms - requested_ms > REQUEST_LASTS_MS
             if (
                 state is None
                 or state.asleep is None
@@ -114,9 +114,9 @@ class WakeQueue:
     def _wake_requested(self, decision: ControllerDecision) -> set[BrokerId]:
         """Wake what earlier requests wait for and has room now; returns the brokers that had none."""
         image, full = decision.image, set[BrokerId]()
-        for partition, asked_ms in list(self._requested_ms.items()):
+        for partition, requested_ms in list(self._requested_ms.items()):
             state = image.partition(partition)
-            is_over = decision.now_ms - asked_ms > REQUEST_LASTS_MS
+            is_over = decision.now_ms - requested_ms > REQUEST_LASTS_MS
             if state is None or state.asleep is None or is_over:
                 del self._requested_ms[partition]
                 continue

@@ -18,6 +18,7 @@ from raylog.storage.batch.header import iter_headers
 from tests.compacted import difference, rows_of
 from tests.simulation.whole.books import At
 from tests.simulation.whole.dozing.claims import DozeClaims
+from tests.simulation.whole.groups_end import watch_groups
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.plan import LOOSE, LOOSE_FLUSH_MS, TOPICS
 from tests.simulation.whole.presence import Presence
@@ -61,6 +62,7 @@ class Observer:
         self.presence = Presence(world)
         self.dozing = DozeClaims(world)
         self.room = RoomClaims(world)
+        watch_groups(world.books)
 
     # ------------------------------------------------------------ what clients know
 

@@ -1,0 +1,27 @@
+"""Groups that end: a later one of the same name begins with generation 1 again, as Kafka's do. Made by `observer.py`.
+
+A coordinator that falls asleep deletes the groups that have neither members nor offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raylog.core.groups.consumer.records import EpochsDeleted
+from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.records import GroupDeleted
+from tests.simulation.whole.books import Books
+
+
+def watch_groups(books: Books) -> None:
+    """Tell the books of each group that a coordinator deletes from now on."""
+    expire: Callable[[CoordinatorMachine, GroupDecision], None] = CoordinatorMachine._expire
+
+    def noted(machine: CoordinatorMachine, decision: GroupDecision) -> None:
+        expire(machine, decision)
+        for record in decision.records:
+            if isinstance(record, GroupDeleted | EpochsDeleted):
+                books.group_ended(record.group)
+
+    CoordinatorMachine._expire = noted  # type: ignore[assignment, method-assign]

@@ -144,7 +144,7 @@ class Books:
             raise Violation("W6", f"{at} of {group} has two owners in generation {generation}: {owner} and {member}")
 
     def group_ended(self, group: str) -> None:
-        """A group was deleted: a later one of the same name counts its generations anew."""
+        """A group was deleted: a later one of the same name counts its generations from 1 again."""
         self.owners = {key: owner for key, owner in self.owners.items() if key[0] != group}
 
     def begins(self, group: str, at: At, offset: int, committed: int, member: str) -> None:

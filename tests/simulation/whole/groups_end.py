@@ -15,7 +15,7 @@ from tests.simulation.whole.books import Books
 
 
 def watch_groups(books: Books) -> None:
-    """Tell the books of each group that a coordinator deletes from now on."""
+    """Note each group that a coordinator deletes from now on in the books."""
     expire: Callable[[CoordinatorMachine, GroupDecision], None] = CoordinatorMachine._expire
 
     def noted(machine: CoordinatorMachine, decision: GroupDecision) -> None:

@@ -11,6 +11,7 @@ from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import Chunk
 from raylog.actors.queues.role import QueuesRole
+from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.engine import QueueEngine
 from raylog.client.queues.source import QueueSource
 from raylog.core.queues.acknowledging import Acknowledging
@@ -122,9 +123,9 @@ QUEUE_BUGS: Final = (
     ),
     _bug(
         "what was not taken of a partition that is given up stays",
-        QueueEngine,
-        "_return_buffered",
-        _edit("message._lock.source in sources", "False"),
+        MessageBuffer,
+        "take_out",
+        _edit("message._lock.source in holders", "False"),
         ("W45", "W42"),
         30,
     ),

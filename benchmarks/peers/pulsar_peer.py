@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.optional import module, version_of
-from benchmarks.peers.base import WithoutFailover
+from benchmarks.peers.base import OneProcess
 from benchmarks.peers.maven import server_jars, version_in
 from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
 
@@ -57,7 +57,7 @@ START_TIMEOUT_S: Final = 120.0
 ANSWER_TIMEOUT_S: Final = 30.0
 
 
-class Pulsar(WithoutFailover):
+class Pulsar(OneProcess):
     """One process."""
 
     name = "pulsar"
@@ -66,7 +66,6 @@ class Pulsar(WithoutFailover):
         self._root = root / "pulsar"
         self._cache = cache
         self._port, self._web = free_ports(2)
-        self._server: ServerProcess | None = None
 
     def start(self) -> None:
         """Start it, and wait until its namespace of topics is there."""
@@ -109,19 +108,6 @@ class Pulsar(WithoutFailover):
         except (OSError, urllib.error.URLError) as error:
             raise Unavailable(f"Pulsar did not grant {method} {path}: {error}") from error
 
-    def stop(self) -> None:
-        """Stop it."""
-        if self._server is not None:
-            self._server.stop()
-
-    def runs(self) -> bool:
-        """Whether it runs."""
-        return self._server is not None and self._server.runs()
-
-    def address(self) -> dict[str, str]:
-        """Its port."""
-        return {"port": str(self._port)}
-
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
         """Create a topic without partitions, which each subscription makes a queue."""
         if replication != BOOKIES or partitions > 1 or fsync:
@@ -131,10 +117,6 @@ class Pulsar(WithoutFailover):
     def delete_topic(self, name: str) -> None:
         """Delete it, with its subscriptions."""
         self._request("DELETE", f"persistent/public/default/{name}?force=true")
-
-    def pids(self) -> list[int]:
-        """The process."""
-        return [] if self._server is None else [self._server.pid]
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.clients import rocketmq_client
-from benchmarks.peers.base import WithoutFailover
+from benchmarks.peers.base import OneProcess
 from benchmarks.peers.maven import server_jars, version_in
 from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
 
@@ -39,7 +39,7 @@ def version() -> str:
     return version_in(POM, "rocketmq")
 
 
-class RocketMq(WithoutFailover):
+class RocketMq(OneProcess):
     """One broker."""
 
     name = "rocketmq"
@@ -48,7 +48,6 @@ class RocketMq(WithoutFailover):
         self._root = root / "rocketmq"
         self._cache = cache
         self._port = 0
-        self._server: ServerProcess | None = None
 
     def start(self) -> None:
         """Start it."""
@@ -69,19 +68,6 @@ class RocketMq(WithoutFailover):
         self._server.start()
         self._server.wait_until(lambda: listens(self._port), START_TIMEOUT_S)
 
-    def stop(self) -> None:
-        """Stop it."""
-        if self._server is not None:
-            self._server.stop()
-
-    def runs(self) -> bool:
-        """Whether it runs."""
-        return self._server is not None and self._server.runs()
-
-    def address(self) -> dict[str, str]:
-        """Its port."""
-        return {"port": str(self._port)}
-
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
         """Create a topic with one queue."""
         if replication > 1 or partitions > 1 or fsync:
@@ -91,10 +77,6 @@ class RocketMq(WithoutFailover):
     def delete_topic(self, name: str) -> None:
         """Delete it."""
         rocketmq_client.delete_topic(self._port, name)
-
-    def pids(self) -> list[int]:
-        """The process."""
-        return [] if self._server is None else [self._server.pid]
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""

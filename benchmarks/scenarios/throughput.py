@@ -106,8 +106,8 @@ def fill(
     `even`: each partition gets as many.
     """
     client = {"raylog": "raylog", "kafka": "confluent", "redis": "redis", "nats": "nats"}[peer]
-    job = replace(job, client=client, form="records", load="produce", size=size, warmup_s=0.0, linger_ms=5, acks="all")
-    job = replace(job, even=even)
+    job = replace(job, client=client, form="records", load="produce", size=size, even=even)
+    job = replace(job, warmup_s=0.0, linger_ms=5, acks="all")
     stored = int(run(replace(job, load="count"))["stored"])
     if stored < count:
         stored += int(run(replace(job, seconds=limit_s, count=count - stored))["stored"])

@@ -184,7 +184,7 @@ class MessageBuffer:
         timer = asyncio.get_running_loop().call_later(UNKNOWN_MAX_S, self.dry, partition)
         try:
             yield
-        except BaseException:
+        except BaseException:  # also a fetch that was cancelled gives no answer, and lower topics wait for one
             self.dry(partition)
             raise
         finally:

@@ -117,7 +117,7 @@ class ControllerMachine:
         self._moves = Moves(self._liveness, self._wakes)
         self._healing = Healing(self._moves)
         self._voters = Voters()
-        self._coordinators = Coordinators(settings, self._topics, self._sleeping)
+        self._coordinators = Coordinators(settings, self._topics, self._wakes)
         self._internal_topics = InternalTopics(settings, self._topics)
         self._started = False
 

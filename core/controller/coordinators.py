@@ -33,7 +33,7 @@ from raylog.core.features import COMPACTION_LEVEL, FIRST_LEVEL, HASH_LEVEL, TRAN
 from raylog.core.ids import ProducerId
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated, TopicConfigured
-from raylog.core.sleeping.changes import Sleeping
+from raylog.core.sleeping.queue import WakeQueue
 
 INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
@@ -81,11 +81,11 @@ def check_level(kind: str, feature_level: int) -> None:
 class Coordinators:
     """Decides which coordinators run, and hands out producer ids."""
 
-    def __init__(self, settings: ControllerSettings, topics: Topics, sleeping: Sleeping) -> None:
-        """Internal topics are made by ``topics``, and their partitions woken by ``sleeping``."""
+    def __init__(self, settings: ControllerSettings, topics: Topics, wakes: WakeQueue) -> None:
+        """Internal topics are made by ``topics``, and their partitions woken by ``wakes``."""
         self._settings = settings
         self._topics = topics
-        self._sleeping = sleeping
+        self._wakes = wakes
         self._started_ms: dict[tuple[str, int], int] = {}
 
     def ensure(self, event: CoordinatorRequested, decision: ControllerDecision) -> None:
@@ -109,7 +109,7 @@ class Coordinators:
             started = self._started_ms.get(key)
             if started is None or decision.now_ms - started >= START_RETRY_MS:
                 self._started_ms[key] = decision.now_ms
-                self._sleeping.wake_if_room(decision.image.topics[name].partitions[event.index], decision)
+                self._wakes.wake_if_room(decision.image.topics[name].partitions[event.index], decision)
                 decision.after_sync.append(StartCoordinator(cause=event.cause, kind=event.kind, index=event.index))
         decision.reply(event.request, [])
 

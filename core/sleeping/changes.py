@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import RequestSleep, SleepProposed
@@ -25,8 +24,6 @@ from raylog.core.reassignment.requests import is_moving
 
 MAKES_ROOM_AFTER_MS = 5_000
 """On a broker with too many replicas awake, partitions sleep that were not used for so long."""
-
-NOTHING_TAKEN: Final[Mapping[BrokerId, int]] = {}
 
 
 class Sleeping:
@@ -79,11 +76,6 @@ class Sleeping:
                 request = RequestSleep(cause=decision.cause, session=session.number, idle_ms=idle_ms)
                 decision.after_sync.append(request)
 
-    def wake_if_room(self, state: PartitionState, decision: ControllerDecision) -> None:
-        """Wake a partition that is about to be written to, if it sleeps and its brokers have room for it."""
-        if state.asleep is not None and full_broker(state, decision.image) is None:
-            self._liveness.wake(state.partition, decision)
-
 
 def room_on(broker: BrokerId, image: MetadataImage) -> float:
     """Return how many more replicas may be awake on a broker now."""
@@ -91,11 +83,9 @@ def room_on(broker: BrokerId, image: MetadataImage) -> float:
     return float("inf") if bound is None else bound.limit - image.awake[broker]
 
 
-def full_broker(
-    state: PartitionState, image: MetadataImage, taken: Mapping[BrokerId, int] = NOTHING_TAKEN
-) -> BrokerId | None:
+def full_broker(state: PartitionState, image: MetadataImage, taken: Mapping[BrokerId, int]) -> BrokerId | None:
     """Return a broker of the partition that has as many replicas awake as it may; None = all have room.
 
-    ``taken``: room of each broker that is for others.
+    ``taken``: room of brokers that is for others.
     """
     return next((broker for broker in state.replicas if room_on(broker, image) <= taken.get(broker, 0)), None)

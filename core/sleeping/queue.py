@@ -11,6 +11,7 @@ Called by the controller's step. Kept in memory: a controller that starts finds 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from raylog.core.config import TopicConfig
@@ -33,8 +34,6 @@ REQUEST_LASTS_MS: Final = 3_000
 
 class WakeQueue:
     """Sleeping partitions that are to wake when each of their brokers has room, the oldest first."""
-
-    starts_at_once: int = STARTS_AT_ONCE
 
     def __init__(self, liveness: Liveness, sleeping: Sleeping) -> None:
         """``sleeping`` makes room."""
@@ -85,23 +84,11 @@ class WakeQueue:
             woken += 1
         decision.reply(event.request, [woken])
 
-    def _taken_before(self, partition: TopicPartition, decision: ControllerDecision) -> Counter[BrokerId]:
-        """Return the room of each broker that is for earlier requests: their partitions wake at the next tick."""
-        taken = Counter[BrokerId]()
-        for earlier, requested_ms in self._requested_ms.items():
-            if earlier == partition:
-                break
-            state = decision.image.partition(earlier)
-            is_over = decision.now_ms - requested_ms > REQUEST_LASTS_MS
-            if (
-                state is None
-                or state.asleep is None
-                or is_over
-                or full_broker(state, decision.image, taken) is not None
-            ):
-                continue
-            taken.update(state.replicas)
-        return taken
+    def wake_if_room(self, state: PartitionState, decision: ControllerDecision) -> None:
+        """Wake a partition that is about to be written to, if it sleeps and there is room for it now."""
+        taken = self._taken_before(state.partition, decision)
+        if state.asleep is not None and full_broker(state, decision.image, taken) is None:
+            self._liveness.wake(state.partition, decision)
 
     def time_passed(self, decision: ControllerDecision) -> None:
         """Wake what has room now, and have full brokers make some."""
@@ -111,21 +98,38 @@ class WakeQueue:
                 self._pressed_ms[broker] = decision.now_ms
                 self._sleeping.rest(decision, broker=broker, idle_ms=MAKES_ROOM_AFTER_MS)
 
+    def _requested(self, decision: ControllerDecision) -> Iterator[PartitionState]:
+        """Yield the sleepers that requests still wait for, in the order of the first requests."""
+        for partition, requested_ms in self._requested_ms.items():
+            state = decision.image.partition(partition)
+            is_over = decision.now_ms - requested_ms > REQUEST_LASTS_MS
+            if state is not None and state.asleep is not None and not is_over:
+                yield state
+
+    def _taken_before(self, partition: TopicPartition, decision: ControllerDecision) -> Counter[BrokerId]:
+        """Return the room of each broker that is for earlier requests: their partitions wake at the next tick.
+
+        They do not wake at once, because a request that is refused for them may write nothing.
+        """
+        taken = Counter[BrokerId]()
+        for state in self._requested(decision):
+            if state.partition == partition:
+                break
+            if full_broker(state, decision.image, taken) is None:
+                taken.update(state.replicas)
+        return taken
+
     def _wake_requested(self, decision: ControllerDecision) -> set[BrokerId]:
         """Wake what earlier requests wait for and has room now; returns the brokers that had none."""
-        image, full = decision.image, set[BrokerId]()
-        for partition, requested_ms in list(self._requested_ms.items()):
-            state = image.partition(partition)
-            is_over = decision.now_ms - requested_ms > REQUEST_LASTS_MS
-            if state is None or state.asleep is None or is_over:
-                del self._requested_ms[partition]
-                continue
-            without = full_broker(state, image)
-            if without is not None:
+        full, left = set[BrokerId](), dict[TopicPartition, int]()
+        for state in list(self._requested(decision)):
+            without = full_broker(state, decision.image, {})
+            if without is None:
+                self._liveness.wake(state.partition, decision)
+            else:
                 full.add(without)
-                continue
-            del self._requested_ms[partition]
-            self._liveness.wake(partition, decision)
+                left[state.partition] = self._requested_ms[state.partition]
+        self._requested_ms = left
         return full
 
     def _wake_others(self, decision: ControllerDecision) -> set[BrokerId]:
@@ -139,7 +143,7 @@ class WakeQueue:
                 continue
             without = [broker for broker in state.replicas if room_on(broker, image) <= 0]
             full.update(without)
-            if without or any(starting[broker] >= self.starts_at_once for broker in state.replicas):
+            if without or any(starting[broker] >= STARTS_AT_ONCE for broker in state.replicas):
                 continue
             del self._waiting[partition]
             self._liveness.wake(partition, decision)

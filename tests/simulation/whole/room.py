@@ -13,6 +13,7 @@ from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage
+from raylog.core.sleeping import queue
 from raylog.core.sleeping.queue import WakeQueue
 from tests.simulation.world import Violation
 
@@ -60,7 +61,7 @@ class RoomClaims:
         WakeQueue.wake = checked  # type: ignore[assignment, method-assign]
         WakeQueue.time_passed = checked_queue  # type: ignore[assignment, method-assign]
         WakeQueue._wake_others = checked_others  # type: ignore[assignment, method-assign]
-        WakeQueue.starts_at_once = STARTS_AT_ONCE
+        queue.STARTS_AT_ONCE = STARTS_AT_ONCE  # type: ignore[misc]
 
     def _check(self, what: str, image: MetadataImage, before: Mapping[BrokerId, int]) -> None:
         for broker, count in image.awake.items():

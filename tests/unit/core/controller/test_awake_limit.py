@@ -160,7 +160,7 @@ def test_new_partitions_are_bounded_before_the_cluster_knows_sleep() -> None:
 
 def three_of_which_one_is_awake() -> Bench:
     """Three partitions on one broker, of which one may be awake and is."""
-    bench = brokers({"replica.awake.max": "1"})
+    bench = brokers({"replica.awake.max": "1", **SLEEPS})
     bench.create(assignment=[[1]] * 3, config=SLEEPS)
     wake(bench, partitions=[0])
     bench.replica(1, TopicPartition("flights", 0))
@@ -191,3 +191,13 @@ def test_a_request_that_is_not_repeated_loses_its_place() -> None:
     propose(bench, 1, partition=TopicPartition("flights", 0))
     bench.wait(500)
     assert awake(bench) == [2]
+
+
+def test_a_coordinator_that_starts_takes_no_room_of_an_earlier_request() -> None:
+    bench = three_of_which_one_is_awake()
+    refused(bench, 1)
+    propose(bench, 1, partition=TopicPartition("flights", 0))
+    bench.ensure()
+    assert bench.state(TopicPartition("__consumer_offsets", 0)).asleep is not None
+    bench.wait(500)
+    assert awake(bench) == [1]

@@ -88,7 +88,8 @@ class RaylogReader(DataSourceReader):
 
         if self.options is None:
             raise RuntimeError("Ranges are planned on the driver, not in a task.")
-        return [RangePartition(item) for item in plan_read(self.options.wanted, self.narrowing)]
+        ranges = plan_read(self.options.wanted, self.narrowing, keeps_client=True)
+        return [RangePartition(item) for item in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one range as Arrow record batches; runs in a worker. Spark's empty partition gives nothing."""

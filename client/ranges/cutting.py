@@ -1,6 +1,7 @@
 """How large partitions are cut into tasks unless a reader says it: by bytes, as Spark cuts files.
 
-The size of a record is taken from the first batch of the largest ranges. Used by planning.py. May touch: the network.
+The size of a record is taken from the first batch of the largest ranges. Used by planning.py, and by the planner of
+Spark's streams. May touch: the network, the event loop's clock.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from raylog.client.cluster.deadline import now_s
 from raylog.client.ranges.offsets import split_ranges
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
 from raylog.core.errors import RaylogError
@@ -26,6 +28,8 @@ _SAMPLED = 4
 _SAMPLE_TIMEOUT_S = 5.0
 SMALL = 128
 """Ranges of fewer records are not cut by size."""
+SIZES_AGE_S = 60.0
+"""How long the sampled size of a topic's records counts."""
 
 
 def records_of_a_task(bytes_per_record: float | None) -> int:
@@ -46,11 +50,32 @@ def cut(whole: Sequence[PartitionRange], bytes_per_record: dict[str, float]) -> 
     ]
 
 
-async def sample(whole: Sequence[PartitionRange]) -> dict[str, float]:
+class RecordSizes:
+    """What was learned of the sizes of records. It counts for a minute, because to learn it costs a fetch."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, float] = {}
+        """Stored bytes of a record, by topic id."""
+        self._sampled_s: dict[str, float] = {}
+
+    async def of(self, whole: Sequence[PartitionRange]) -> dict[str, float]:
+        """Stored bytes of a record of each topic with more than a few records to read, where it is known."""
+        large = [item for item in whole if item.end - item.start > SMALL]
+        ids = {item.topic: item.topic_id for item in large}
+        never_s = float("-inf")
+        old = {topic for topic, id_ in ids.items() if now_s() - self._sampled_s.get(id_, never_s) >= SIZES_AGE_S}
+        if old:
+            found = await _sample([item for item in large if item.topic in old])
+            self._sizes |= {ids[topic]: size for topic, size in found.items()}
+            self._sampled_s |= {ids[topic]: now_s() for topic in sorted(old)}
+        return {topic: self._sizes[id_] for topic, id_ in ids.items() if id_ in self._sizes}
+
+
+async def _sample(large: Sequence[PartitionRange]) -> dict[str, float]:
     """Stored bytes of a record of each topic, from the first batches of its largest ranges."""
     chosen: list[PartitionRange] = []
-    for topic in dict.fromkeys(item.topic for item in whole):
-        own = [item for item in whole if item.topic == topic and item.end - item.start > SMALL]
+    for topic in dict.fromkeys(item.topic for item in large):
+        own = [item for item in large if item.topic == topic]
         chosen += sorted(own, key=lambda item: item.start - item.end)[:_SAMPLED]
     sizes: dict[str, tuple[int, int]] = {}
     for item, (size, records) in zip(chosen, await asyncio.gather(*map(_first_batch, chosen)), strict=True):

@@ -15,10 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster, parse_secret, read_token
+from raylog.client.cluster.discovery import (
+    ENV_BOOTSTRAP,
+    ENV_SECRET,
+    ENV_TOKEN,
+    ClusterAddress,
+    find_cluster,
+    parse_secret,
+    read_token,
+)
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.config import ConsumerConfig
-from raylog.client.ranges.cutting import cut, sample
+from raylog.client.ranges.cutting import RecordSizes, cut
+from raylog.client.ranges.kept_client import KEPT, Connected
 from raylog.client.ranges.narrowing import OFFSET_MAX, Narrowing
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.reading.isolation import LEVELS
@@ -39,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 PLAN_TIMEOUT_S = 60.0
 """How long finding the cluster, leaders and offsets may take altogether."""
+KEPT_ANSWER_S = 5.0
+"""How long a broker that an earlier plan has reached may take to answer; then the cluster is looked up again."""
 QUESTIONS_AT_ONCE = 64
 """Partitions with an offset request in flight at the same time."""
 
@@ -99,24 +110,70 @@ def read_credentials(secret: str | None, token: str | None) -> str | Token | Non
     return secret
 
 
-def plan_read(wanted: RangesWanted, narrowing: Narrowing | None = None) -> list[PartitionRange]:
+def plan_read(
+    wanted: RangesWanted, narrowing: Narrowing | None = None, *, keeps_client: bool = False
+) -> list[PartitionRange]:
     """The ranges to read, one for each task. Raises RaylogError's family with what to change.
 
     The end is fixed here (that of the log for the isolation level unless `wanted` says otherwise), so a query sees
-    one state of the topic.
+    one state of the topic. `keeps_client`: stay connected for a minute, for the next plan of this process.
     """
-    return shared().run(_plan(wanted, narrowing or Narrowing()), PLAN_TIMEOUT_S + 5)
+    plan = _plan(wanted, narrowing or Narrowing(), keeps_client=keeps_client)
+    return shared().run(plan, PLAN_TIMEOUT_S + 5)
 
 
-async def _plan(wanted: RangesWanted, narrowing: Narrowing) -> list[PartitionRange]:
+async def _plan(wanted: RangesWanted, narrowing: Narrowing, *, keeps_client: bool) -> list[PartitionRange]:
     now_s = asyncio.get_running_loop().time
     deadline_s = now_s() + PLAN_TIMEOUT_S
-    client = await started_client(wanted, PLAN_TIMEOUT_S)
+    connected = await _kept_client(wanted) if keeps_client else None
+    if connected is None:
+        connected = Connected(await started_client(wanted, PLAN_TIMEOUT_S))
+    is_planned = False
     try:
-        planner = _Planner(client, wanted, narrowing, lambda: max(0.1, deadline_s - now_s()))
-        return await planner.ranges()
+        planner = _Planner(connected.client, wanted, narrowing, lambda: max(0.1, deadline_s - now_s()))
+        planned = await planner.ranges(connected.sizes)
+        is_planned = True
     finally:
-        await client.close()
+        if is_planned and keeps_client:
+            await KEPT.keep(_purpose(wanted), connected)
+        else:
+            await connected.client.close()
+    return planned
+
+
+async def _kept_client(wanted: RangesWanted) -> Connected | None:
+    """The client of an earlier plan with new metadata; None where there is none, or its brokers do not answer."""
+    found = KEPT.take(_purpose(wanted))
+    if found is None:
+        return None
+    is_usable = False
+    try:
+        await found.client.refresh(_names(wanted), timeout_s=KEPT_ANSWER_S)
+        _require_read(found.client, wanted)
+        is_usable = True
+    except RaylogError:
+        return None  # a new client finds the cluster, or says why not
+    finally:
+        if not is_usable:
+            await found.client.close()
+    return found
+
+
+def _purpose(wanted: RangesWanted) -> object:
+    """What has to be equal for two plans to use one client."""
+    environment = [os.environ.get(name) for name in (ENV_BOOTSTRAP, ENV_SECRET, ENV_TOKEN)]
+    return wanted.bootstrap, wanted.secret, wanted.consumer, environment
+
+
+def _names(wanted: RangesWanted) -> Iterable[str]:
+    """The topics that are named; none with a pattern."""
+    return wanted.topics or dict.fromkeys(place.topic for place in wanted.assigned)
+
+
+def _require_read(client: ClusterClient, wanted: RangesWanted) -> None:
+    """Raise ClusterAuthorizationFailed for what the client's token does not read."""
+    if client.address is not None and isinstance(client.address.secret, Token):
+        require_read(client.address.secret, _names(wanted))
 
 
 async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClient:
@@ -144,8 +201,7 @@ async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: f
     )
     try:
         await client.start(timeout_s)  # which proves the token
-        if isinstance(address.secret, Token):
-            require_read(address.secret, wanted.topics or dict.fromkeys(place.topic for place in wanted.assigned))
+        _require_read(client, wanted)
     except BaseException:  # any error: half-made connections must be closed
         await client.close()
         raise
@@ -213,7 +269,7 @@ class _Planner:
         self._left_s = left_s
         self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
-    async def ranges(self) -> list[PartitionRange]:
+    async def ranges(self, sizes: RecordSizes) -> list[PartitionRange]:
         partitions = await self._partitions()
         self._wanted.start.check_names(partitions)
         self._wanted.end.check_names(partitions)
@@ -222,7 +278,7 @@ class _Planner:
         if self._wanted.follows:
             whole = self._with_one_token(whole)
         if self._wanted.cuts_by_size:
-            return cut(whole, await sample(whole))
+            return cut(whole, await sizes.of(whole))
         pieces = split_ranges(
             [(item.start, item.end) for item in whole],
             min_partitions=self._wanted.min_partitions,

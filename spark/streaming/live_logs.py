@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline, now_s
-from raylog.client.ranges.cutting import SMALL, cut, sample
+from raylog.client.ranges.cutting import RecordSizes, cut
 from raylog.client.ranges.offsets import split_ranges
 from raylog.client.ranges.planning import (
     PLAN_TIMEOUT_S,
@@ -41,8 +41,6 @@ BROKERS_TIMEOUT_S = 10.0
 SETTLE_S = 5.0
 """How long something may be missing before it counts as lost: a broker that has just started knows no topic."""
 SETTLE_PAUSE_S = 0.1
-SIZES_AGE_S = 60.0
-"""How long the sampled size of a topic's records counts."""
 
 
 class LiveLogs:
@@ -56,9 +54,7 @@ class LiveLogs:
         self._client: ClusterClient | None = None
         self._refreshed_s = float("-inf")
         self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
-        self._sizes: dict[str, float] = {}
-        """Stored bytes of a record, by topic."""
-        self._sampled_s: dict[str, float] = {}
+        self._sizes = RecordSizes()
 
     async def client(self, timeout_s: float = PLAN_TIMEOUT_S) -> ClusterClient:
         """The started client."""
@@ -139,8 +135,7 @@ class LiveLogs:
             await range_of(client, wanted, place, begin, end, timeout_s=self._timeout_s) for place, begin, end in spans
         ]
         if wanted.cuts_by_size:
-            await self._sample(whole)
-            return cut(whole, self._sizes)
+            return cut(whole, await self._sizes.of(whole))
         pieces = split_ranges(
             [(begin, end) for _, begin, end in spans],
             min_partitions=wanted.min_partitions,
@@ -149,14 +144,6 @@ class LiveLogs:
         return [replace(whole[index], start=begin, end=end) for index, begin, end in pieces]
 
     # Internals
-
-    async def _sample(self, ranges: Sequence[PartitionRange]) -> None:
-        """Learn the size of the records of topics with much to read: at most once a minute, as it costs a fetch."""
-        large = [item for item in ranges if item.end - item.start > SMALL]
-        old = {item.topic for item in large if now_s() - self._sampled_s.get(item.topic, float("-inf")) >= SIZES_AGE_S}
-        if old:
-            self._sizes |= await sample([item for item in large if item.topic in old])
-            self._sampled_s |= dict.fromkeys(sorted(old), now_s())
 
     async def _refresh(self, deadline: Deadline, *, is_forced: bool) -> bool:
         """Have new metadata if it is old; False when no known broker answers."""

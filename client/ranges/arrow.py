@@ -5,16 +5,16 @@ The caller gives the schema: the names say what a column holds, the types how. U
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import groupby, pairwise
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raylog.client.ranges import strings
-from raylog.client.ranges.buffers import integers, repeated, room_for
-from raylog.client.ranges.pieces import Piece, PieceMaker
+from raylog.client.ranges.buffers import integers, repeated
+from raylog.client.ranges.fillers import Filler, Headers, Offsets, Strings, Timestamps
+from raylog.client.ranges.pieces import PieceMaker
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.errors import CorruptMessage
 from raylog.core.ids import TopicPartition
@@ -45,7 +45,8 @@ KAFKA_SCHEMA = pa.schema(
 BODY_COLUMNS = frozenset({"key", "value", "timestamp", "headers"})
 """Columns that are in the bodies of batches; the others follow from their headers."""
 TYPE_NAMES = ("timestampType", "timestamp_type")
-_MS = pa.timestamp("ms", "UTC")
+HEADER_COLUMNS = frozenset({"topic", "partition", *TYPE_NAMES})
+"""Columns that are the same for all records of a batch of the log."""
 
 
 class ArrowBuilder:
@@ -67,12 +68,29 @@ class ArrowBuilder:
         needs_bodies = not BODY_COLUMNS.isdisjoint(schema.names)
         self._maker = PieceMaker(partition, start, end, needs_bodies=needs_bodies, check_crcs=check_crcs)
         self._repeated: dict[str, Any] = {}
+        # The batch of the log that fills a record batch may bring some more.
+        self._room = min(ROWS + ROWS // 4, end - start)
         self._clear()
 
     def _clear(self) -> None:
-        self._pieces: list[Piece] = []
+        self._fillers: dict[str, Filler] = {
+            name: self._filler(name, kind)
+            for name, kind in zip(self.schema.names, self.schema.types, strict=True)
+            if name not in HEADER_COLUMNS
+        }
         self._types: list[tuple[int, int]] = []  # (timestamp type, rows) for each batch
         self._rows = self._bytes = 0
+
+    def _filler(self, name: str, kind: Any) -> Filler:
+        match name:
+            case "key" | "value":
+                return Strings(f"{name}s", self._room, BYTES_MAX + BYTES_MAX // 4)
+            case "offset":
+                return Offsets()
+            case "timestamp":
+                return Timestamps(self._room)
+            case _:
+                return Headers(kind)
 
     @property
     def is_full(self) -> bool:
@@ -80,13 +98,21 @@ class ArrowBuilder:
         return self._rows >= ROWS or self._bytes >= BYTES_MAX
 
     def add(self, batch: FetchedBatch) -> None:
-        """Add one batch. Raises CorruptMessage. Markers and aborted batches are skipped."""
+        """Add one batch. Markers and aborted batches are skipped.
+
+        Raises CorruptMessage; where the body cannot be read, what was added since `take` is lost.
+        """
         if batch.is_hidden:
             self._maker.check(batch)
             return
         piece = self._maker.piece(batch)
         if piece.rows:
-            self._pieces.append(piece)
+            try:
+                for filler in self._fillers.values():
+                    filler.add(piece)
+            except BaseException:  # whatever it is: one column has more rows than another now
+                self._clear()
+                raise
             self._types.append((1 if batch.header.attributes & TIMESTAMP_TYPE_BIT else 0, piece.rows))
             self._rows += piece.rows
             self._bytes += piece.body_bytes
@@ -110,20 +136,20 @@ class ArrowBuilder:
 
     def _column(self, name: str, kind: Any) -> Any:
         match name:
-            case "key" | "value":
-                return self._strings(f"{name}s")
             case "topic":
                 return self._constant(name, self._partition.topic, kind)
             case "partition":
                 return self._constant(name, self._partition.partition, kind)
-            case "offset":
-                return integers(self._numbers(lambda piece, out: piece.set_offsets(out)))
-            case "timestamp":
-                return self._timestamps(kind)
-            case "headers":
-                return self._headers(kind)
-            case _:
+            case "timestampType" | "timestamp_type":
                 return self._timestamp_types(name, kind)
+            case _:
+                return self._filled(name, kind)
+
+    def _filled(self, name: str, kind: Any) -> Any:
+        try:
+            return self._fillers[name].column(kind)
+        except pa.ArrowInvalid as error:
+            raise CorruptMessage(f"A {name} of {self._partition} is too large to be shown: {error}") from error
 
     def _constant(self, name: str, value: int | str, kind: Any) -> Any:
         """A value for all rows; a prefix of one array that is made once."""
@@ -131,44 +157,6 @@ class ArrowBuilder:
         if made is None or len(made) < self._rows:
             made = self._repeated[name] = repeated(value, max(self._rows, ROWS), kind)
         return made.slice(0, self._rows)
-
-    def _numbers(self, fill: Callable[[Piece, Any], None]) -> Any:
-        found = room_for(self._rows, np.int64)
-        row = 0
-        for piece in self._pieces:
-            fill(piece, found[row : row + piece.rows])
-            row += piece.rows
-        return found
-
-    def _timestamps(self, kind: Any) -> Any:
-        found = integers(self._numbers(lambda piece, out: piece.set_moments(out)))
-        if pa.types.is_integer(kind):
-            return found
-        try:
-            return found.view(_MS).cast(kind)
-        except pa.ArrowInvalid as error:
-            raise CorruptMessage(f"A timestamp of {self._partition} is too large to be shown: {error}") from error
-
-    def _strings(self, name: str) -> Any:
-        """Keys or values: neighbours of one length are copied together, and neighbours without any are one array."""
-        made: list[Any] = []
-        kinds = ((piece, piece.grid(name)) for piece in self._pieces)
-        for is_grid, neighbours in groupby(kinds, lambda item: item[1] is not None):
-            if is_grid:
-                made.append(strings.of_grids([grid for _, grid in neighbours if grid is not None]))
-                continue
-            found = ((piece.rows, piece.strings(name)) for piece, _ in neighbours)
-            for is_null, group in groupby(found, lambda item: item[1] is None):
-                some = list(group)
-                made += [pa.nulls(sum(rows for rows, _ in some), pa.binary())] if is_null else [it for _, it in some]
-        return made[0] if len(made) == 1 else pa.concat_arrays(made)
-
-    def _headers(self, kind: Any) -> Any:
-        made = []
-        for piece in self._pieces:
-            found = piece.headers()
-            made.append(pa.nulls(piece.rows, kind) if found is None else strings.of_headers(found, kind))
-        return made[0] if len(made) == 1 else pa.concat_arrays(made)
 
     def _timestamp_types(self, name: str, kind: Any) -> Any:
         kinds = {found for found, _ in self._types}

@@ -16,15 +16,16 @@ from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, Grid, array_at
 _SIZE_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 """First bytes of msgpack's byte strings, and how many bytes their lengths take."""
 
-_PARTS = {2: ((0, 2),), 3: ((0, 2), (2, 1)), 5: ((0, 4), (4, 1))}
-"""A string's head of so many bytes as integers: where each begins in it, and its size. A pass for each."""
+_U1, _U2, _U4 = (np.dtype(f"<u{size}") for size in (1, 2, 4))
+_PARTS = {2: ((0, _U2),), 3: ((0, _U2), (2, _U1)), 5: ((0, _U4), (4, _U1))}
+"""A string's head of so many bytes as integers: where each begins in it, and its type. A pass for each."""
 
 
 class Regular(NamedTuple):
     """The columns that were found."""
 
     deltas: Any | None
-    """Of timestamps, int64; None where all have the base."""
+    """Of timestamps, an array of integers; None where all have the base."""
     strings: dict[str, Grid | None]
     """Of keys, and of values, as far as they are regular; None where all are null."""
     has_no_headers: bool
@@ -36,7 +37,6 @@ def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
     data, at, end = source
     if end - at < FOUR_COLUMNS & 0x0F or data[at] != FOUR_COLUMNS or not rows:
         return None
-    view = np.frombuffer(data, dtype=np.uint8)[:end]
     at += 1
     deltas = None
     strings: dict[str, Grid | None] = {}
@@ -46,17 +46,17 @@ def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
             at += 1
         else:
             found = array_at(data, at)
-            integers = None if found is None or found[0] != rows else msgpack_integers(view[found[1] :], rows)
-            if found is None or integers is None:
+            integers = None if found is None or found[0] != rows else _integers(data, found[1], end, rows)
+            if integers is None:
                 return None
-            deltas, at = integers[0], found[1] + integers[1]
+            deltas, at = integers
         for name in ("keys", "values"):
             if data[at] == NIL:
                 strings[name] = None
                 at += 1
                 continue
             found = array_at(data, at)
-            grid = None if found is None or found[0] != rows else _grid(data, view, found[1], rows)
+            grid = None if found is None or found[0] != rows else _grid(data, end, found[1], rows)
             if found is None or grid is None:
                 break
             strings[name] = grid
@@ -68,22 +68,27 @@ def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
     return Regular(deltas, strings, has_no_headers)
 
 
-def _grid(data: Buffer, view: Any, at: int, rows: int) -> Grid | None:
+def _integers(data: Buffer, at: int, end: int, rows: int) -> tuple[Any, int] | None:
+    """The integers from byte `at` on, and where they end; None where the decoder of lists must read them."""
+    small = bytes(data[at : min(at + rows, end)])
+    if len(small) == rows and small.isascii():  # those below 128 are encoded as themselves
+        return np.frombuffer(small, dtype=np.uint8), at + rows
+    found = msgpack_integers(np.frombuffer(data, dtype=np.uint8)[at:end], rows)
+    return None if found is None else (found[0], at + found[1])
+
+
+def _grid(data: Buffer, end: int, at: int, rows: int) -> Grid | None:
     """The strings from byte `at` on, if all are as long as the first; each then begins where that says."""
     size_bytes = _SIZE_BYTES.get(data[at])
-    if size_bytes is None or at + 1 + size_bytes > len(view):
+    if size_bytes is None or at + 1 + size_bytes > end:
         return None
     head = 1 + size_bytes
     width = int.from_bytes(data[at + 1 : at + head], "big")
     stride = head + width
-    if at + stride * rows > len(view):
+    if at + stride * rows > end:
         return None
-    if not all(_repeats(view, at + first, stride, rows, size) for first, size in _PARTS[head]):
-        return None
+    for first, kind in _PARTS[head]:
+        cells = np.ndarray(rows, kind, data, at + first, (stride,))
+        if np.count_nonzero(cells == cells[0]) != rows:
+            return None
     return Grid(data, at + head, stride, width)
-
-
-def _repeats(view: Any, at: int, stride: int, rows: int, size: int) -> bool:
-    """Whether the integer of `size` bytes at `at` is there again after each `stride`, in all rows."""
-    cells = np.ndarray(rows, f"<u{size}", view, at, (stride,))
-    return bool((cells == cells[0]).all())

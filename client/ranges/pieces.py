@@ -31,11 +31,12 @@ class Piece(Protocol):
     body_bytes: int
     """Of the whole batch, decompressed."""
 
-    def set_offsets(self, out: Any) -> None:
-        """Fill an int64 array of `rows` elements."""
+    @property
+    def offsets(self) -> range | Any:
+        """A range of step 1 where there are no gaps; else a list, or an array of numpy."""
 
     def set_moments(self, out: Any) -> None:
-        """Fill it with timestamps, in milliseconds."""
+        """Fill an int64 array of `rows` elements with timestamps, in milliseconds."""
 
     def grid(self, name: str) -> tuple[Grid, int, int] | None:
         """`keys` or `values` where all have one length, the first row, and how many."""
@@ -51,12 +52,9 @@ class PlainPiece:
     """Of a batch whose body is not opened: all its offsets follow from its header."""
 
     def __init__(self, header: BatchHeader, start: int, end: int) -> None:
-        self._first = max(start, header.base_offset)
-        self.rows = max(0, min(end, header.next_offset) - self._first)
+        self.offsets = range(max(start, header.base_offset), min(end, header.next_offset))
+        self.rows = len(self.offsets)
         self.body_bytes = 0
-
-    def set_offsets(self, out: Any) -> None:
-        out[:] = np.arange(self._first, self._first + self.rows, dtype=np.int64)
 
     def set_moments(self, out: Any) -> None:
         raise AssertionError("timestamps need the body")
@@ -75,14 +73,12 @@ class ColumnsPiece:
     """Of a batch of magic 77."""
 
     def __init__(self, piece: OpenPiece) -> None:
+        source = piece.source
         self._piece = piece
-        self._regular = regular(piece.source, piece.rows_of_batch)
+        self._regular = regular(source, piece.rows_of_batch)
+        self.offsets = piece.offsets
         self.rows = len(piece.offsets)
-        self.body_bytes = piece.source[2] - piece.source[1]
-
-    def set_offsets(self, out: Any) -> None:
-        offsets = self._piece.offsets
-        out[:] = np.arange(offsets.start, offsets.stop) if isinstance(offsets, range) else offsets
+        self.body_bytes = source[2] - source[1]
 
     def set_moments(self, out: Any) -> None:
         piece = self._piece
@@ -94,7 +90,7 @@ class ColumnsPiece:
         elif self._regular.deltas is None:
             out[:] = base_ms
         else:
-            np.add(self._regular.deltas[piece.begin : piece.stop], base_ms, out=out)
+            np.add(self._regular.deltas[piece.begin : piece.stop], base_ms, out=out, dtype=np.int64)
 
     def grid(self, name: str) -> tuple[Grid, int, int] | None:
         grid = None if self._regular is None else self._regular.strings.get(name)
@@ -126,8 +122,9 @@ class KafkaPiece:
         self.rows = self._stop - self._begin
         self.body_bytes = len(self._rows.body)
 
-    def set_offsets(self, out: Any) -> None:
-        out[:] = self._rows.offsets[self._begin : self._stop]
+    @property
+    def offsets(self) -> Any:
+        return self._rows.offsets[self._begin : self._stop]
 
     def set_moments(self, out: Any) -> None:
         if self._header.attributes & TIMESTAMP_TYPE_BIT:

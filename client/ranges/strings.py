@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -13,28 +14,52 @@ from raylog.client.ranges.buffers import integers, room_for, texts
 from raylog.storage.batch.columns import HeaderColumn
 from raylog.storage.batch.records import Grid
 
+_KEPT_ROWS = 16_384
+"""Arrays that are kept, because record batches have them in common, are made for a multiple of so many rows."""
+_END_MAX = 2**31 - 1
 INLINE_BYTES = 12
 """Arrow's views hold shorter strings themselves."""
 _VIEW = np.dtype([("size", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("first", "<i4")])
 
 
-def of_grids(parts: Sequence[tuple[Grid, int, int]]) -> Any:
-    """One array of the strings of some grids: of each, so many (third) from a row (second) on."""
-    rows = sum(count for _, _, count in parts)
-    size = sum(grid.width * count for grid, _, count in parts)
-    data, ends = room_for(size, np.uint8), room_for(rows + 1, np.int32)
+def nulls(rows: int) -> Any:
+    """So many times null; a part of one array that is kept, because many topics have no keys."""
+    return _nulls(-(-rows // _KEPT_ROWS) * _KEPT_ROWS).slice(0, rows)
+
+
+@lru_cache(maxsize=4)
+def _nulls(rows: int) -> Any:
+    return pa.nulls(rows, pa.binary())
+
+
+def copy_grid(grid: Grid, begin: int, count: int, out: Any) -> None:
+    """Copy `count` strings from row `begin` on, one behind the other; `out`: an array of uint8 of their size."""
+    if grid.width:
+        kind = np.dtype(f"V{grid.width}")
+        found = np.ndarray(count, kind, grid.data, grid.first + begin * grid.stride, (grid.stride,))
+        out.view(kind)[:] = found
+
+
+def of_runs(runs: Sequence[tuple[int, int]], data: Any) -> Any:
+    """The strings that lie one behind the other in `data` (numpy, uint8); each of `runs`: a length, and how many."""
+    rows = sum(count for _, count in runs)
+    if len(runs) == 1:
+        width, kept = runs[0][0], -(-rows // _KEPT_ROWS) * _KEPT_ROWS
+        ends = _equal_ends(width, kept if width * kept <= _END_MAX else rows)[: rows + 1]
+        return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+    ends = room_for(rows + 1, np.int32)
     ends[0] = row = end = 0
-    for grid, begin, count in parts:
-        width, after = grid.width, end + grid.width * count
-        if width:
-            kind = np.dtype(f"V{width}")
-            strings = np.ndarray(count, kind, grid.data, grid.first + begin * grid.stride, (grid.stride,))
-            data[end:after].view(kind)[:] = strings
-            ends[row + 1 : row + count + 1] = np.arange(end + width, after + 1, width, dtype=np.int32)
-        else:
-            ends[row + 1 : row + count + 1] = end
+    for width, count in runs:
+        after = end + width * count
+        ends[row + 1 : row + count + 1] = np.arange(end + width, after + 1, width, dtype=np.int32) if width else end
         row, end = row + count, after
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+@lru_cache(maxsize=8)
+def _equal_ends(width: int, rows: int) -> Any:
+    """Where so many strings of one length end, as all record batches of a topic have it; 0 first."""
+    return np.arange(0, width * rows + 1, width, dtype=np.int32) if width else np.zeros(rows + 1, np.int32)
 
 
 def of_places(data: Any, firsts: Any, sizes: Any) -> Any:

@@ -175,7 +175,10 @@ class BatchOpener:
                 _check_offsets(opened.offsets, batch.header)
             except Exception as error:  # see `columns`
                 raise self._poisoned(batch, error) from error
-        begin, stop = _first_at_or_above(opened.offsets, first), _first_at_or_above(opened.offsets, end)
+        offsets = opened.offsets
+        # Most batches lie inside.
+        begin = 0 if not offsets or offsets[0] >= first else _first_at_or_above(offsets, first)
+        stop = opened.rows if not offsets or offsets[-1] < end else _first_at_or_above(offsets, end)
         # A batch that is taken a few records at a time is opened once.
         self._parted = (batch, opened) if stop < opened.rows else None
         return OpenPiece(self._partition, opened, begin, stop)

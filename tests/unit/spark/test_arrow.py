@@ -139,3 +139,12 @@ def test_a_builder_is_full_by_bytes() -> None:
     builder = ArrowBuilder(T0, 0, 10**9)
     builder.add(fetched(encode_batch(None, [b"x" * (9 << 20)], [0])))
     assert builder.is_full
+
+
+def test_one_large_value_beside_what_is_kept_for_many_rows() -> None:
+    """The places of 16,384 such values would not fit into 32 bits."""
+    builder = ArrowBuilder(T0, 0, 10**9)
+    builder.add(fetched(encode_batch(None, [b"x" * 200_000] * 3, [0, 1, 2])))
+    (found,) = builder.take()
+    found.validate(full=True)
+    assert found.column("value").to_pylist() == [b"x" * 200_000] * 3

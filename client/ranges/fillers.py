@@ -164,6 +164,8 @@ def joined(parts: Iterable[range | Any]) -> Iterator[range | Any]:
     """The same offsets; ranges of step 1 that continue each other are one."""
     run = range(0)
     for part in parts:
+        if not len(part):
+            continue
         if isinstance(part, range) and run and run.stop == part.start:
             run = range(run.start, part.stop)
             continue

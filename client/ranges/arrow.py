@@ -16,7 +16,7 @@ from raylog.client.ranges.buffers import integers, repeated
 from raylog.client.ranges.fillers import Filler, Headers, Offsets, Strings, Timestamps
 from raylog.client.ranges.pieces import PieceMaker
 from raylog.client.reading.decode import FetchedBatch
-from raylog.core.errors import CorruptMessage
+from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT
 
@@ -110,7 +110,7 @@ class ArrowBuilder:
             try:
                 for filler in self._fillers.values():
                     filler.add(piece)
-            except BaseException:  # whatever it is: one column has more rows than another now
+            except RaylogError:  # one column has more rows than another now, and `take` is called after this error
                 self._clear()
                 raise
             self._types.append((1 if batch.header.attributes & TIMESTAMP_TYPE_BIT else 0, piece.rows))

@@ -2,7 +2,7 @@
 
 `pa.array` and `pa.scalar` load pandas, to know whether they are given some of its objects. That takes 0.2 s, and then
 27 ms for each task of Spark, whose workers collect garbage after a task and walk through all that is loaded. Used by
-strings.py, pieces.py and arrow.py.
+strings.py, pieces.py, fillers.py and arrow.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Consecutive records of one fetched batch, read a column at a time into numpy and Arrow. Used by arrow.py. Pure.
+"""Consecutive records of one fetched batch, read a column at a time into numpy and Arrow. Pure.
 
+Used by fillers.py and arrow.py.
 Nothing of a batch is read for a column that is not wanted; a batch without a wanted column of its body is not even
 decompressed.
 """

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
@@ -19,12 +18,9 @@ from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
 from raylog.client.runtime import Runtime, shared
 from raylog.core.errors import RaylogError
-from raylog.rpc.host.malloc import keep_freed_memory
 from raylog.storage.batch.times import TimeBounds
 
 CLOSE_TIMEOUT_S = 10.0
-KEPT_BYTES = 32 << 20
-"""More than the batches of the log that one record batch is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +51,6 @@ def read_range(wanted: PartitionRange, reading: RangeReading, schema: Any = KAFK
 
 def read_ranges(wanted: Sequence[PartitionRange], reading: RangeReading, schema: Any = KAFKA_SCHEMA) -> Iterator[Any]:
     """The same of several ranges, one behind the other; the first fetch of each is sent at the beginning."""
-    _keep_memory()
     opened: list[_OpenRange] = []
     try:
         opened += (_OpenRange(item, reading, schema) for item in wanted)
@@ -64,12 +59,6 @@ def read_ranges(wanted: Sequence[PartitionRange], reading: RangeReading, schema:
     finally:  # including when the caller has enough rows and closes the generator
         for item in opened:
             item.close()
-
-
-@cache
-def _keep_memory() -> None:
-    """Once: a task's batches are freed together, and the pages of the next ones would have to be cleared again."""
-    keep_freed_memory(KEPT_BYTES)
 
 
 class _OpenRange:

@@ -1,4 +1,4 @@
-"""Arrow's arrays of byte strings, and of headers, from encoded bytes. Used by pieces.py and arrow.py. Pure."""
+"""Arrow's arrays of byte strings, and of headers, from encoded bytes. Used by pieces.py and fillers.py. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from raylog.storage.batch.records import Grid
 
 _KEPT_ROWS = 16_384
 """Arrays that are kept, because record batches have them in common, are made for a multiple of so many rows."""
+_KEPT_ROWS_MAX = 131_072
+"""Larger ones are not kept: a batch of the log may have millions of small records."""
 _END_MAX = 2**31 - 1
 INLINE_BYTES = 12
 """Arrow's views hold shorter strings themselves."""
@@ -24,7 +26,8 @@ _VIEW = np.dtype([("size", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("first"
 
 def nulls(rows: int) -> Any:
     """So many times null; a part of one array that is kept, because many topics have no keys."""
-    return _nulls(-(-rows // _KEPT_ROWS) * _KEPT_ROWS).slice(0, rows)
+    kept = -(-rows // _KEPT_ROWS) * _KEPT_ROWS
+    return _nulls(kept).slice(0, rows) if kept <= _KEPT_ROWS_MAX else pa.nulls(rows, pa.binary())
 
 
 @lru_cache(maxsize=4)
@@ -43,9 +46,9 @@ def copy_grid(grid: Grid, begin: int, count: int, out: Any) -> None:
 def of_runs(runs: Sequence[tuple[int, int]], data: Any) -> Any:
     """The strings that lie one behind the other in `data` (numpy, uint8); each of `runs`: a length, and how many."""
     rows = sum(count for _, count in runs)
-    if len(runs) == 1:
-        width, kept = runs[0][0], -(-rows // _KEPT_ROWS) * _KEPT_ROWS
-        ends = _equal_ends(width, kept if width * kept <= _END_MAX else rows)[: rows + 1]
+    width, kept = runs[0][0], -(-rows // _KEPT_ROWS) * _KEPT_ROWS
+    if len(runs) == 1 and kept <= _KEPT_ROWS_MAX and width * kept <= _END_MAX:
+        ends = _equal_ends(width, kept)[: rows + 1]
         return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
     ends = room_for(rows + 1, np.int32)
     ends[0] = row = end = 0

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from raylog.client.ranges import strings
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ROWS, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.core.ids import TopicPartition
@@ -148,3 +149,13 @@ def test_one_large_value_beside_what_is_kept_for_many_rows() -> None:
     (found,) = builder.take()
     found.validate(full=True)
     assert found.column("value").to_pylist() == [b"x" * 200_000] * 3
+
+
+def test_a_batch_of_very_many_small_records_leaves_nothing_behind() -> None:
+    kept = strings._equal_ends.cache_info().misses, strings._nulls.cache_info().misses
+    rows = 2 * ROWS + 1
+    builder = ArrowBuilder(T0, 0, 10**9)
+    builder.add(fetched(encode_batch(None, [b"xyz"] * rows, [0] * rows)))
+    table = pa.Table.from_batches(list(builder.take()))
+    assert (table["value"].to_pylist(), table["key"].null_count) == ([b"xyz"] * rows, rows)
+    assert kept == (strings._equal_ends.cache_info().misses, strings._nulls.cache_info().misses)

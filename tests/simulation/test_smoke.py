@@ -10,7 +10,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.profiles import DEFAULT, draw_faults, profile_of
 from tests.simulation.runs import ALL_PROFILES, run_seed
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(300)]
 
 SEEDS = 3
 

@@ -8,7 +8,7 @@ from tests.simulation.outbox.planted import OUTBOX_BUGS
 from tests.simulation.outbox.runs import run_outbox
 from tests.simulation.planted.bugs import Planted
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("bug", OUTBOX_BUGS, ids=lambda bug: bug.name)

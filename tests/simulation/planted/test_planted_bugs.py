@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.planted.bugs import STORY, Planted
 from tests.simulation.planted.planted import EVERY_BUG, catch
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(300)]
 
 
 IN_PROFILES = [planted for planted in EVERY_BUG if planted.profile != STORY]

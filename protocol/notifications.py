@@ -40,9 +40,13 @@ class StopReplica(Message, frozen=True):
 
 
 class FallAsleep(Message, frozen=True):
-    """Propose soon that the partition sleeps, if this replica leads and nothing was used for ``idle_ms``."""
+    """Propose soon that the partition sleeps, if this replica leads and nothing was used for ``idle_ms``.
+
+    ``for_stop``: the cluster is about to stop, so partitions sleep that never do otherwise.
+    """
 
     idle_ms: Int64 = 0
+    for_stop: bool = False
 
 
 METADATA_UPDATE: Final = Method("metadata_update", MetadataUpdate, Empty, CLUSTER, notification=True)

@@ -104,7 +104,7 @@ class ControllerRunner(Generic[RequestT]):
                     effect.session, STOP_REPLICA.name, StopReplica(effect.reason)
                 ),
                 ctl.RequestSleep: lambda effect: ports.notify(
-                    effect.session, FALL_ASLEEP.name, FallAsleep(effect.idle_ms)
+                    effect.session, FALL_ASLEEP.name, FallAsleep(effect.idle_ms, effect.for_stop)
                 ),
                 ctl.CloseSession: lambda effect: ports.close_session(effect.session, effect.reason),
                 ctl.StartCoordinator: lambda effect: ports.start_coordinator(effect.kind, effect.index),

@@ -50,6 +50,8 @@ TICKS_IN_SESSION: Final = 10
 REST_QUIET_S: Final = 1.5
 """A cluster that stops waits no longer for the next partition to fall asleep."""
 REST_LOOK_S: Final = 0.05
+REST_AGAIN_S: Final = 5.0
+"""Pause between two requests to rest: a leader that was busy at the first may have nothing under way at the next."""
 
 
 class ControllerServer:
@@ -185,15 +187,17 @@ class ControllerServer:
         return {**cluster_answer(machine.image, machine.is_present), **soft}
 
     async def put_to_sleep(self, timeout_s: float) -> list[int]:
-        """Have the partitions fall asleep that may, for a clean stop; returns how many sleep and how many do not.
+        """Have the partitions fall asleep that can, for a clean stop; returns how many sleep and how many do not.
 
         Waits until no more fall asleep for a while, at most ``timeout_s``.
         """
-        self._running().rest()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        asleep, since_s = -1, loop.time()
+        asleep, since_s, rested_s = -1, loop.time(), float("-inf")
         while True:
+            if loop.time() - rested_s >= REST_AGAIN_S:
+                rested_s = loop.time()
+                self._running().rest()
             slept, awake = self.asleep_and_awake()
             if slept != asleep:
                 asleep, since_s = slept, loop.time()

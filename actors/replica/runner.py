@@ -302,9 +302,10 @@ class ReplicaRunner:
             ev.IsrChangeAnswered(cause="controller", now_ms=now_ms, request=request, error_code=error_code, state=state)
         )
 
-    def sleep_requested(self, idle_ms: int) -> None:
+    def sleep_requested(self, idle_ms: int, *, for_stop: bool) -> None:
         """Take the controller's request that the partition sleeps soon."""
-        self.feed(ev.SleepRequested(cause="controller", now_ms=self._now_ms(), idle_ms=idle_ms))
+        now_ms = self._now_ms()
+        self.feed(ev.SleepRequested(cause="controller", now_ms=now_ms, idle_ms=idle_ms, for_stop=for_stop))
 
     def sleep_answered(self, request: int, error_code: int, state: PartitionState | None) -> None:
         """Take the controller's answer to a sleep proposal; 1001 = the outcome is not known."""

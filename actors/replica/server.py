@@ -429,7 +429,7 @@ class ReplicaServer:
                 self._on_state(args.incarnation, args.state)
             case FallAsleep():
                 self._ticks.hasten()
-                self._running().sleep_requested(args.idle_ms)
+                self._running().sleep_requested(args.idle_ms, for_stop=args.for_stop)
 
     def _on_state(self, incarnation: int, wire: Sequence[object]) -> None:
         self._ticks.hasten()

@@ -221,7 +221,7 @@ class ControllerMachine:
             case SleepProposed():
                 self._sleeping.propose(event, decision)
             case RestRequested():
-                self._sleeping.rest(decision)
+                self._wakes.rest(decision)
                 self._coordinators.rest(decision)
             case VotersShown():
                 decision.write(VotersEntered(voters=event.voters))

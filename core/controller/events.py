@@ -194,7 +194,10 @@ class SleepProposed(MemberRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestRequested(ControllerEvent):
-    """The cluster is about to stop: partitions that may sleep shall do so, so that it starts asleep."""
+    """The cluster is about to stop: all partitions shall sleep that can, so that it starts asleep.
+
+    Those that never sleep otherwise wake again after the start, and when no stop has followed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,11 +412,12 @@ class StopReplica(ControllerEffect):
 class RequestSleep(ControllerEffect):
     """Have the leader on this session propose that its partition sleeps, if it was not used for ``idle_ms``.
 
-    A coordinator that is not in use proposes its own end.
+    A coordinator that is not in use proposes its own end. ``for_stop``: partitions do that otherwise never sleep.
     """
 
     session: SessionId
     idle_ms: int
+    for_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,9 @@ class Topics:
             raise InvalidConfig(
                 f"{HASH_KEY} of {event.topic!r} cannot be changed: its groups would be looked for in other partitions."
             )
-        if sleep_after_ms(config, decision.image.config) < 0 <= sleep_after_ms(topic.config, decision.image.config):
+        before_ms, after_ms = (sleep_after_ms(each, decision.image.config) for each in (topic.config, config))
+        stays_awake = after_ms < 0 <= before_ms
+        if stays_awake:
             asleep = (state.replicas for state in topic.partitions if state.asleep is not None)
             self._check_awake(Counter(broker for replicas in asleep for broker in replicas), decision.image)
         if config != topic.config:
@@ -166,8 +168,9 @@ class Topics:
             works_now = (after.compacts and not before.compacts) or (expires(config) and config != topic.config)
             for state in list(topic.partitions):
                 has_records = state.asleep is not None and state.asleep.size_bytes > 0
-                if (works_now and has_records) or has_too_much(state, decision.image.topics[event.topic]):
-                    self._wakes.add(state)  # it has records to remove, or to send on
+                removes = (works_now and has_records) or has_too_much(state, decision.image.topics[event.topic])
+                if stays_awake or removes:
+                    self._wakes.add(state)  # removes: it has records to remove, or to send on
                 # An unclean election may have just been allowed.
                 self._liveness.settle(state.partition, decision)
             self._wakes.time_passed(decision)

@@ -199,11 +199,15 @@ class IsrChangeAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SleepRequested:
-    """The controller would have the partition sleep soon, if nothing was used for ``idle_ms``."""
+    """The controller would have the partition sleep soon, if nothing was used for ``idle_ms``.
+
+    ``for_stop``: also if it never sleeps otherwise.
+    """
 
     cause: str
     now_ms: int
     idle_ms: int
+    for_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ _UNDECIDED: Final = frozenset(
 class Idleness:
     """How long nothing was written or read, and the proposal that is under way."""
 
-    __slots__ = ("_hurry_ms", "_hurry_until_ms", "_proposal", "_resend_at_ms", "active_ms")
+    __slots__ = ("_for_stop", "_hurry_ms", "_hurry_until_ms", "_proposal", "_resend_at_ms", "active_ms")
 
     def __init__(self, now_ms: int) -> None:
         """An epoch begins as if its partition had just been used."""
@@ -50,10 +50,14 @@ class Idleness:
         self._resend_at_ms = 0
         self._hurry_until_ms = now_ms
         self._hurry_ms = 0
+        self._for_stop = False
 
-    def hurry(self, now_ms: int, idle_ms: int) -> None:
-        """Let ``idle_ms`` without use suffice for a while; a partition that never sleeps stays awake all the same."""
-        self._hurry_until_ms, self._hurry_ms = now_ms + HURRY_FOR_MS, idle_ms
+    def hurry(self, now_ms: int, idle_ms: int, *, for_stop: bool = False) -> None:
+        """Let ``idle_ms`` without use suffice for a while.
+
+        A partition that never sleeps stays awake all the same, unless it is for a stop of the cluster.
+        """
+        self._hurry_until_ms, self._hurry_ms, self._for_stop = now_ms + HURRY_FOR_MS, idle_ms, for_stop
 
     @property
     def is_closed(self) -> bool:
@@ -62,15 +66,21 @@ class Idleness:
 
     def is_due(self, now_ms: int, sleep_after_ms: int) -> bool:
         """Whether the partition should sleep: unused for ``sleep_after_ms`` (-1 = never), and not proposed yet."""
-        enough_ms = min(self._hurry_ms, sleep_after_ms) if now_ms < self._hurry_until_ms else sleep_after_ms
-        return sleep_after_ms >= 0 and now_ms - self.active_ms >= enough_ms and self._proposal is None
+        enough_ms = self._hurried_ms(sleep_after_ms) if now_ms < self._hurry_until_ms else sleep_after_ms
+        return enough_ms >= 0 and now_ms - self.active_ms >= enough_ms and self._proposal is None
 
     def due_ms(self, sleep_after_ms: int) -> int | None:
         """When :meth:`is_due` begins to hold, if nothing is written or read; None = never."""
+        enough_ms = self._hurried_ms(sleep_after_ms)
+        if enough_ms >= 0 and self.active_ms + enough_ms < self._hurry_until_ms:
+            return self.active_ms + enough_ms
+        return None if sleep_after_ms < 0 else self.active_ms + sleep_after_ms
+
+    def _hurried_ms(self, sleep_after_ms: int) -> int:
+        """Return which time without use suffices while a request to sleep soon holds; -1 = none."""
         if sleep_after_ms < 0:
-            return None
-        hurried_ms = self.active_ms + min(self._hurry_ms, sleep_after_ms)
-        return hurried_ms if hurried_ms < self._hurry_until_ms else self.active_ms + sleep_after_ms
+            return self._hurry_ms if self._for_stop else sleep_after_ms
+        return min(self._hurry_ms, sleep_after_ms)
 
     def propose(self, proposal: ProposeSleep, resend_at_ms: int) -> ProposeSleep:
         """Note that the proposal is under way; returns it."""

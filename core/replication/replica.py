@@ -128,7 +128,7 @@ class ReplicaMachine(ReplicaViews):
                     self._on_isr_answered(event, out)
                 case SleepRequested():
                     if self._leader is not None:
-                        self._leader.idleness.hurry(event.now_ms, event.idle_ms)
+                        self._leader.idleness.hurry(event.now_ms, event.idle_ms, for_stop=event.for_stop)
                 case SleepAnswered():
                     self._on_sleep_answered(event, out)
                 case _:

@@ -66,14 +66,28 @@ class Sleeping:
             return "a replica has lost its log"
         return ""
 
-    def rest(self, decision: ControllerDecision, *, broker: BrokerId | None = None, idle_ms: int = 0) -> None:
-        """Have the leaders (all, or those on one broker) propose sleep that have not been used for ``idle_ms``."""
+    def rest(self, decision: ControllerDecision) -> None:
+        """Have all leaders propose sleep before the cluster stops, those of partitions that never sleep as well.
+
+        An actor costs more to stop than to end when its log is closed, and a replica that dozes has to be continued
+        first: all at once, when the controller that they are connected to ends.
+        """
+        self._request(decision, None, 0, for_stop=True)
+
+    def make_room(self, decision: ControllerDecision, broker: BrokerId) -> None:
+        """Have the leaders propose sleep whose partitions were not used for a while and have a replica on a broker."""
+        self._request(decision, broker, MAKES_ROOM_AFTER_MS, for_stop=False)
+
+    def _request(
+        self, decision: ControllerDecision, broker: BrokerId | None, idle_ms: int, *, for_stop: bool
+    ) -> None:
         for state in decision.image.partitions():
             if state.asleep is not None or state.leader == NO_LEADER or broker not in (None, *state.replicas):
                 continue
             session = decision.sessions.of(ReplicaMember(state.topic_id, state.partition, state.leader))
             if session is not None:
-                request = RequestSleep(cause=decision.cause, session=session.number, idle_ms=idle_ms)
+                number, cause = session.number, decision.cause
+                request = RequestSleep(cause=cause, session=number, idle_ms=idle_ms, for_stop=for_stop)
                 decision.after_sync.append(request)
 
 

@@ -1,8 +1,8 @@
 """Which sleeping partitions wake, and in which order, where brokers have not room for all of them.
 
 First what requests wait for, the oldest request first: a broker repeats it every second for as long as it has any.
-Then what no request waits for: moves, lost logs, and configurations that remove records. Those wait for earlier ones to
-start as well: a broker starts the processes of replicas in the order in which they wake, a few at a time, and a record
+Then what no request waits for: moves, lost logs, configurations that remove records, and partitions that never sleep but
+for a stop of the cluster. Those wait for earlier ones to start as well: a broker starts the processes of replicas in the order in which they wake, a few at a time, and a record
 to a partition that sleeps would wait behind all that wake at once.
 
 Called by the controller's step. Kept in memory: a controller that starts finds what has to wake in the metadata.
@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from raylog.core.config import TopicConfig
+from raylog.core.config import TopicConfig, sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.sessions import BrokerMember
 from raylog.core.errors import TooManyAwake, UnknownTopicOrPartition, did_you_mean
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage, TopicImage
@@ -30,6 +31,8 @@ STARTS_AT_ONCE: Final = 8
 core."""
 REQUEST_LASTS_MS: Final = 3_000
 """A request for a wake that had no room keeps its place for so long; brokers repeat it every second."""
+REST_LASTS_MS: Final = 60_000
+"""A controller that still runs so long after the last request to rest knows that the cluster does not stop."""
 
 
 class WakeQueue:
@@ -45,6 +48,8 @@ class WakeQueue:
         """What no request waits for."""
         self._pressed_ms: dict[BrokerId, int] = {}
         """When the leaders on a full broker were last requested to make room."""
+        self._rests_until_ms: int | None = None
+        """While the cluster is about to stop, nothing wakes that no request waits for."""
 
     @property
     def count(self) -> int:
@@ -52,12 +57,18 @@ class WakeQueue:
         return len(self._waiting)
 
     def started(self, image: MetadataImage) -> None:
-        """Find what earlier controllers had not woken."""
+        """Find what has to be awake and sleeps: what earlier controllers had not woken, or a stop put to sleep."""
         lost = {partition for partition, _ in image.lost_logs}
         for topic in image.topics.values():
+            never_sleeps = sleep_after_ms(topic.config, image.config) < 0
             for state in topic.partitions:
-                if is_moving(state) or state.partition in lost or has_too_much(state, topic):
+                if never_sleeps or is_moving(state) or state.partition in lost or has_too_much(state, topic):
                     self.add(state)
+
+    def rest(self, decision: ControllerDecision) -> None:
+        """Have all partitions fall asleep that can, because the cluster is about to stop."""
+        self._rests_until_ms = decision.now_ms + REST_LASTS_MS
+        self._sleeping.rest(decision)
 
     def add(self, state: PartitionState) -> None:
         """Wake a partition when there is room; no effect on one that is awake."""
@@ -75,7 +86,7 @@ class WakeQueue:
             full = full_broker(state, decision.image, self._taken_before(state.partition, decision))
             if full is not None:
                 self._requested_ms[state.partition] = decision.now_ms
-                self._sleeping.rest(decision, broker=full, idle_ms=MAKES_ROOM_AFTER_MS)
+                self._sleeping.make_room(decision, full)
                 if not woken:
                     raise _too_many(state, full, decision.image)
                 break
@@ -92,11 +103,14 @@ class WakeQueue:
 
     def time_passed(self, decision: ControllerDecision) -> None:
         """Wake what has room now, and have full brokers make some."""
+        if self._rests_until_ms is not None and decision.now_ms >= self._rests_until_ms:
+            self._rests_until_ms = None
+            self.started(decision.image)
         full = {*self._wake_requested(decision), *self._wake_others(decision)}
         for broker in sorted(full):
             if decision.now_ms - self._pressed_ms.get(broker, -MAKES_ROOM_AFTER_MS) >= MAKES_ROOM_AFTER_MS:
                 self._pressed_ms[broker] = decision.now_ms
-                self._sleeping.rest(decision, broker=broker, idle_ms=MAKES_ROOM_AFTER_MS)
+                self._sleeping.make_room(decision, broker)
 
     def _requested(self, decision: ControllerDecision) -> Iterator[PartitionState]:
         """Yield the sleepers that requests still wait for, in the order of the first requests."""
@@ -135,6 +149,8 @@ class WakeQueue:
     def _wake_others(self, decision: ControllerDecision) -> set[BrokerId]:
         """Wake what no request waits for, where there is room and little else starts; returns brokers without room."""
         image, full = decision.image, set[BrokerId]()
+        if self._rests_until_ms is not None:
+            return full
         starting = self._liveness.starting() if self._waiting else Counter()
         for partition in list(self._waiting):
             state = image.partition(partition)
@@ -145,6 +161,8 @@ class WakeQueue:
             full.update(without)
             if without or any(starting[broker] >= STARTS_AT_ONCE for broker in state.replicas):
                 continue
+            if self._liveness.in_grace and not _all_there(state, decision):
+                continue  # a broker that has not registered yet would not lead it, or leave the ISR
             del self._waiting[partition]
             self._liveness.wake(partition, decision)
             starting.update(state.replicas)
@@ -162,6 +180,10 @@ def _sleepers(event: WakeRequested, image: MetadataImage) -> list[PartitionState
         if not 0 <= number < count:
             raise UnknownTopicOrPartition(f"Topic {event.topic!r} has partitions 0 to {count - 1}, not {number}.")
     return [state for state in (topic.partitions[number] for number in numbers) if state.asleep is not None]
+
+
+def _all_there(state: PartitionState, decision: ControllerDecision) -> bool:
+    return all(decision.sessions.of(BrokerMember(broker)) is not None for broker in state.replicas)
 
 
 def _too_many(state: PartitionState, broker: BrokerId, image: MetadataImage) -> TooManyAwake:

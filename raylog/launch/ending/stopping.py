@@ -16,10 +16,14 @@ from raylog.launch.ending.paced import PacedEnd
 
 logger = logging.getLogger(__name__)
 
-SLEEP_S: Final = 10.0
-"""How long partitions may take to fall asleep before a stop."""
+SLEEP_PART: Final = 0.6
+"""Part of the time of a stop in which partitions fall asleep, as long as more of them do, and their replicas end."""
 LOOK_S: Final = 0.5
 """Pause between two questions how many sleep."""
+QUIET_S: Final = 3.0
+"""A stop waits no longer for the next replica of a sleeping partition to end."""
+FEW: Final = 16
+"""So many replicas close their logs at once without harm."""
 
 
 def stop_actors(timeout_s: float, say: Say | None = None) -> None:
@@ -31,7 +35,8 @@ def stop_actors(timeout_s: float, say: Say | None = None) -> None:
 
     deadline = time.monotonic() + timeout_s
     progress = Progress(say)
-    put_to_sleep(min(SLEEP_S, timeout_s / 4), progress)
+    put_to_sleep(SLEEP_PART * timeout_s, progress)
+    let_sleepers_end(time.monotonic() + SLEEP_PART * timeout_s / 2, progress)
     ending = PacedEnd(RayActors(), deadline, progress)
     while names := actor_names():
         first = [name for name in names if name == CONTROLLER]
@@ -42,9 +47,10 @@ def stop_actors(timeout_s: float, say: Say | None = None) -> None:
 
 
 def put_to_sleep(timeout_s: float, progress: Progress) -> None:
-    """Have the partitions fall asleep that may: a cluster that stops asleep starts without a process for each.
+    """Have the partitions fall asleep that can.
 
-    The others stop awake. A controller that does not answer holds nothing up: all logs are closed cleanly anyway.
+    A cluster that stops asleep starts without a process for each. The others stop awake. A controller that does not
+    answer holds nothing up: all logs are closed cleanly anyway.
     """
     import ray
 
@@ -62,6 +68,27 @@ def put_to_sleep(timeout_s: float, progress: Progress) -> None:
             progress.at(asleep, asleep + awake, "partitions asleep")
         asleep, awake = ray.get(rest, timeout=max(0.1, deadline - time.monotonic()))
         logger.info("%d partitions sleep, %d stop awake", asleep, awake)
+
+
+def let_sleepers_end(deadline: float, progress: Progress) -> None:
+    """Wait while the brokers end replicas whose partitions sleep, until few are left or no more end.
+
+    The controller has to stay until then: when its connections end, all replicas that doze are continued at once, and
+    none of hundreds is closed in time.
+    """
+    from raylog.actors.naming import REPLICA_PREFIX, SPARE_PREFIX
+
+    def count() -> int:
+        return sum(name.startswith(REPLICA_PREFIX) and not name.startswith(SPARE_PREFIX) for name in actor_names())
+
+    before = left = count()
+    quiet_until = time.monotonic() + QUIET_S
+    while left > FEW and time.monotonic() < min(deadline, quiet_until):
+        progress.at(before - left, before, "replicas ended")
+        time.sleep(LOOK_S)
+        now = count()
+        if now < left:
+            left, quiet_until = now, time.monotonic() + QUIET_S
 
 
 def stop_broker_actors(broker: int, node_id: str, timeout_s: float, say: Say | None = None) -> None:

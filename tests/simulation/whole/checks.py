@@ -20,6 +20,7 @@ from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
 from tests.simulation.whole.forwarding.clients import send_the_rest_on
 from tests.simulation.whole.moves_asleep import SleepersMove
+from tests.simulation.whole.stops import StopCalledOff
 from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.whole.queues.leaders import queues_of
 from tests.simulation.whole.transactions.finish import TransactionsFinish
@@ -64,6 +65,7 @@ class Finish:
             await self._until("what sleeps has no process", self._sleepers_have_ended)
             await SleepersMove(self._world, self._client, admin, self._until).run()
             await self._until("every partition stays awake", lambda: self._keep_awake(admin))
+            await StopCalledOff(self._world, self._until).run()
         if self._world.tables:
             await self._until("tables are cleaned", self._has_dirty_tables)
         if self._world.transactions is not None:

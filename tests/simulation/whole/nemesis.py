@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.whole.cluster import Actor
 from tests.simulation.whole.schemes import Schemes
+from tests.simulation.whole.stops import request_rest
 
 if TYPE_CHECKING:
     from tests.simulation.whole.world import World
@@ -39,6 +40,8 @@ class Nemesis:
             self._scheduler.after(self._scheduler.between(1.0, 4.0), self.schemes.lose_unclean)
         if self._world.plan.loses_one:
             self._scheduler.after(self._scheduler.between(1.0, 3.0), self._lose_one)
+        for after_s in self._world.plan.stops_called_off_s:
+            self._scheduler.after(after_s, request_rest, self._world)
         self._again()
 
     def _lose_one(self) -> None:

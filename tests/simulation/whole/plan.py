@@ -145,6 +145,8 @@ class Plan:
     """Whether brokers are stopped and started, and clients read the files of a broker on their host."""
     sleeps: bool = False
     """Whether partitions fall asleep while the clients work."""
+    stops_called_off_s: tuple[float, ...] = ()
+    """When the whole cluster is about to stop, and does not."""
     dozes: bool = False
     """Whether the processes of replicas at rest are stopped."""
     tables: tuple[str, ...] = ()
@@ -283,7 +285,14 @@ def _with_sleepers(plan: Plan, seed: int) -> Plan:
         work_s=plan.work_s + 25.0,
         power_cuts=True,
         sleeps=True,
+        stops_called_off_s=_stops_called_off(seed),
     )
+
+
+def _stops_called_off(seed: int) -> tuple[float, ...]:
+    """In half of the worlds two, while clients work."""
+    chance = random.Random(f"stop {seed}")
+    return (chance.uniform(2.0, 10.0), chance.uniform(12.0, 25.0)) if chance.random() < 0.5 else ()
 
 
 def _with_dozers(plan: Plan, seed: int) -> Plan:
@@ -305,6 +314,7 @@ def _with_dozers(plan: Plan, seed: int) -> Plan:
         work_s=plan.work_s + 20.0,
         power_cuts=True,
         sleeps=sleeps,
+        stops_called_off_s=_stops_called_off(seed) if sleeps else (),
         dozes=True,
     )
 

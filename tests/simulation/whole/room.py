@@ -1,6 +1,7 @@
 """What must hold of the replicas that brokers have awake, and have to start (W29).
 
-Made by `observer.py`; changes nothing but how many starts go on at once, which a small world would never reach.
+Made by `observer.py`; changes nothing but how many starts go on at once, which a small world would never reach, and
+how long a rest lasts, which no world would see the end of.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 RULE: Final = "W29"
 STARTS_AT_ONCE: Final = 1
+REST_LASTS_MS: Final = 4_000
 STARTING: Final = Liveness.starting
 """As it is before a bug is planted in it."""
 
@@ -62,6 +64,7 @@ class RoomClaims:
         WakeQueue.time_passed = checked_queue  # type: ignore[assignment, method-assign]
         WakeQueue._wake_others = checked_others  # type: ignore[assignment, method-assign]
         queue.STARTS_AT_ONCE = STARTS_AT_ONCE  # type: ignore[misc]
+        queue.REST_LASTS_MS = REST_LASTS_MS  # type: ignore[misc]
 
     def _check(self, what: str, image: MetadataImage, before: Mapping[BrokerId, int]) -> None:
         for broker, count in image.awake.items():

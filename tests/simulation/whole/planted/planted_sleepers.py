@@ -14,6 +14,7 @@ from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.liveness import Liveness
 from raylog.core.ids import LATEST, BrokerId, Offset
 from raylog.core.metadata import image
+from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import PartitionChanged
 from raylog.core.metadata.touched import Touched
 from raylog.core.partition import PartitionState, SleepPoint
@@ -42,6 +43,39 @@ def _moves_asleep(original: Callable[..., None]) -> Callable[..., None]:
             original(self, state)
 
     return add
+
+
+def _never_hurries(original: Callable[..., int]) -> Callable[..., int]:
+    """A leader takes a stop of the cluster for a request to make room."""
+
+    def hurried_ms(self: Idleness, sleep_after_ms: int) -> int:
+        return original(self, sleep_after_ms) if sleep_after_ms >= 0 else -1
+
+    return hurried_ms
+
+
+def _never_over(original: Callable[..., None]) -> Callable[..., None]:
+    """A controller waits for good for a stop that does not come."""
+
+    def time_passed(self: WakeQueue, decision: ControllerDecision) -> None:
+        if self._rests_until_ms is not None:
+            self._rests_until_ms = decision.now_ms + 1_000
+        original(self, decision)
+
+    return time_passed
+
+
+def _finds_none(_: object) -> Callable[..., None]:
+    """A controller wakes what moves or has too much, and not what never sleeps."""
+
+    def started(self: WakeQueue, image: MetadataImage) -> None:
+        lost = {partition for partition, _ in image.lost_logs}
+        for topic in image.topics.values():
+            for state in topic.partitions:
+                if is_moving(state) or state.partition in lost or queue.has_too_much(state, topic):
+                    self.add(state)
+
+    return started
 
 
 def _none_starts(_: object) -> Callable[..., Counter[BrokerId]]:
@@ -344,7 +378,10 @@ SLEEPER_BUGS: Final = (
     Bug("what waits to wake waits for no room", queue, "room_on", _always_room, ("W29",), 40, SLEEPERS),
     Bug("what waits to wake waits for no start", Liveness, "starting", _none_starts, ("W29",), 16, SLEEPERS),
     Bug("a reassignment leaves its partition asleep", WakeQueue, "add", _moves_asleep, ("W12", "W9"), 16, SLEEPERS),
-    Bug("a full broker makes no room", Sleeping, "rest", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
+    Bug("a full broker makes no room", Sleeping, "make_room", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
+    Bug("a stop leaves awake what never sleeps", Idleness, "_hurried_ms", _never_hurries, ("W9",), 4, SLEEPERS),
+    Bug("a stop that is called off leaves all asleep", WakeQueue, "time_passed", _never_over, ("W9",), 4, SLEEPERS),
+    Bug("what slept for a stop stays asleep after it", WakeQueue, "started", _finds_none, ("W9",), 4, SLEEPERS),
     Bug(
         "a sleeper's processes are not ended",
         ReplicaSupervisor,

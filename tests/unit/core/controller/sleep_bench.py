@@ -1,6 +1,6 @@
 """Sleep on the bench: topics that sleep, and the vocabulary for them. Shared by the tests of sleep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylog.core.controller import (
@@ -10,6 +10,7 @@ from raylog.core.controller import (
     StopBrokerReceived,
 )
 from raylog.core.controller.events import (
+    AlterTopicConfigReceived,
     SleepProposed,
     WakeRequested,
 )
@@ -64,15 +65,28 @@ def wake(bench: Bench, topic: str = "flights", partitions: Sequence[int] | None 
     )
 
 
+def configure(bench: Bench, config: Mapping[str, str]) -> None:
+    """Change the configuration of the topic."""
+    number = bench.number()
+    bench.call(
+        AlterTopicConfigReceived(cause="test", now_ms=bench.now, request=number, topic=T0.topic, set=dict(config))
+    )
+
+
 def end_processes(bench: Bench, *brokers: int) -> None:
     """The brokers end the processes of replicas."""
     for broker in brokers or (1, 2, 3):
         bench.lose_replica(broker)
 
 
-def sleeping_topic() -> Bench:
-    """One partition on brokers 1, 2, 3 that fell asleep under broker 1; its processes have ended."""
+def sleeping_topic(*, sleeps: bool = False) -> Bench:
+    """One partition on brokers 1, 2, 3 that fell asleep under broker 1; its processes have ended.
+
+    By default it is one that never sleeps but for a stop of the cluster.
+    """
     bench = running_topic()
+    if sleeps:
+        configure(bench, SLEEPS)
     propose(bench)
     end_processes(bench)
     return bench

@@ -59,7 +59,7 @@ def test_without_any_broker_it_keeps_its_leader_until_one_is_back() -> None:
 
 
 def test_a_controller_that_starts_waits_before_it_moves_sleepers() -> None:
-    bench = sleeping_topic()
+    bench = sleeping_topic(sleeps=True)
     bench.start()
     bench.broker(2)
     bench.broker(3)
@@ -229,7 +229,7 @@ def test_a_snapshot_has_what_sleeps_and_where() -> None:
 
 
 def test_a_controller_that_starts_finds_asleep_what_slept() -> None:
-    bench = sleeping_topic()
+    bench = sleeping_topic(sleeps=True)
     before = bench.state()
     bench.start()
     for broker in (1, 2, 3):

@@ -53,6 +53,17 @@ def test_the_time_when_sleep_is_due_is_known_before() -> None:
     assert idleness.due_ms(-1) is None
 
 
+def test_a_partition_that_never_sleeps_does_so_for_a_stop_of_the_cluster() -> None:
+    idleness = Idleness(0)
+    idleness.hurry(1_000, 0)
+    assert idleness.due_ms(-1) is None
+    assert not idleness.is_due(1_000, -1)
+    idleness.hurry(1_000, 0, for_stop=True)
+    assert idleness.due_ms(-1) == 0
+    assert idleness.is_due(1_000, -1)
+    assert not idleness.is_due(1_000 + HURRY_FOR_MS, -1)
+
+
 def test_a_request_to_sleep_soon_brings_the_time_forward() -> None:
     idleness = Idleness(0)
     idleness.hurry(1_000, 5_000)

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 TURNS: Final = max(2, os.cpu_count() or 1)
 """Processes that the brokers of a machine start at once. More would share the same processors, and all be late."""
+ENDS: Final = 12
+"""Processes that the brokers of a machine end at once: each runs, and closes its log. More would starve the brokers."""
 TURN_S: Final = 5.0
 """A replica that does not serve by then, because its log is long or its disk slow, lets the next one begin."""
 
@@ -46,6 +48,7 @@ class RayReplicaFactory:
         self._node_id = node_id
         self._spares = spares
         self._turns = Turns(TURNS, sharing)
+        self._ends = Turns(ENDS, sharing)
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
@@ -79,14 +82,18 @@ class RayReplicaFactory:
         actor = await self._spares.actor_of(name)
         handle = find_actor(actor)
         if handle is not None:
-            with self._resting.held_awake(name):
-                try:
-                    await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
-                except (ray.exceptions.RayError, TimeoutError) as error:
-                    logger.info("%s did not stop cleanly: %s", name, error)
-                ray.kill(handle, no_restart=True)
-                await wait_until_ended(actor)
+            async with self._ends.turn():
+                await self._end(name, actor, handle)
         await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is
+
+    async def _end(self, name: str, actor: str, handle: Any) -> None:
+        with self._resting.held_awake(name):
+            try:
+                await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                logger.info("%s did not stop cleanly: %s", name, error)
+            ray.kill(handle, no_restart=True)
+            await wait_until_ended(actor)
 
     async def living(self, broker: int) -> set[str]:
         """Return the names of this broker's replicas that have an actor; raises Ray's errors."""

@@ -66,29 +66,23 @@ class Sleeping:
             return "a replica has lost its log"
         return ""
 
-    def rest(self, decision: ControllerDecision) -> None:
-        """Have all leaders propose sleep before the cluster stops, those of partitions that never sleep as well.
-
-        An actor costs more to stop than to end when its log is closed, and a replica that dozes has to be continued
-        first: all at once, when the controller that they are connected to ends.
-        """
-        self._request(decision, None, 0, for_stop=True)
-
     def make_room(self, decision: ControllerDecision, broker: BrokerId) -> None:
         """Have the leaders propose sleep whose partitions were not used for a while and have a replica on a broker."""
-        self._request(decision, broker, MAKES_ROOM_AFTER_MS, for_stop=False)
-
-    def _request(
-        self, decision: ControllerDecision, broker: BrokerId | None, idle_ms: int, *, for_stop: bool
-    ) -> None:
         for state in decision.image.partitions():
-            if state.asleep is not None or state.leader == NO_LEADER or broker not in (None, *state.replicas):
-                continue
-            session = decision.sessions.of(ReplicaMember(state.topic_id, state.partition, state.leader))
-            if session is not None:
-                number, cause = session.number, decision.cause
-                request = RequestSleep(cause=cause, session=number, idle_ms=idle_ms, for_stop=for_stop)
-                decision.after_sync.append(request)
+            if broker in state.replicas:
+                request_sleep(state, decision, idle_ms=MAKES_ROOM_AFTER_MS)
+
+
+def request_sleep(state: PartitionState, decision: ControllerDecision, *, idle_ms: int, for_stop: bool = False) -> bool:
+    """Have the leader of a partition propose that it sleeps; returns whether it is awake and has a leader."""
+    if state.asleep is not None or state.leader == NO_LEADER:
+        return False
+    session = decision.sessions.of(ReplicaMember(state.topic_id, state.partition, state.leader))
+    if session is None:
+        return False
+    number, cause = session.number, decision.cause
+    decision.after_sync.append(RequestSleep(cause=cause, session=number, idle_ms=idle_ms, for_stop=for_stop))
+    return True
 
 
 def room_on(broker: BrokerId, image: MetadataImage) -> float:

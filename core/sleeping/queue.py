@@ -1,9 +1,9 @@
 """Which sleeping partitions wake, and in which order, where brokers have not room for all of them.
 
 First what requests wait for, the oldest request first: a broker repeats it every second for as long as it has any.
-Then what no request waits for: moves, lost logs, configurations that remove records, and partitions that never sleep but
-for a stop of the cluster. Those wait for earlier ones to start as well: a broker starts the processes of replicas in the order in which they wake, a few at a time, and a record
-to a partition that sleeps would wait behind all that wake at once.
+Then what no request waits for: moves, lost logs, configurations that remove records, and partitions that never sleep
+but for a stop of the cluster. Those wait for earlier ones to start as well: a broker starts the processes of replicas
+in the order in which they wake, a few at a time, and a record to a sleeping one would wait behind all that wake at once.
 
 Called by the controller's step. Kept in memory: a controller that starts finds what has to wake in the metadata.
 """
@@ -25,14 +25,13 @@ from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import is_moving
 from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, room_on
+from raylog.core.sleeping.stop import StopRest
 
 STARTS_AT_ONCE: Final = 8
 """What no request waits for is not woken while one of its brokers has so many replicas to start: a second or two of a
 core."""
 REQUEST_LASTS_MS: Final = 3_000
 """A request for a wake that had no room keeps its place for so long; brokers repeat it every second."""
-REST_LASTS_MS: Final = 60_000
-"""A controller that still runs so long after the last request to rest knows that the cluster does not stop."""
 
 
 class WakeQueue:
@@ -48,7 +47,7 @@ class WakeQueue:
         """What no request waits for."""
         self._pressed_ms: dict[BrokerId, int] = {}
         """When the leaders on a full broker were last requested to make room."""
-        self._rests_until_ms: int | None = None
+        self._stop = StopRest()
         """While the cluster is about to stop, nothing wakes that no request waits for."""
 
     @property
@@ -67,8 +66,7 @@ class WakeQueue:
 
     def rest(self, decision: ControllerDecision) -> None:
         """Have all partitions fall asleep that can, because the cluster is about to stop."""
-        self._rests_until_ms = decision.now_ms + REST_LASTS_MS
-        self._sleeping.rest(decision)
+        self._stop.begin(decision)
 
     def add(self, state: PartitionState) -> None:
         """Wake a partition when there is room; no effect on one that is awake."""
@@ -103,9 +101,10 @@ class WakeQueue:
 
     def time_passed(self, decision: ControllerDecision) -> None:
         """Wake what has room now, and have full brokers make some."""
-        if self._rests_until_ms is not None and decision.now_ms >= self._rests_until_ms:
-            self._rests_until_ms = None
+        if self._stop.ends(decision.now_ms):
             self.started(decision.image)
+        if self._stop.is_on:
+            self._stop.go_on(decision)
         full = {*self._wake_requested(decision), *self._wake_others(decision)}
         for broker in sorted(full):
             if decision.now_ms - self._pressed_ms.get(broker, -MAKES_ROOM_AFTER_MS) >= MAKES_ROOM_AFTER_MS:
@@ -149,7 +148,7 @@ class WakeQueue:
     def _wake_others(self, decision: ControllerDecision) -> set[BrokerId]:
         """Wake what no request waits for, where there is room and little else starts; returns brokers without room."""
         image, full = decision.image, set[BrokerId]()
-        if self._rests_until_ms is not None:
+        if self._stop.is_on:
             return full
         starting = self._liveness.starting() if self._waiting else Counter()
         for partition in list(self._waiting):

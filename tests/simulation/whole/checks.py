@@ -20,9 +20,9 @@ from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
 from tests.simulation.whole.forwarding.clients import send_the_rest_on
 from tests.simulation.whole.moves_asleep import SleepersMove
-from tests.simulation.whole.stops import StopCalledOff
 from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.whole.queues.leaders import queues_of
+from tests.simulation.whole.stops import StopCalledOff
 from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
 

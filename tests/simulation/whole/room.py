@@ -14,7 +14,7 @@ from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.sleeping import queue
+from raylog.core.sleeping import queue, stop
 from raylog.core.sleeping.queue import WakeQueue
 from tests.simulation.world import Violation
 
@@ -64,7 +64,7 @@ class RoomClaims:
         WakeQueue.time_passed = checked_queue  # type: ignore[assignment, method-assign]
         WakeQueue._wake_others = checked_others  # type: ignore[assignment, method-assign]
         queue.STARTS_AT_ONCE = STARTS_AT_ONCE  # type: ignore[misc]
-        queue.REST_LASTS_MS = REST_LASTS_MS  # type: ignore[misc]
+        stop.LASTS_MS = REST_LASTS_MS  # type: ignore[misc]
 
     def _check(self, what: str, image: MetadataImage, before: Mapping[BrokerId, int]) -> None:
         for broker, count in image.awake.items():

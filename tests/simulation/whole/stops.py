@@ -1,7 +1,7 @@
 """Stops of the whole cluster that are called off: everything falls asleep for them, and wakes again when none follows.
 
-Called by checks.py at the end of a world, and by the nemesis while clients work. A stop that does follow is the same for
-the partitions: the next controller finds asleep what should be awake.
+Called by checks.py at the end of a world, and by the nemesis while clients work. A stop that does follow is the same
+for the partitions: the next controller finds asleep what should be awake.
 """
 
 from __future__ import annotations

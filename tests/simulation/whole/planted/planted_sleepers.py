@@ -27,6 +27,7 @@ from raylog.core.sleeping.changes import Sleeping
 from raylog.core.sleeping.events import AnswerFetch, FetchReceived, ListOffsetsReceived, WriteReceived
 from raylog.core.sleeping.machine import SleepersMachine
 from raylog.core.sleeping.queue import WakeQueue
+from raylog.core.sleeping.stop import StopRest
 from tests.simulation.whole.plan import SLEEPERS
 from tests.simulation.whole.planted.bugs import Bug
 
@@ -54,15 +55,9 @@ def _never_hurries(original: Callable[..., int]) -> Callable[..., int]:
     return hurried_ms
 
 
-def _never_over(original: Callable[..., None]) -> Callable[..., None]:
+def _never_over(_: object) -> Callable[..., bool]:
     """A controller waits for good for a stop that does not come."""
-
-    def time_passed(self: WakeQueue, decision: ControllerDecision) -> None:
-        if self._rests_until_ms is not None:
-            self._rests_until_ms = decision.now_ms + 1_000
-        original(self, decision)
-
-    return time_passed
+    return lambda self, now_ms: False
 
 
 def _finds_none(_: object) -> Callable[..., None]:
@@ -380,7 +375,7 @@ SLEEPER_BUGS: Final = (
     Bug("a reassignment leaves its partition asleep", WakeQueue, "add", _moves_asleep, ("W12", "W9"), 16, SLEEPERS),
     Bug("a full broker makes no room", Sleeping, "make_room", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
     Bug("a stop leaves awake what never sleeps", Idleness, "_hurried_ms", _never_hurries, ("W9",), 4, SLEEPERS),
-    Bug("a stop that is called off leaves all asleep", WakeQueue, "time_passed", _never_over, ("W9",), 4, SLEEPERS),
+    Bug("a stop that is called off leaves all asleep", StopRest, "ends", _never_over, ("W9",), 4, SLEEPERS),
     Bug("what slept for a stop stays asleep after it", WakeQueue, "started", _finds_none, ("W9",), 4, SLEEPERS),
     Bug(
         "a sleeper's processes are not ended",

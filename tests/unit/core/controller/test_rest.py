@@ -1,13 +1,20 @@
 """A stop of the cluster is about to come: all partitions sleep for it, and those that never sleep wake again."""
 
+from collections.abc import Sequence
+
 from raylog.core.controller.events import RequestSleep, RestRequested
-from raylog.core.sleeping.queue import REST_LASTS_MS
+from raylog.core.ids import TopicPartition
+from raylog.core.sleeping.stop import ANSWERS_WITHIN_MS, AT_ONCE, LASTS_MS
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 from tests.unit.core.controller.sleep_bench import configure, end_processes, propose, sleeping_topic, wake
 
 
-def rest(bench: Bench) -> list[object]:
+def rest(bench: Bench) -> Sequence[object]:
     return bench.step(RestRequested(cause="test", now_ms=bench.now))
+
+
+def requests(effects: Sequence[object]) -> int:
+    return sum(isinstance(found, RequestSleep) for found in effects)
 
 
 def at_rest() -> Bench:
@@ -25,27 +32,47 @@ def sleeps(bench: Bench) -> bool:
 
 def test_leaders_are_requested_to_sleep_even_if_they_never_do_otherwise() -> None:
     bench = running_topic()
-    requests = [found for found in rest(bench) if isinstance(found, RequestSleep)]
-    assert [(found.idle_ms, found.for_stop) for found in requests] == [(0, True)]
+    found = [each for each in rest(bench) if isinstance(each, RequestSleep)]
+    assert [(each.idle_ms, each.for_stop) for each in found] == [(0, True)]
+
+
+def test_a_few_leaders_of_a_broker_propose_sleep_at_a_time() -> None:
+    bench = Bench().start()
+    bench.broker(1)
+    bench.create(assignment=[[1]] * (AT_ONCE + 2))
+    for state in list(bench.image.topics["flights"].partitions):
+        bench.replica(1, state.partition)
+    assert [requests(rest(bench)), requests(bench.wait(250))] == [AT_ONCE, 0]
+    propose(bench, partition=TopicPartition("flights", 0))
+    assert requests(bench.wait(250)) == 1, "one has been heard"
+    assert requests(bench.wait(ANSWERS_WITHIN_MS)) == 1, "the others have had their time"
+
+
+def test_a_leader_that_did_not_propose_is_requested_again() -> None:
+    bench = running_topic()
+    assert requests(rest(bench)) == 1
+    assert requests(rest(bench)) == 0, "it has its time"
+    bench.wait(ANSWERS_WITHIN_MS)
+    assert requests(rest(bench)) == 1
 
 
 def test_they_stay_asleep_until_the_stop_has_had_its_time() -> None:
     bench = at_rest()
-    bench.wait(REST_LASTS_MS - 1_000)
+    bench.wait(LASTS_MS - 1_000)
     assert sleeps(bench)
 
 
 def test_they_wake_when_no_stop_has_followed() -> None:
     bench = at_rest()
-    bench.wait(REST_LASTS_MS + 1_000)
+    bench.wait(LASTS_MS + 1_000)
     assert not sleeps(bench)
 
 
 def test_another_request_to_rest_begins_the_time_again() -> None:
     bench = at_rest()
-    bench.wait(REST_LASTS_MS - 1_000)
+    bench.wait(LASTS_MS - 1_000)
     rest(bench)
-    bench.wait(REST_LASTS_MS - 1_000)
+    bench.wait(LASTS_MS - 1_000)
     assert sleeps(bench)
 
 

@@ -1,0 +1,78 @@
+"""A stop of the cluster is about to come: everything falls asleep that can, a few partitions at a time.
+
+A replica that dozes is continued when its leader has to propose sleep, and again when its process has to end. Hundreds
+of them at once starve their brokers, which then have all others continued as well, and nothing is closed in time.
+
+Owned by :class:`raylog.core.sleeping.queue.WakeQueue`. Kept in memory: the next controller is not about to stop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from raylog.core.controller.decision import ControllerDecision
+from raylog.core.ids import BrokerId, TopicPartition
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.sleeping.changes import request_sleep
+
+AT_ONCE: Final = 8
+"""Leaders of one broker that have been requested to propose sleep and have not yet been heard."""
+ANSWERS_WITHIN_MS: Final = 2_000
+"""A leader that has not proposed sleep by then has something under way, and others come first."""
+LASTS_MS: Final = 60_000
+"""A controller that still runs so long after the last request to rest knows that the cluster does not stop."""
+
+
+class StopRest:
+    """Which partitions have been requested to sleep for the stop that is about to come."""
+
+    def __init__(self) -> None:
+        """No stop is about to come."""
+        self._until_ms: int | None = None
+        self._left: dict[TopicPartition, None] = {}
+        """Not requested yet."""
+        self._requested: dict[TopicPartition, tuple[int, BrokerId]] = {}
+        """Requested when, and of whom."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a stop is about to come."""
+        return self._until_ms is not None
+
+    def begin(self, decision: ControllerDecision) -> None:
+        """Request sleep of all that are awake; those that were requested before are not left out if they still are."""
+        self._until_ms = decision.now_ms + LASTS_MS
+        awake = (state.partition for state in decision.image.partitions() if state.asleep is None)
+        self._left = dict.fromkeys(partition for partition in awake if partition not in self._requested)
+        self.go_on(decision)
+
+    def ends(self, now_ms: int) -> bool:
+        """Note the time; returns whether it is over only now, and no stop has come."""
+        if self._until_ms is None or now_ms < self._until_ms:
+            return False
+        self._until_ms = None
+        self._left.clear()
+        self._requested.clear()
+        return True
+
+    def go_on(self, decision: ControllerDecision) -> None:
+        """Request sleep of the next ones, as far as leaders have been heard or have had their time."""
+        image = decision.image
+        for partition, (requested_ms, _) in list(self._requested.items()):
+            if decision.now_ms - requested_ms >= ANSWERS_WITHIN_MS or not _is_awake(partition, image):
+                del self._requested[partition]
+        busy = Counter(leader for _, leader in self._requested.values())
+        for partition in list(self._left):
+            state = image.partition(partition)
+            if state is not None and busy[state.leader] >= AT_ONCE:
+                continue
+            del self._left[partition]
+            if state is not None and request_sleep(state, decision, idle_ms=0, for_stop=True):
+                self._requested[partition] = decision.now_ms, state.leader
+                busy[state.leader] += 1
+
+
+def _is_awake(partition: TopicPartition, image: MetadataImage) -> bool:
+    state = image.partition(partition)
+    return state is not None and state.asleep is None

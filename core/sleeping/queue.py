@@ -3,7 +3,7 @@
 First what requests wait for, the oldest request first: a broker repeats it every second for as long as it has any.
 Then what no request waits for: moves, lost logs, configurations that remove records, and partitions that never sleep
 but for a stop of the cluster. Those wait for earlier ones to start as well: a broker starts the processes of replicas
-in the order in which they wake, a few at a time, and a record to a sleeping one would wait behind all that wake at once.
+in the order in which they wake, a few at a time, and a record to one that sleeps would wait behind all of them.
 
 Called by the controller's step. Kept in memory: a controller that starts finds what has to wake in the metadata.
 """

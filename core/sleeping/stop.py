@@ -1,7 +1,8 @@
 """A stop of the cluster is about to come: everything falls asleep that can, a few partitions at a time.
 
-A replica that dozes is continued when its leader has to propose sleep, and again when its process has to end. Hundreds
-of them at once starve their brokers, which then have all others continued as well, and nothing is closed in time.
+A leader that dozes is continued to propose sleep, and each of its replicas to end. Dozens of processes that run at once
+starve their broker: it cannot vouch for those that are still stopped, so it continues them too, and with hundreds that
+run nothing is closed in time. So the next partitions wait until those before them have no process left.
 
 Owned by :class:`raylog.core.sleeping.queue.WakeQueue`. Kept in memory: the next controller is not about to stop.
 """
@@ -12,14 +13,17 @@ from collections import Counter
 from typing import Final
 
 from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.ids import BrokerId, TopicPartition
-from raylog.core.metadata.image import MetadataImage
+from raylog.core.partition import PartitionState
 from raylog.core.sleeping.changes import request_sleep
 
-AT_ONCE: Final = 8
-"""Leaders of one broker that have been requested to propose sleep and have not yet been heard."""
+AT_ONCE: Final = 3
+"""Partitions led by one broker that fall asleep at a time."""
 ANSWERS_WITHIN_MS: Final = 2_000
 """A leader that has not proposed sleep by then has something under way, and others come first."""
+ENDS_WITHIN_MS: Final = 10_000
+"""A process that has not ended so long after the request holds up no other."""
 LASTS_MS: Final = 60_000
 """A controller that still runs so long after the last request to rest knows that the cluster does not stop."""
 
@@ -57,10 +61,10 @@ class StopRest:
         return True
 
     def go_on(self, decision: ControllerDecision) -> None:
-        """Request sleep of the next ones, as far as leaders have been heard or have had their time."""
+        """Request sleep of the next ones, as far as those before them have ended or have had their time."""
         image = decision.image
         for partition, (requested_ms, _) in list(self._requested.items()):
-            if decision.now_ms - requested_ms >= ANSWERS_WITHIN_MS or not _is_awake(partition, image):
+            if not _goes_on(image.partition(partition), decision.now_ms - requested_ms, decision):
                 del self._requested[partition]
         busy = Counter(leader for _, leader in self._requested.values())
         for partition in list(self._left):
@@ -73,6 +77,11 @@ class StopRest:
                 busy[state.leader] += 1
 
 
-def _is_awake(partition: TopicPartition, image: MetadataImage) -> bool:
-    state = image.partition(partition)
-    return state is not None and state.asleep is None
+def _goes_on(state: PartitionState | None, for_ms: int, decision: ControllerDecision) -> bool:
+    """Return whether a partition that was requested to sleep is still waited for."""
+    if state is None:
+        return False
+    if state.asleep is None:
+        return for_ms < ANSWERS_WITHIN_MS
+    members = (ReplicaMember(state.topic_id, state.partition, broker) for broker in state.replicas)
+    return for_ms < ENDS_WITHIN_MS and any(decision.sessions.of(member) is not None for member in members)

@@ -18,8 +18,8 @@ from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.sleeping.changes import request_sleep
 
-AT_ONCE: Final = 3
-"""Partitions led by one broker that fall asleep at a time."""
+AT_ONCE: Final = 9
+"""Replicas of one broker whose partitions fall asleep at a time."""
 ANSWERS_WITHIN_MS: Final = 2_000
 """A leader that has not proposed sleep by then has something under way, and others come first."""
 ENDS_WITHIN_MS: Final = 10_000
@@ -36,8 +36,8 @@ class StopRest:
         self._until_ms: int | None = None
         self._left: dict[TopicPartition, None] = {}
         """Not requested yet."""
-        self._requested: dict[TopicPartition, tuple[int, BrokerId]] = {}
-        """Requested when, and of whom."""
+        self._requested: dict[TopicPartition, int] = {}
+        """When each was requested that has not ended yet."""
 
     @property
     def is_on(self) -> bool:
@@ -62,25 +62,25 @@ class StopRest:
 
     def go_on(self, decision: ControllerDecision) -> None:
         """Request sleep of the next ones, as far as those before them have ended or have had their time."""
-        image = decision.image
-        for partition, (requested_ms, _) in list(self._requested.items()):
-            if not _goes_on(image.partition(partition), decision.now_ms - requested_ms, decision):
+        image, busy = decision.image, Counter[BrokerId]()
+        for partition, requested_ms in list(self._requested.items()):
+            state = image.partition(partition)
+            if state is not None and _goes_on(state, decision.now_ms - requested_ms, decision):
+                busy.update(state.replicas)
+            else:
                 del self._requested[partition]
-        busy = Counter(leader for _, leader in self._requested.values())
         for partition in list(self._left):
             state = image.partition(partition)
-            if state is not None and busy[state.leader] >= AT_ONCE:
+            if state is not None and any(busy[broker] >= AT_ONCE for broker in state.replicas):
                 continue
             del self._left[partition]
             if state is not None and request_sleep(state, decision, idle_ms=0, for_stop=True):
-                self._requested[partition] = decision.now_ms, state.leader
-                busy[state.leader] += 1
+                self._requested[partition] = decision.now_ms
+                busy.update(state.replicas)
 
 
-def _goes_on(state: PartitionState | None, for_ms: int, decision: ControllerDecision) -> bool:
+def _goes_on(state: PartitionState, for_ms: int, decision: ControllerDecision) -> bool:
     """Return whether a partition that was requested to sleep is still waited for."""
-    if state is None:
-        return False
     if state.asleep is None:
         return for_ms < ANSWERS_WITHIN_MS
     members = (ReplicaMember(state.topic_id, state.partition, broker) for broker in state.replicas)

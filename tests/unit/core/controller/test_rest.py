@@ -36,7 +36,7 @@ def test_leaders_are_requested_to_sleep_even_if_they_never_do_otherwise() -> Non
     assert [(each.idle_ms, each.for_stop) for each in found] == [(0, True)]
 
 
-def test_a_few_leaders_of_a_broker_propose_sleep_at_a_time() -> None:
+def test_a_few_replicas_of_a_broker_fall_asleep_at_a_time() -> None:
     bench = Bench().start()
     bench.broker(1)
     bench.create(assignment=[[1]] * (AT_ONCE + 2))

@@ -229,13 +229,16 @@ def test_a_coordinator_ends_with_its_groups_and_starts_with_them(
 def test_everything_survives_a_stop_asleep(cluster: Cluster, root: Path, admin: raylog.Admin) -> None:
     """The last test of this file: it stops the cluster."""
     admin.create_topic("kept", partitions=1, replication_factor=3)
+    admin.create_topic("ready", partitions=2, replication_factor=3, config={"replica.sleep.after.ms": -1})
     with raylog.Producer() as producer:
         put(producer, "kept", b"a", b"b")
+        put(producer, "ready", b"a")
     with raylog.Consumer("kept", group_id="keepers", auto_offset_reset="earliest") as consumer:
         assert len(consumer.consume(1, timeout=60)) == 1
         consumer.commit()
     wait_asleep(cluster, "kept")
-    before = epochs(cluster, "kept")
+    before, ready_before = epochs(cluster, "kept"), epochs(cluster, "ready")
+    assert not any(row["asleep"] for row in rows(cluster, "ready"))
     cluster.stop()
     with raylog.start(root) as again:
         assert all(row["asleep"] for row in rows(again, "kept"))
@@ -246,3 +249,6 @@ def test_everything_survives_a_stop_asleep(cluster: Cluster, root: Path, admin: 
         with raylog.Producer() as producer:
             assert put(producer, "kept", b"c") == [2]
         assert values("kept", 3) == [b"a", b"b", b"c"]
+        wait_for(lambda: not any(row["asleep"] for row in rows(again, "ready")), "ready is awake again")
+        assert epochs(again, "ready") == [epoch + 1 for epoch in ready_before], "it slept for the stop, and woke once"
+        assert values("ready", 1) == [b"a"]

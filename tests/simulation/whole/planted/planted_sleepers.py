@@ -370,7 +370,7 @@ SLEEPER_BUGS: Final = (
         profile=SLEEPERS,
     ),
     Bug("a full broker wakes more", queue, "full_broker", _none, ("W29",), 8, profile=SLEEPERS),
-    Bug("what waits to wake waits for no room", queue, "room_on", _always_room, ("W29",), 40, SLEEPERS),
+    Bug("what waits to wake waits for no room", queue, "room_on", _always_room, ("W29",), 56, SLEEPERS, first=50),
     Bug("what waits to wake waits for no start", Liveness, "starting", _none_starts, ("W29",), 16, SLEEPERS),
     Bug("a reassignment leaves its partition asleep", WakeQueue, "add", _moves_asleep, ("W12", "W9"), 16, SLEEPERS),
     Bug("a full broker makes no room", Sleeping, "make_room", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),

@@ -1,0 +1,26 @@
+"""Pairs of two checkouts: what the table says, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pairs.__main__ import main
+from benchmarks.pairs.table import Run, as_markdown
+
+
+def test_a_row_has_the_median_of_the_ratios_with_quartiles() -> None:
+    before = [Run(100.0, 2.0, 1.0), Run(200.0, 2.0, 1.0), Run(400.0, 2.0, 2.0)]
+    now = [Run(50.0, 1.0, 1.0), Run(200.0, 2.0, 1.0), Run(800.0, 3.0, 2.0)]
+    line = as_markdown({"consume": (before, now)}).splitlines()[-1]
+    assert line == "| consume | 200 | 200 | 1.000 (0.500 to 2.000) | 1.000 (0.500 to 1.500) | 3 x 1.3 |"
+
+
+def test_a_machine_that_is_slower_for_both_of_a_pair_changes_no_ratio() -> None:
+    before = [Run(rate, 1.0, 1.0) for rate in (100.0, 50.0, 25.0)]
+    now = [Run(0.9 * run.rate, 1.0, 1.0) for run in before]
+    assert "0.900 (0.900 to 0.900)" in as_markdown({"consume": (before, now)})
+
+
+def test_a_folder_without_an_environment_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="make"):
+        main([str(tmp_path), str(tmp_path)])

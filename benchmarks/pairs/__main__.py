@@ -1,8 +1,11 @@
 """`python -m benchmarks.pairs BEFORE NOW`: rows of two checkouts in turn, each about a second, as ratios.
 
 Both clusters stay up; one rests while the other works. A machine whose speed changes by a tenth within minutes is the
-same for both runs of a pair. Each checkout needs its own `.venv`; `make native` in both, or in none. Give the same
-checkout twice to see what the machine alone does.
+same for both runs of a pair. Not the same is what a cluster costs at rest, which the other's turn pays: a release whose
+replicas do not doze makes the other look slower, by up to a tenth on two cores.
+
+Each checkout needs its own `.venv`; `make native` in both, or in none. Give the same one twice to see what the machine
+alone does.
 """
 
 from __future__ import annotations

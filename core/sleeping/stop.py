@@ -20,8 +20,9 @@ from raylog.core.sleeping.changes import request_sleep
 
 AT_ONCE: Final = 9
 """Replicas of one broker whose partitions fall asleep at a time."""
-ANSWERS_WITHIN_MS: Final = 2_000
-"""A leader that has not proposed sleep by then has something under way, and others come first."""
+ANSWERS_WITHIN_MS: Final = 1_000
+"""A leader that has not proposed sleep by then has something under way, and others come first. Shorter than the silence
+after which a stop goes on with what is awake."""
 ENDS_WITHIN_MS: Final = 10_000
 """A process that has not ended so long after the request holds up no other."""
 LASTS_MS: Final = 60_000

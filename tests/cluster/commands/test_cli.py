@@ -96,13 +96,11 @@ def test_commands_that_take_long_show_how_far_they_are(shell: Shell) -> None:
     assert led == sorted(set(led))
     printed, shown = shell.outcome("stop")
     assert "Raylog has stopped" in printed
-    ended = counted(shown, 42, "processes ended")  # with the controller and the broker
-    assert ended == sorted(set(ended))
+    asleep = counted(shown, 40, "partitions asleep")
+    assert asleep == sorted(set(asleep))
     printed, shown = shell.outcome("start", "--address", "local")
     assert "Raylog runs" in printed
-    ready = counted(shown, 40, "replicas ready")
-    assert ready
-    assert ready == sorted(set(ready))
+    assert not counted(shown, 40, "replicas ready"), "they wake later, for a use or in the background"
 
 
 def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:

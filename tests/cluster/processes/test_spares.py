@@ -162,13 +162,10 @@ def test_stop_leaves_no_process_and_start_brings_the_replicas_back(wire: Wire, r
     assert actor_names() == []
     wait_for(lambda: not any(alive(pid) for pid in all_pids), "no process is left", 10)
     assert len(list(root.glob(f"broker-*/{TOPIC}-*/clean-shutdown"))) == 6, "every log was closed cleanly"
-    raylog.start(root)
+    rows = raylog.start(root).status
+    wait_for(lambda: not any(row["asleep"] for row in rows()["topics"][TOPIC]), "what never sleeps wakes again")
     wire.wait_whole(TOPIC, PARTITIONS)
     assert wire.end_offset(TOPIC, 0) == 2
-    rows = raylog.connect().status
-    wait_for(
-        lambda: not any(row["asleep"] for row in rows()["topics"][TOPIC]), "what never sleeps wakes after the start"
-    )
     wait_for(lambda: not former_roles & set(roles(root)), "notes about former processes are removed")
     wait_for_spares()  # the metadata keeps the setting
 

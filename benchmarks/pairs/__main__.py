@@ -1,8 +1,7 @@
 """`python -m benchmarks.pairs BEFORE NOW`: rows of two checkouts in turn, each about a second, as ratios.
 
-Both clusters stay up; one rests while the other works. A machine whose speed changes by a tenth within minutes is the
-same for both runs of a pair. Not the same is what a cluster costs at rest, which the other's turn pays: a release whose
-replicas do not doze makes the other look slower, by up to a tenth on two cores.
+Both clusters stay up; the processes of one are stopped while the other works. A machine whose speed changes by a tenth
+within minutes is the same for both runs of a pair.
 
 Each checkout needs its own `.venv`; `make native` in both, or in none. Give the same one twice to see what the machine
 alone does.
@@ -19,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.pairs.pausing import paused
 from benchmarks.pairs.table import Run, as_markdown
 
 WORKER = Path(__file__).parent / "worker.py"
@@ -56,6 +56,11 @@ class Checkout:
         """Return the names of its rows, once its cluster is up."""
         return [str(name) for name in self._answer()]
 
+    @property
+    def pid(self) -> int:
+        """Its process; those of its cluster are below it."""
+        return self._process.pid
+
     def run(self, row: str) -> Run:
         """Run a row once."""
         assert self._process.stdin is not None
@@ -89,9 +94,10 @@ def main(given: Sequence[str] | None = None) -> int:
         runs: dict[str, tuple[list[Run], list[Run]]] = {row: ([], []) for row in rows}
         for number in range(-1, chosen.pairs):  # the first warms up
             for row in rows:
-                sides = [(before, runs[row][0]), (now, runs[row][1])]
-                for checkout, into in sides if number % 2 else reversed(sides):
-                    found = checkout.run(row)
+                sides = [(before, now, runs[row][0]), (now, before, runs[row][1])]
+                for checkout, other, into in sides if number % 2 else reversed(sides):
+                    with paused(other.pid):
+                        found = checkout.run(row)
                     if number >= 0:
                         into.append(found)
     print(as_markdown(runs))

@@ -47,9 +47,9 @@ class Rows:
         self.rows: dict[str, Callable[[], int]] = {
             "send-1k-rf1": lambda: self._send("one", 200_000, 1_000),
             "batch-1k-rf1": lambda: self._send_batch("one", 400_000, 1_000),
-            "send-100-rf3": lambda: self._send("three", 500_000, 100),
+            "send-100-rf3": lambda: self._send("three", 1_500_000, 100),
             "batch-100-rf3": lambda: self._send_batch("three", 900_000, 100),
-            "send-100-rf3-flushed": lambda: self._send("flushed", 500_000, 100),
+            "send-100-rf3-flushed": lambda: self._send("flushed", 1_500_000, 100),
             "small-rf1": lambda: self._one_by_one("one", 1_500),
             "small-rf3": lambda: self._one_by_one("three", 1_000),
             "consume": self._consume,

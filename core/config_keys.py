@@ -120,8 +120,8 @@ TOPIC_KEYS: Final = _keys(
         computed="the cluster's `replica.sleep.after.ms`",
         minimum=-1,
         doc="How long nothing must have been written to or read from a partition before it sleeps: its replicas have "
-        "no processes then, and the next record starts them again; -1 = never, else at least 1000. For "
-        "`__consumer_offsets` it counts for group coordinators too.",
+        "no processes then, and the next record starts them again; -1 = never but for a stop of the cluster, else at "
+        "least 1000. For `__consumer_offsets` it counts for group coordinators too.",
     ),
     _int("retention.bytes", -1, -1, "Size of a partition above which its oldest segments are removed; -1 = no limit."),
     _int("retention.ms", 7 * _DAY_MS, -1, "Age above which segments are removed; -1 = never."),

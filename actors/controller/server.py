@@ -193,17 +193,17 @@ class ControllerServer:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        asleep, since_s, rested_s = -1, loop.time(), float("-inf")
+        most, since_s, rested_s = -1, loop.time(), float("-inf")
         while True:
             if loop.time() - rested_s >= REST_AGAIN_S:
                 rested_s = loop.time()
                 self._running().rest()
             slept, awake = self.asleep_and_awake()
-            if slept != asleep:
-                asleep, since_s = slept, loop.time()
+            if slept > most:  # partitions in use fall asleep and wake again: that is no progress
+                most, since_s = slept, loop.time()
             now_s = loop.time()
             if not awake or now_s >= deadline_s or now_s - since_s >= REST_QUIET_S:
-                return [asleep, awake]
+                return [slept, awake]
             await asyncio.sleep(REST_LOOK_S)
 
     def asleep_and_awake(self) -> list[int]:

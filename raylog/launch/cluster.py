@@ -94,7 +94,9 @@ class Cluster:
         return secret.hex()
 
     def stop(self, timeout_s: float = 60.0, *, progress: Say | None = None) -> None:
-        """Stop every actor of the cluster: the controller first, so that it fences no stopping process.
+        """Stop every actor of the cluster, once the partitions sleep that can.
+
+        Of the actors the controller is the first, so that it fences no stopping process.
 
         Data stays on disk; :func:`start` on the same directory brings everything back. ``progress`` is called about
         once a second with a line such as "40 of 150 processes ended", when it takes longer than that. Idempotent.

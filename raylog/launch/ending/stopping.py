@@ -17,7 +17,9 @@ from raylog.launch.ending.paced import PacedEnd
 logger = logging.getLogger(__name__)
 
 SLEEP_PART: Final = 0.6
-"""Part of the time of a stop in which partitions fall asleep, as long as more of them do, and their replicas end."""
+"""Part of the time of a stop in which partitions may fall asleep, as long as more of them do."""
+END_PART: Final = 0.3
+"""Part of it in which the brokers may end their replicas then, as long as more of them end."""
 LOOK_S: Final = 0.5
 """Pause between two questions how many sleep."""
 QUIET_S: Final = 3.0
@@ -36,7 +38,7 @@ def stop_actors(timeout_s: float, say: Say | None = None) -> None:
     deadline = time.monotonic() + timeout_s
     progress = Progress(say)
     put_to_sleep(SLEEP_PART * timeout_s, progress)
-    let_sleepers_end(time.monotonic() + SLEEP_PART * timeout_s / 2, progress)
+    let_sleepers_end(time.monotonic() + END_PART * timeout_s, progress)
     ending = PacedEnd(RayActors(), deadline, progress)
     while names := actor_names():
         first = [name for name in names if name == CONTROLLER]

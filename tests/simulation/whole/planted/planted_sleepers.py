@@ -14,7 +14,6 @@ from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.liveness import Liveness
 from raylog.core.ids import LATEST, BrokerId, Offset
 from raylog.core.metadata import image
-from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import PartitionChanged
 from raylog.core.metadata.touched import Touched
 from raylog.core.partition import PartitionState, SleepPoint
@@ -60,17 +59,9 @@ def _never_over(_: object) -> Callable[..., bool]:
     return lambda self, now_ms: False
 
 
-def _finds_none(_: object) -> Callable[..., None]:
+def _may_all_sleep(_: object) -> Callable[..., int]:
     """A controller wakes what moves or has too much, and not what never sleeps."""
-
-    def started(self: WakeQueue, image: MetadataImage) -> None:
-        lost = {partition for partition, _ in image.lost_logs}
-        for topic in image.topics.values():
-            for state in topic.partitions:
-                if is_moving(state) or state.partition in lost or queue.has_too_much(state, topic):
-                    self.add(state)
-
-    return started
+    return lambda topic, cluster: 0
 
 
 def _none_starts(_: object) -> Callable[..., Counter[BrokerId]]:
@@ -376,7 +367,7 @@ SLEEPER_BUGS: Final = (
     Bug("a full broker makes no room", Sleeping, "make_room", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
     Bug("a stop leaves awake what never sleeps", Idleness, "_hurried_ms", _never_hurries, ("W9",), 4, SLEEPERS),
     Bug("a stop that is called off leaves all asleep", StopRest, "ends", _never_over, ("W9",), 4, SLEEPERS),
-    Bug("what slept for a stop stays asleep after it", WakeQueue, "started", _finds_none, ("W9",), 4, SLEEPERS),
+    Bug("what slept for a stop stays asleep after it", queue, "sleep_after_ms", _may_all_sleep, ("W9",), 4, SLEEPERS),
     Bug(
         "a sleeper's processes are not ended",
         ReplicaSupervisor,

@@ -1,4 +1,8 @@
-"""The columns of the data source: those of Spark's Kafka source, in its order, with its types. Pure."""
+"""The columns of the data source: those of Spark's Kafka source, in its order, with its types.
+
+Unlike there, columns that every record has are declared as never null: Spark looks for nulls in each column of each
+row, 5 % or more of what a read of small records takes (docs/adr/0055-ranges-into-arrow.md). Pure.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +33,15 @@ TYPES: dict[str, DataType] = {
     HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
 """All columns; headers only when they are included."""
+NULLABLE = frozenset({"key", "value", HEADERS})
+"""Columns that a record may lack."""
 
 
 def row_schema(columns: tuple[str, ...]) -> StructType:
     """The schema with these columns of TYPES."""
-    return StructType([StructField(name, TYPES[name]) for name in columns])
+    return StructType([StructField(name, TYPES[name], name in NULLABLE) for name in columns])
 
 
-def arrow_schema(columns: tuple[str, ...]) -> Any:
-    """The schema of the record batches. Spark checks the first one for equality with this."""
-    return to_arrow_schema(row_schema(columns), timezone="UTC")
+def arrow_schema(schema: StructType) -> Any:
+    """The schema of the record batches of a query. Spark checks the first one for equality with this."""
+    return to_arrow_schema(schema, timezone="UTC")

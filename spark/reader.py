@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
 
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.reading import RangeReading
@@ -65,17 +66,18 @@ def keep_what_is_loaded() -> None:
 class RaylogReader(DataSourceReader):
     """Reads what the options name, from and to offsets that are fixed when the query is planned."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """`schema` is that of the rows: the columns of the options, in their order."""
         self.options: ReadOptions | None = options
         """None in a task."""
         self.reading: RangeReading = options.reading
-        self.columns = options.columns
+        self.schema = arrow_schema(schema)
         self.narrowing = Narrowing()
 
     def __getstate__(self) -> dict[str, object]:
         """State for the tasks: nothing with a secret. Each task has a token instead, in its partition."""
         reading = replace(self.reading, times=self.narrowing.times)
-        return {"options": None, "reading": reading, "columns": self.columns}
+        return {"options": None, "reading": reading, "schema": self.schema}
 
     @property
     def pushFilters(self) -> PushDown:
@@ -98,4 +100,4 @@ class RaylogReader(DataSourceReader):
         from raylog.client.ranges.reading import read_range
 
         keep_what_is_loaded()
-        return read_range(partition.range, self.reading, arrow_schema(self.columns))
+        return read_range(partition.range, self.reading, self.schema)

@@ -65,7 +65,7 @@ class RaylogDataSource(DataSource):
         options = parse_options(self.options)
         _check_schema(schema, options)
         self._has_reader = True
-        return RaylogReader(options)
+        return RaylogReader(options, schema)
 
     def streamReader(self, schema: StructType) -> RaylogStreamReader | RefusedStreamReader:
         """Follow what the options name. For wrong options, and for another schema, the reader raises InvalidConfig."""
@@ -78,7 +78,7 @@ class RaylogDataSource(DataSource):
         except InvalidConfig as error:
             return RefusedStreamReader(error)
         self._has_reader = True
-        return RaylogStreamReader(options)
+        return RaylogStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> RaylogBatchWriter:
         """Write once. Raises InvalidConfig for wrong options or columns, and for a mode other than append."""

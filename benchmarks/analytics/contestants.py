@@ -10,6 +10,8 @@ from benchmarks.job import Job
 OURS = Contestant("raylog source", "raylog", "spark")
 CONNECTOR = Contestant("kafka connector", "kafka", "spark")
 CEILING = Contestant("ready-made batches", "", "spark")
+CEILING_NEVER_NULL = Contestant("ready-made batches, never null", "", "spark", "never null")
+"""With Raylog's columns, of which five are declared as never null."""
 RATE_SOURCE = Contestant("rate source", "", "spark")
 READER = Contestant("raylog reader", "raylog", "arrow")
 RAY_DATA = Contestant("raylog.data", "raylog", "ray")

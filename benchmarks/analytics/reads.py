@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.analytics.contestants import CEILING, CONNECTOR, OURS, READER, address_options, present, servers_of
+from benchmarks.analytics.contestants import (
+    CEILING,
+    CEILING_NEVER_NULL,
+    CONNECTOR,
+    OURS,
+    READER,
+    address_options,
+    present,
+    servers_of,
+)
 from benchmarks.analytics.sizes import Sizes
 from benchmarks.analytics.workers import Worker
 from benchmarks.bench import Bench, Contestant
@@ -19,7 +28,7 @@ FILL_S = 150.0
 WARM_PASSES = 3
 """Passes of each contestant that do not count: a JVM's first takes up to four times as long as its third."""
 SPARK_WORKER, ARROW_WORKER = "benchmarks.analytics.spark_worker", "benchmarks.analytics.arrow_worker"
-FORMATS = {OURS: "raylog", CONNECTOR: "kafka", CEILING: "readymade"}
+FORMATS = {OURS: "raylog", CONNECTOR: "kafka", CEILING: "readymade", CEILING_NEVER_NULL: "readymade"}
 
 
 def jars(bench: Bench) -> list[str]:
@@ -46,7 +55,8 @@ def records_of(size: int, sizes: Sizes) -> int:
 def source_options(contestant: Contestant, job: Job | None, size: int, records: int, partitions: int) -> dict[str, str]:
     """What `spark.read` needs to read the whole topic."""
     if job is None:
-        return {"records": str(records), "size": str(size), "partitions": str(partitions)}
+        nulls = "declared" if contestant is CEILING_NEVER_NULL else "possible"
+        return {"records": str(records), "size": str(size), "partitions": str(partitions), "nulls": nulls}
     return {"subscribe": job.topic, "startingOffsets": "earliest", **address_options(job, contestant.peer)}
 
 
@@ -58,7 +68,7 @@ def spark_read(bench: Bench, sizes: Sizes) -> None:
     pass that counts.
     """
     found = jars(bench)
-    contestants = able(bench, found, OURS, CEILING, CONNECTOR)
+    contestants = able(bench, found, OURS, CEILING, CEILING_NEVER_NULL, CONNECTOR)
     for size in VALUE_BYTES:
         records = records_of(size, sizes)
         with (

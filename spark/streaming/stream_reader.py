@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from raylog.core.errors import InvalidConfig
 from raylog.spark.columns import arrow_schema
@@ -38,16 +39,17 @@ if TYPE_CHECKING:
 class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows what the options name. Offsets are Kafka's JSON, with the topics' ids beside them."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """`schema` is that of the rows: the columns of the options, in their order."""
         self._options: ReadOptions | None = options
         """None in a task."""
         self._reading = options.reading
-        self._columns = options.columns
+        self._schema = arrow_schema(schema)
         self._made: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """State for the tasks: nothing with a secret. Each task has a token instead, in its partition."""
-        return {"_options": None, "_reading": self._reading, "_columns": self._columns, "_made": None}
+        return {"_options": None, "_reading": self._reading, "_schema": self._schema, "_made": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
@@ -95,7 +97,7 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         keep_what_is_loaded()
         ranges = [partition.range, *partition.others]
-        return read_ranges(ranges, self._reading, arrow_schema(self._columns))
+        return read_ranges(ranges, self._reading, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Everything below `end` is processed; seen in the group that `kafka.group.id` names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructField, StructType
 
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, fill, value_of
@@ -103,6 +104,19 @@ def test_mistakes_are_reported_when_the_frame_is_made(spark: SparkSession, topic
         load(spark, topic, subscribe="orders", startingOffsets="latest").count()
     with pytest.raises(Exception, match=r"columns of format.*are fixed"):
         spark.read.format("raylog").schema("value binary").option("subscribe", "orders").load().count()
+
+
+def test_columns_that_every_record_has_are_never_null(spark: SparkSession, topic: ToyCluster) -> None:
+    frame = load(spark, topic, subscribe="orders", includeHeaders="true")
+    assert [field.name for field in frame.schema if field.nullable] == ["key", "value", "headers"]
+    assert frame.where("offset is null or topic is null or timestamp is null").count() == 0
+    kafkas = StructType([StructField(field.name, field.dataType) for field in frame.schema])  # as of Spark's source
+    options = {"subscribe": "orders", "includeHeaders": "true", "raylog.secret": SECRET.hex()}
+    reader = spark.read.format("raylog").schema(kafkas).options(**options)
+    same = reader.option("raylog.bootstrap", topic.bootstrap).load()
+    assert all(field.nullable for field in same.schema)
+    order = ["partition", "offset"]
+    assert same.orderBy(*order).collect() == frame.orderBy(*order).collect()
 
 
 def test_an_unknown_topic_is_answered_with_the_nearest_one(spark: SparkSession, topic: ToyCluster) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructField, StructType
 
+from raylog.spark.columns import TYPES
+from raylog.spark.options import COLUMNS
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import fill, value_of
 from tests.waiting import wait_for
@@ -126,6 +129,25 @@ def test_topics_that_match_later_are_read_from_their_beginning(run: Run, topic: 
     fill(topic, "other", 0, [5])
     run.finish(subscribePattern="ord.*", maxOffsetsPerTrigger=15)
     assert run.records == [("orders.eu", 1, offset) for offset in range(20)]
+
+
+def test_state_of_a_query_with_nullable_columns_is_read(spark: SparkSession, topic: ToyCluster, tmp_path: Path) -> None:
+    """Earlier releases declared all columns as nullable, and a checkpoint has that in the schema of its state."""
+    chosen = {"raylog.bootstrap": topic.bootstrap, "raylog.secret": SECRET.hex(), "startingOffsets": "earliest"}
+    found: list[tuple[Any, ...]] = []
+
+    def run(schema: StructType | None) -> int:
+        reader = spark.readStream.format("raylog").options(subscribe="orders", **chosen)
+        frame = (reader if schema is None else reader.schema(schema)).load()
+        distinct = frame.select("topic", "partition", "offset").dropDuplicates(["topic", "partition"])
+        writer = distinct.writeStream.foreachBatch(lambda rows, _: found.extend(map(tuple, rows.collect())))
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(WAIT_S)
+        return len(found)
+
+    assert run(StructType([StructField(name, TYPES[name]) for name in COLUMNS])) == 2
+    fill(topic, "orders", 1, [25])
+    assert run(None) == 2  # as the state remembers
 
 
 def test_a_checkpoint_of_other_records_is_refused_with_what_to_do(run: Run, topic: ToyCluster) -> None:

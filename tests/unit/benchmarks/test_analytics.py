@@ -13,6 +13,7 @@ from benchmarks.analytics import arrow_worker
 from benchmarks.analytics.__main__ import arguments
 from benchmarks.analytics.contestants import (
     CEILING,
+    CEILING_NEVER_NULL,
     CONNECTOR,
     OURS,
     RATE_SOURCE,
@@ -28,6 +29,7 @@ from benchmarks.analytics.progress import Batch, batches_of, medians, throughput
 from benchmarks.analytics.reads import able, records_of, source_options
 from benchmarks.analytics.rows import ROWS
 from benchmarks.analytics.sizes import FULL, QUICK
+from benchmarks.analytics.sources import COLUMNS, schema_of
 from benchmarks.analytics.workers import Worker, reason_of
 from benchmarks.bench import QUICK as PACE
 from benchmarks.bench import Bench, Contestant
@@ -36,6 +38,7 @@ from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.spark_kafka import connector, version
 from benchmarks.report.results import Measured, Results
 from benchmarks.report.tables import as_markdown
+from raylog.spark.columns import row_schema
 
 
 @pytest.fixture
@@ -73,7 +76,12 @@ def test_each_source_gets_the_address_of_its_own_server() -> None:
     job = Job(load="", client="spark", topic="t", address={"bootstrap": "h:1", "secret": "ab"})
     assert address_options(job, "raylog") == {"raylog.bootstrap": "h:1", "raylog.secret": "ab"}
     assert address_options(job, "kafka") == {"kafka.bootstrap.servers": "h:1"}
-    assert source_options(CEILING, None, 100, 60, 6) == {"records": "60", "size": "100", "partitions": "6"}
+    made = {"records": "60", "size": "100", "partitions": "6"}
+    assert source_options(CEILING, None, 100, 60, 6) == {**made, "nulls": "possible"}
+    assert source_options(CEILING_NEVER_NULL, None, 100, 60, 6) == {**made, "nulls": "declared"}
+    declared, possible = schema_of("declared"), schema_of("possible")
+    assert (declared.names, declared) == (possible.names, row_schema(COLUMNS))
+    assert all(field.nullable for field in possible)
     assert source_options(CONNECTOR, job, 100, 60, 6)["subscribe"] == "t"
 
 

@@ -7,8 +7,9 @@ from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.planning import plan_read
 from raylog.client.ranges.reading import read_range
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.spark.columns import arrow_schema
+from raylog.spark.columns import arrow_schema, row_schema
 from raylog.spark.options import ReadOptions, parse_options
+from raylog.spark.reader import RaylogReader
 from raylog.storage.batch.records import encode_batch
 from tests.unit.client.toy_server import SECRET, ToyCluster
 
@@ -64,7 +65,12 @@ def plan(chosen: ReadOptions, narrowing: Narrowing | None = None) -> list[Partit
 
 def batches_of(wanted: PartitionRange, chosen: ReadOptions) -> Iterator[Any]:
     """What a worker reads."""
-    return read_range(wanted, chosen.reading, arrow_schema(chosen.columns))
+    return read_range(wanted, chosen.reading, arrow_schema(row_schema(chosen.columns)))
+
+
+def reader_of(chosen: ReadOptions) -> RaylogReader:
+    """What Spark is given for a batch read."""
+    return RaylogReader(chosen, row_schema(chosen.columns))
 
 
 def rows_of(wanted: PartitionRange, chosen: ReadOptions) -> list[dict[str, Any]]:

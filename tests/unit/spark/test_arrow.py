@@ -30,7 +30,7 @@ def make_every_column() -> pa.Table:
         ),
         encode_kafka_batch([b"k", None], [b"a", b"c" * 20], [5, 6], [[("h", b"1")], None]),
     ):
-        builder = ArrowBuilder(T0, 0, 10, arrow_schema(tuple(TYPES)))
+        builder = ArrowBuilder(T0, 0, 10, arrow_schema(row_schema(tuple(TYPES))))
         builder.add(fetched(batch))
         made += builder.take()
     return pa.Table.from_batches(made)
@@ -53,13 +53,21 @@ def test_columns_are_the_same_however_they_are_made() -> None:
 
 @pytest.mark.parametrize("columns", [COLUMNS, tuple(TYPES), ("value", "offset")])
 def test_the_schema_is_the_one_spark_expects(columns: tuple[str, ...]) -> None:
-    builder = ArrowBuilder(T0, 0, 10, arrow_schema(columns))
+    builder = ArrowBuilder(T0, 0, 10, arrow_schema(row_schema(columns)))
     builder.add(fetched(encode_batch(None, [b"v"], [1], [[("a", b"1"), ("a", b"2")]])))
     (found,) = builder.take()
     assert to_arrow_schema(row_schema(columns), timezone="UTC").equals(found.schema)
     assert found.schema.field("value").type == pa.binary()
-    assert arrow_schema(tuple(TYPES)).equals(KAFKA_SCHEMA)
+    made = arrow_schema(row_schema(tuple(TYPES)))
+    assert (made.names, made.types) == (KAFKA_SCHEMA.names, KAFKA_SCHEMA.types)
     found.validate(full=True)
+
+
+def test_only_what_a_record_may_lack_is_declared_as_nullable() -> None:
+    nullable = {field.name for field in row_schema(tuple(TYPES)) if field.nullable}
+    assert nullable == {"key", "value", "headers"}
+    for field in make_every_column().schema:
+        assert field.nullable == (field.name in nullable)
 
 
 def test_the_ddl_is_that_of_sparks_kafka_source() -> None:

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.spark.filters import EPOCH, narrowing_of
 from raylog.spark.options import parse_options
-from raylog.spark.reader import RaylogReader
 from raylog.storage.batch.times import TimeBounds
+from tests.unit.spark.support import reader_of
 
 HALF_PAST = EPOCH + timedelta(microseconds=1_500)  # one and a half milliseconds
 
@@ -74,14 +74,14 @@ def test_comparisons_add_up() -> None:
 
 
 def test_spark_gets_every_filter_back_and_the_reader_remembers() -> None:
-    reader = RaylogReader(parse_options({"subscribe": "a"}))
+    reader = reader_of(parse_options({"subscribe": "a"}))
     filters: list[Filter] = [EqualTo(("partition",), 3), IsNotNull(("value",))]
     assert list(reader.pushFilters(filters)) == filters
     assert reader.narrowing == Narrowing(partitions=frozenset({3}))
 
 
 def test_tasks_get_the_bounds_of_time_alone() -> None:
-    reader = RaylogReader(parse_options({"subscribe": "a"}))
+    reader = reader_of(parse_options({"subscribe": "a"}))
     reader.narrowing = Narrowing(time_low_ms=5, offset_low=7)
     assert pickle.loads(pickle.dumps(reader)).reading.times == TimeBounds(5, None)
     reader.narrowing = Narrowing(offset_low=7)
@@ -89,5 +89,5 @@ def test_tasks_get_the_bounds_of_time_alone() -> None:
 
 
 def test_a_reader_does_not_depend_on_push_down_so_spark_may_have_it_off() -> None:
-    reader = RaylogReader(parse_options({"subscribe": "a"}))
+    reader = reader_of(parse_options({"subscribe": "a"}))
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters

@@ -12,9 +12,9 @@ from raylog.client.ranges import cutting
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.core.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.rpc import Token, TopicGrant
-from raylog.spark.reader import RangePartition, RaylogReader
+from raylog.spark.reader import RangePartition
 from tests.unit.client.toy_server import SECRET, ToyCluster
-from tests.unit.spark.support import START_MS, drop_before, fill, options, plan, spans
+from tests.unit.spark.support import START_MS, drop_before, fill, options, plan, reader_of, spans
 
 
 def test_a_topic_is_read_from_its_log_start_to_its_high_watermark(cluster: ToyCluster) -> None:
@@ -46,7 +46,7 @@ def test_a_task_gets_a_token_for_its_partition_that_ends(cluster: ToyCluster) ->
 
 
 def test_a_reader_goes_to_the_tasks_without_the_secret(cluster: ToyCluster) -> None:
-    reader = RaylogReader(options(cluster, subscribe="orders"))
+    reader = reader_of(options(cluster, subscribe="orders"))
     assert reader.options is not None
     assert reader.options.wanted.secret == SECRET.hex()
     carried = cloudpickle.dumps(reader)  # type: ignore[no-untyped-call]

@@ -4,19 +4,31 @@ import gc
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
 from raylog.client.ranges.narrowing import Narrowing
-from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
+from raylog.client.reading.range_fetcher import KEPT, PartitionRange, RangeFetcher
 from raylog.client.runtime import shared
-from raylog.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
+from raylog.core.errors import AuthenticationFailed, CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
 from raylog.spark.options import ReadOptions
-from raylog.spark.reader import RangePartition, RaylogReader, keep_what_is_loaded
+from raylog.spark.reader import RangePartition, keep_what_is_loaded
 from tests.unit.client.toy_server import ToyCluster
-from tests.unit.spark.support import START_MS, batches_of, drop_before, fill, options, plan, rows_of, value_of
+from tests.unit.spark.support import (
+    START_MS,
+    batches_of,
+    drop_before,
+    fill,
+    options,
+    plan,
+    reader_of,
+    rows_of,
+    value_of,
+)
+from tests.waiting import wait_for
 
 
 def planned(cluster: ToyCluster, **given: object) -> tuple[PartitionRange, ReadOptions]:
@@ -54,7 +66,7 @@ def test_a_range_may_begin_and_end_inside_a_batch(cluster: ToyCluster, start: in
 
 
 def test_an_empty_partition_of_spark_gives_nothing(cluster: ToyCluster) -> None:
-    assert list(RaylogReader(options(cluster, subscribe="orders")).read(InputPartition(None))) == []
+    assert list(reader_of(options(cluster, subscribe="orders")).read(InputPartition(None))) == []
 
 
 def test_reading_goes_on_at_the_new_leader_without_a_gap_or_a_repetition(cluster: ToyCluster) -> None:
@@ -158,7 +170,7 @@ def test_a_damaged_batch_fails_the_task_and_says_where(cluster: ToyCluster) -> N
 
 
 def test_a_reader_that_is_left_early_leaves_no_connection_behind(cluster: ToyCluster) -> None:
-    fill(cluster, "orders", 0, [70_000, 70_000])
+    fill(cluster, "orders", 0, [70_000] * 4)
     wanted, chosen = planned(cluster)
     batches = batches_of(wanted, chosen)
     next(batches)
@@ -167,12 +179,41 @@ def test_a_reader_that_is_left_early_leaves_no_connection_behind(cluster: ToyClu
     assert cluster.do(lambda: all(connection.is_closed for connection in place.server.connections))
 
 
+def test_the_next_range_of_a_token_opens_no_connection(cluster: ToyCluster) -> None:
+    shared().run(KEPT.close(), 5)
+    wanted, chosen = planned(cluster)
+    leader = cluster.replicas["orders", 0, cluster.partitions["orders", 0].leader]
+
+    def open_connections() -> list[Any]:
+        return cluster.do(lambda: [found for found in leader.server.connections if not found.is_closed])
+
+    assert offsets_of(wanted, chosen) == list(range(100))
+    before = open_connections()
+    assert offsets_of(wanted, chosen) == list(range(100))
+    assert open_connections() == before
+    assert len(before) == 1
+    # Other credentials never use it.
+    with pytest.raises(AuthenticationFailed):
+        offsets_of(replace(wanted, secret=b"a wrong secret, long enough"), chosen)
+    cluster.cut_connections()
+    assert offsets_of(wanted, chosen) == list(range(100))
+    shared().run(KEPT.close(), 5)
+    wait_for(lambda: not open_connections(), "what was kept is closed", 10)
+
+
+def test_a_leader_that_moves_between_two_ranges_of_a_token_is_found(cluster: ToyCluster) -> None:
+    wanted, chosen = planned(cluster)
+    assert offsets_of(wanted, chosen) == list(range(100))
+    cluster.move_leader("orders", 0)
+    assert offsets_of(wanted, chosen) == list(range(100))
+
+
 def test_a_worker_freezes_what_it_has_loaded_once(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     keep_what_is_loaded.cache_clear()
     wanted, chosen = planned(cluster)
-    reader = RaylogReader(chosen)
+    reader = reader_of(chosen)
     for _ in range(2):
         assert sum(batch.num_rows for batch in reader.read(RangePartition(wanted))) == 100
     assert frozen == [1]

@@ -19,6 +19,7 @@ from raylog.client.ranges import cutting
 from raylog.core.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import LATEST
 from raylog.rpc import Connection
+from raylog.spark.columns import row_schema
 from raylog.spark.options import parse_options
 from raylog.spark.reader import RangePartition
 from raylog.spark.source import RaylogDataSource
@@ -42,6 +43,10 @@ def options_of(cluster: ToyCluster, **given: object) -> Any:
         texts = {"subscribe": "orders", **texts}
     base = {"raylog.bootstrap": cluster.bootstrap, "raylog.secret": SECRET.hex(), "startingOffsets": "earliest"}
     return parse_options({**base, **texts}, is_stream=True)
+
+
+def stream_reader_of(chosen: Any) -> RaylogStreamReader:
+    return RaylogStreamReader(chosen, row_schema(chosen.columns))
 
 
 @pytest.fixture
@@ -360,7 +365,7 @@ def test_a_reader_goes_to_the_tasks_without_the_secret(cluster: ToyCluster) -> N
     assert SECRET.hex().encode() in cloudpickle.dumps(source)  # type: ignore[no-untyped-call] # to be planned elsewhere
     source.streamReader(source.schema())
     assert SECRET.hex().encode() not in cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
-    reader = RaylogStreamReader(options_of(cluster, includeHeaders=True))
+    reader = stream_reader_of(options_of(cluster, includeHeaders=True))
     try:
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadAllAvailable())
@@ -377,11 +382,11 @@ def test_a_reader_goes_to_the_tasks_without_the_secret(cluster: ToyCluster) -> N
 
 
 def test_limits_of_the_engine_win_over_those_of_the_options(cluster: ToyCluster) -> None:
-    both = RaylogStreamReader(options_of(cluster, maxOffsetsPerTrigger=9, minOffsetsPerTrigger=5))
-    least = RaylogStreamReader(options_of(cluster, minOffsetsPerTrigger=5))
+    both = stream_reader_of(options_of(cluster, maxOffsetsPerTrigger=9, minOffsetsPerTrigger=5))
+    least = stream_reader_of(options_of(cluster, minOffsetsPerTrigger=5))
     assert both.getDefaultReadLimit() == ReadMaxRows(9)
     assert least.getDefaultReadLimit() == ReadMinRows(5)
-    assert RaylogStreamReader(options_of(cluster)).getDefaultReadLimit() == ReadAllAvailable()
+    assert stream_reader_of(options_of(cluster)).getDefaultReadLimit() == ReadAllAvailable()
     try:
         start = both.initialOffset()
         assert sum(both.latestOffset(start, ReadMaxRows(90))["orders"].values()) == 90

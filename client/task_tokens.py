@@ -6,24 +6,50 @@ Used by the drivers of Spark and Ray Data. May touch: the clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from raylog.core.errors import ClusterAuthorizationFailed, InvalidConfig
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError, ranges_of
 
+REUSE_S = 60.0
+"""How long a token is given to further tasks; at most a hundredth of its life."""
 
-def token_for(secret: bytes | Token, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> Token:
-    """Make a token that reads this partition from now on for `lifetime_s`; a holder of a token passes on its own."""
-    if isinstance(secret, Token):
-        return secret
-    topic = TopicGrant(topic_id, partition.topic, reads=ranges_of((partition.partition,)))
-    return mint(secret, Grant(_end_of(lifetime_s), (topic,)))
+
+class TaskTokens:
+    """Tokens that read one partition each, given to the tasks of several queries while they are young.
+
+    A worker keeps the connections of a task for the next one that has the same token (`kept.py`).
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` returns the seconds since 1970."""
+        self._clock = clock
+        self._made: dict[tuple[bytes, str, int, float], Token] = {}
+        """By secret, topic id, partition and life; none was made before `_since_s`."""
+        self._since_s = 0.0
+
+    def of(self, secret: bytes | Token, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> Token:
+        """A token that reads this partition for `lifetime_s` or a little more; the holder of a token gives that."""
+        if isinstance(secret, Token):
+            return secret
+        now_s = self._clock()
+        reuse_s = min(REUSE_S, lifetime_s / 100)
+        if not self._since_s <= now_s < self._since_s + reuse_s:
+            self._made.clear()
+            self._since_s = now_s
+        key = secret, topic_id, partition.partition, lifetime_s
+        if key not in self._made:
+            topic = TopicGrant(topic_id, partition.topic, reads=ranges_of((partition.partition,)))
+            self._made[key] = mint(secret, Grant(int(now_s + lifetime_s + reuse_s) + 1, (topic,)))
+        return self._made[key]
 
 
 def read_token_for_topics(secret: bytes | Token, topic_ids: Mapping[str, str], *, lifetime_s: float) -> Token:
-    """Make a token that reads these topics, given with their ids, and partitions added later; else as `token_for`.
+    """Make a token that reads these topics, given with their ids, and partitions added later.
+
+    A holder of a token passes on its own.
 
     Raises InvalidConfig for more topics than a token can name, about fifteen.
     """

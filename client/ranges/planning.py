@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -26,14 +26,14 @@ from raylog.client.cluster.discovery import (
 )
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.config import ConsumerConfig
+from raylog.client.ranges.connected import KEPT, Connected
 from raylog.client.ranges.cutting import RecordSizes, cut
-from raylog.client.ranges.kept_client import KEPT, Connected
 from raylog.client.ranges.narrowing import OFFSET_MAX, Narrowing
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
-from raylog.client.task_tokens import read_token_for_topics, require_read, token_for
+from raylog.client.task_tokens import TaskTokens, read_token_for_topics, require_read
 from raylog.core.errors import (
     InvalidConfig,
     OffsetOutOfRange,
@@ -130,14 +130,16 @@ async def _plan(wanted: RangesWanted, narrowing: Narrowing, *, keeps_client: boo
         connected = Connected(await started_client(wanted, PLAN_TIMEOUT_S))
     is_planned = False
     try:
-        planner = _Planner(connected.client, wanted, narrowing, lambda: max(0.1, deadline_s - now_s()))
+        planner = _Planner(
+            connected.client, wanted, narrowing, lambda: max(0.1, deadline_s - now_s()), connected.tokens
+        )
         planned = await planner.ranges(connected.sizes)
         is_planned = True
     finally:
         if is_planned and keeps_client:
             await KEPT.keep(_purpose(wanted), connected)
         else:
-            await connected.client.close()
+            await connected.close()
     return planned
 
 
@@ -155,13 +157,13 @@ async def _kept_client(wanted: RangesWanted) -> Connected | None:
         return None  # a new client finds the cluster, or says why not
     finally:
         if not is_usable:
-            await found.client.close()
+            await found.close()
     return found
 
 
-def _purpose(wanted: RangesWanted) -> object:
+def _purpose(wanted: RangesWanted) -> Hashable:
     """What has to be equal for two plans to use one client."""
-    environment = [os.environ.get(name) for name in (ENV_BOOTSTRAP, ENV_SECRET, ENV_TOKEN)]
+    environment = tuple(os.environ.get(name) for name in (ENV_BOOTSTRAP, ENV_SECRET, ENV_TOKEN))
     return wanted.bootstrap, wanted.secret, wanted.consumer, environment
 
 
@@ -230,11 +232,19 @@ async def starting_offsets(
     """
     now_s = asyncio.get_running_loop().time
     deadline_s = now_s() + timeout_s
-    return await _Planner(client, wanted, Narrowing(), lambda: max(0.1, deadline_s - now_s())).starts()
+    planner = _Planner(client, wanted, Narrowing(), lambda: max(0.1, deadline_s - now_s()), TaskTokens())
+    return await planner.starts()
 
 
 async def range_of(
-    client: ClusterClient, wanted: RangesWanted, place: TopicPartition, start: int, end: int, *, timeout_s: float
+    client: ClusterClient,
+    tokens: TaskTokens,
+    wanted: RangesWanted,
+    place: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    timeout_s: float,
 ) -> PartitionRange:
     """What a task gets for offsets `start` to `end`: its leader as known now, the brokers, and a token."""
     info = await client.topic(place.topic, timeout_s=timeout_s)
@@ -252,7 +262,7 @@ async def range_of(
         start=start,
         end=end,
         brokers=brokers or address.endpoints,
-        secret=token_for(address.secret, info.topic_id, place, lifetime_s=wanted.token_lifetime_s),
+        secret=tokens.of(address.secret, info.topic_id, place, lifetime_s=wanted.token_lifetime_s),
         node_id=known[leader.leader].node_id if leader.leader in known else "",
     )
 
@@ -261,9 +271,15 @@ class _Planner:
     """One query's planning over one started client; `left_s` returns the time left."""
 
     def __init__(
-        self, client: ClusterClient, wanted: RangesWanted, narrowing: Narrowing, left_s: Callable[[], float]
+        self,
+        client: ClusterClient,
+        wanted: RangesWanted,
+        narrowing: Narrowing,
+        left_s: Callable[[], float],
+        tokens: TaskTokens,
     ) -> None:
         self._client = client
+        self._tokens = tokens
         self._wanted = wanted
         self._narrowing = narrowing
         self._left_s = left_s
@@ -341,7 +357,7 @@ class _Planner:
                 # Whatever lies behind a record this young is younger than the bound.
                 found = await self._offset_at(place, max(0, narrowing.time_end_ms + lateness_ms))
                 end = min(end, found) if found >= 0 else end
-        return await range_of(self._client, self._wanted, place, start, end, timeout_s=self._left_s())
+        return await range_of(self._client, self._tokens, self._wanted, place, start, end, timeout_s=self._left_s())
 
     def _with_one_token(self, ranges: list[PartitionRange]) -> list[PartitionRange]:
         """The ranges with a token for whole topics: a consumer reads several partitions, and some may be added."""

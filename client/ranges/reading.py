@@ -74,6 +74,7 @@ class _OpenRange:
             short_circuit_reads=reading.short_circuit_reads,
             isolation_level=reading.isolation_level,
             times=reading.times,
+            keeps_connections=True,
         )
         self._builder = ArrowBuilder(
             wanted.topic_partition, wanted.start, wanted.end, schema, check_crcs=reading.check_crcs
@@ -105,7 +106,7 @@ class _OpenRange:
             yield from batches
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close its connections, or leave them to the next range of this process."""
         self._coming.cancel()
         self._runtime.run(self._fetcher.close(), CLOSE_TIMEOUT_S)
 

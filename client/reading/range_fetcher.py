@@ -19,6 +19,7 @@ from raylog.client.cluster.connections import ConnectionPool, call
 from raylog.client.cluster.discovery import Endpoint
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ClientConfig
+from raylog.client.kept import Kept
 from raylog.client.reading.decode import FetchedBatch, corrupt
 from raylog.client.reading.isolation import LEVELS, aborted_batches
 from raylog.client.reading.local_files import NearReadFailed, Place, near_machine, near_or_plain, open_places
@@ -47,6 +48,8 @@ from raylog.storage.batch.times import TimeBounds
 
 logger = logging.getLogger(__name__)
 
+KEPT: Kept[ConnectionPool] = Kept(ConnectionPool.close, at_most=32)
+"""Connections of ranges that this process has read to their ends, by credentials and leader."""
 FETCH_MAX_BYTES = 4 << 20
 """Bytes per fetch: enough to hide the round trip behind the decoding, small enough to hold two of them."""
 FETCH_MAX_WAIT_MS = 500
@@ -104,13 +107,15 @@ class RangeFetcher:
         short_circuit_reads: bool = True,
         isolation_level: str = "read_uncommitted",
         times: TimeBounds | None = None,
+        keeps_connections: bool = False,
     ) -> None:
         """`stall_timeout_s` bounds the time without progress, elections and retries included.
 
         Without `fail_on_data_loss`, lost offsets (retention, a deleted topic) are skipped with a warning.
         `short_circuit_reads`: read the files of a leader on this machine. `isolation_level`: as that of a consumer; the
         range has to end at or below the last stable offset for `read_committed`. `times`: batches that have no record
-        within need not be read; some are all the same.
+        within need not be read; some are all the same. `keeps_connections`: leave them to the next range of this
+        process with equal credentials and the same leader, if it comes within a minute.
         """
         self.wanted = wanted
         self.next_offset = wanted.start
@@ -119,7 +124,10 @@ class RangeFetcher:
         self._stall_timeout_s = stall_timeout_s
         self._leader = wanted.leader
         self._leader_epoch = wanted.leader_epoch
-        self._pool = ConnectionPool(wanted.secret)
+        self._pool: ConnectionPool | None = None
+        """Made or taken when it is needed first, on the event loop."""
+        self._purpose = wanted.secret, wanted.leader
+        self._keeps_connections = keeps_connections
         self._cluster: ClusterClient | None = None
         self._reads_near = short_circuit_reads
         """Whether to request file places from a leader on this machine; not after a failure."""
@@ -200,8 +208,14 @@ class RangeFetcher:
         return None
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self._pool.close()
+        """Close every connection, or keep those with leaders for another range."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            # At the end of the range no request is under way on them.
+            if self._keeps_connections and self.next_offset >= self.wanted.end and pool.endpoints:
+                await KEPT.keep(self._purpose, pool)
+            else:
+                await pool.close()
         if self._cluster is not None:
             await self._cluster.close()
 
@@ -218,6 +232,9 @@ class RangeFetcher:
         if self._leader is None:
             raise LeaderNotAvailable(f"Partition {self.wanted.topic_partition} has no leader at the moment.")
         timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
+        if self._pool is None:
+            kept = KEPT.take(self._purpose) if self._keeps_connections else None
+            self._pool = kept or ConnectionPool(self.wanted.secret)
         return await self._pool.get(self._leader, timeout_s), timeout_s
 
     async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:

@@ -26,6 +26,7 @@ from raylog.client.ranges.planning import (
 )
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
+from raylog.client.task_tokens import TaskTokens
 from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets
@@ -55,6 +56,7 @@ class LiveLogs:
         self._refreshed_s = float("-inf")
         self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._sizes = RecordSizes()
+        self._tokens = TaskTokens()
 
     async def client(self, timeout_s: float = PLAN_TIMEOUT_S) -> ClusterClient:
         """The started client."""
@@ -132,7 +134,8 @@ class LiveLogs:
         """What the tasks get to read (partition, begin, end), cut as the options say."""
         client, wanted = await self.client(), self._wanted
         whole = [
-            await range_of(client, wanted, place, begin, end, timeout_s=self._timeout_s) for place, begin, end in spans
+            await range_of(client, self._tokens, wanted, place, begin, end, timeout_s=self._timeout_s)
+            for place, begin, end in spans
         ]
         if wanted.cuts_by_size:
             return cut(whole, await self._sizes.of(whole))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from raylog.client import kept
 from raylog.client.cluster import connections
-from raylog.client.ranges import kept_client
-from raylog.client.ranges.kept_client import KEPT
+from raylog.client.ranges.connected import KEPT
 from raylog.client.ranges.planning import plan_read
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
@@ -30,10 +30,7 @@ def none_is_kept() -> Iterator[None]:
 
 
 def end_kept() -> None:
-    if KEPT._kept is not None:
-        kept = KEPT.take(KEPT._kept[0])
-        assert kept is not None
-        shared().run(kept.client.close(), 5)
+    shared().run(KEPT.close(), 5)
 
 
 @pytest.fixture
@@ -101,12 +98,11 @@ def test_a_plan_that_fails_keeps_nothing(cluster: ToyCluster) -> None:
     plan(cluster)
     with pytest.raises(UnknownTopicOrPartition):
         plan(cluster, subscribe="ordres")
-    assert KEPT._kept is None
+    assert len(KEPT) == 0
 
 
 def test_a_client_that_is_not_used_for_a_while_is_closed(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_client, "KEPT_S", 0.05)
+    monkeypatch.setattr(kept, "KEPT_S", 0.05)
     plan(cluster)
-    assert KEPT._kept is None or not KEPT._kept[1].client._is_closed
-    wait_for(lambda: KEPT._kept is None, "the client was closed", 10)
+    wait_for(lambda: len(KEPT) == 0, "the client was closed", 10)
     assert spans(plan(cluster)) == BOTH

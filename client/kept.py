@@ -1,0 +1,82 @@
+"""What a process has connected and does not use now, kept for a while for its next use.
+
+Spark plans the queries of a session in processes that it uses again, and so it runs their tasks: connecting would be
+most of what a plan or a small task takes. Everything here belongs to one event loop. Used by ranges/planning.py (the
+client of a plan) and reading/range_fetcher.py (the connections of a task). May touch: the network, the event loop's
+clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+Item = TypeVar("Item")
+
+KEPT_S = 60.0
+"""What nothing has used for so long is closed."""
+
+
+class _Idle(NamedTuple, Generic[Item]):
+    item: Item
+    ending: asyncio.Task[None]
+
+
+class Kept(Generic[Item]):
+    """Items that nothing uses now, at most one for each purpose."""
+
+    def __init__(self, close: Callable[[Item], Awaitable[None]], *, at_most: int) -> None:
+        """`close` ends an item; of more than `at_most` items, the one that was kept first is closed."""
+        self._close = close
+        self._at_most = at_most
+        self._idle: dict[Hashable, _Idle[Item]] = {}
+        _all.add(self)
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def take(self, purpose: Hashable) -> Item | None:
+        """The item that was kept for an equal purpose, which is the caller's now; None: there is none."""
+        found = self._idle.pop(purpose, None)
+        if found is None:
+            return None
+        found.ending.cancel()
+        return found.item
+
+    async def keep(self, purpose: Hashable, item: Item) -> None:
+        """Keep this item; close the one with the same purpose, and what is too much."""
+        closed = [self.take(purpose)]
+        self._idle[purpose] = _Idle(item, asyncio.ensure_future(self._end(purpose)))
+        if len(self._idle) > self._at_most:
+            closed.append(self.take(next(iter(self._idle))))
+        for old in closed:
+            if old is not None:
+                await self._close(old)
+
+    async def close(self) -> None:
+        """Close everything that is kept."""
+        for purpose in list(self._idle):
+            if (item := self.take(purpose)) is not None:
+                await self._close(item)
+
+    def forget(self) -> None:
+        """Drop what a fork has copied: the connections are the parent's."""
+        self._idle = {}
+
+    async def _end(self, purpose: Hashable) -> None:
+        await asyncio.sleep(KEPT_S)
+        await self._close(self._idle.pop(purpose).item)
+
+
+_all: weakref.WeakSet[Kept[Any]] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for kept in _all:
+        kept.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -19,7 +19,7 @@ from raylog.core.errors import InvalidConfig
 from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.plainly import plainly
-from raylog.spark.reader import RaylogReader
+from raylog.spark.reader import RaylogReader, keep_what_is_loaded
 from raylog.spark.to_driver import warnings_to_driver
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class RaylogDataSource(DataSource):
         leave without effect are warned of here, because this is called once for each load().
         """
         warnings_to_driver()
+        keep_what_is_loaded()
         options = self._options_of_either()
         for sentence in options.ignored:
             logger.warning("%s", sentence)

@@ -208,12 +208,16 @@ def test_a_leader_that_moves_between_two_ranges_of_a_token_is_found(cluster: Toy
     assert offsets_of(wanted, chosen) == list(range(100))
 
 
-def test_a_worker_freezes_what_it_has_loaded_once(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planners_and_workers_freeze_what_they_have_loaded_once(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    keep_what_is_loaded.cache_clear()
     wanted, chosen = planned(cluster)
     reader = reader_of(chosen)
+    keep_what_is_loaded.cache_clear()
+    reader.partitions()
+    keep_what_is_loaded.cache_clear()
     for _ in range(2):
         assert sum(batch.num_rows for batch in reader.read(RangePartition(wanted))) == 100
-    assert frozen == [1]
+    assert frozen == [1, 1]

@@ -20,8 +20,11 @@ from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT
 
-ROWS = 65_536
-"""A record batch is given out when it has so many rows; the batch of the log that fills it may bring some more."""
+ROWS = 32_768
+"""A record batch is given out when it has so many rows; the batch of the log that fills it may bring some more.
+
+Twice as many are 2 to 3 % slower in Spark for records of 100 bytes: they are out of the processor's cache when they are
+sent. Half as many cost Spark more than that saves."""
 BYTES_MAX = 8 << 20
 """Bytes of opened batches after which a record batch is given out, however few rows it has."""
 

@@ -161,7 +161,7 @@ def test_one_large_value_beside_what_is_kept_for_many_rows() -> None:
 
 def test_a_batch_of_very_many_small_records_leaves_nothing_behind() -> None:
     kept = strings._equal_ends.cache_info().misses, strings._nulls.cache_info().misses
-    rows = 2 * ROWS + 1
+    rows = strings._KEPT_ROWS_MAX + 1
     builder = ArrowBuilder(T0, 0, 10**9)
     builder.add(fetched(encode_batch(None, [b"xyz"] * rows, [0] * rows)))
     table = pa.Table.from_batches(list(builder.take()))

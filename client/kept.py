@@ -67,8 +67,14 @@ class Kept(Generic[Item]):
         self._idle = {}
 
     async def _end(self, purpose: Hashable) -> None:
-        await asyncio.sleep(KEPT_S)
-        await self._close(self._idle.pop(purpose).item)
+        try:
+            await asyncio.sleep(KEPT_S)
+        finally:
+            # Also when the loop ends. `take` has removed the item before it ends this task.
+            found = self._idle.get(purpose)
+            if found is not None and found.ending is asyncio.current_task():
+                del self._idle[purpose]
+                await self._close(found.item)
 
 
 _all: weakref.WeakSet[Kept[Any]] = weakref.WeakSet()

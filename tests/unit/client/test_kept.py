@@ -67,6 +67,25 @@ def test_an_item_that_is_not_used_is_closed_and_a_taken_one_is_not(monkeypatch: 
     asyncio.run(story())
 
 
+def test_what_is_kept_when_the_loop_ends_is_closed_and_nothing_else() -> None:
+    closer = Closer()
+
+    async def story() -> None:
+        items = Kept(closer.close, at_most=2)
+        await items.keep("a", "one")
+        taken = items.take("a")
+        assert taken is not None
+        await items.keep("a", taken)  # before the first wait has noticed its end
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert closer.closed == []
+        await items.keep("b", "two")
+        assert items.take("b") == "two"
+
+    asyncio.run(story())  # which cancels what is left
+    assert closer.closed == ["one"]
+
+
 def test_a_child_process_has_nothing_of_its_parent() -> None:
     items = Kept(Closer().close, at_most=2)
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""A wrong topic, offset, credential or address of raylog.data.read is one sentence, before Ray starts."""
+"""A wrong topic, offset, credential or address of raylog.data.read is one sentence."""
 
 from __future__ import annotations
 
@@ -24,9 +24,17 @@ from raylog.data import joining
 from raylog.rpc import Grant, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
+from tests.cluster.ray_support import own_ray
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import fill
 from tests.waiting import free_port
+
+
+@pytest.fixture(scope="module", autouse=True)
+def private_ray() -> Iterator[None]:
+    """The Ray that reads join. They would start one otherwise, and further tests of this process would use it."""
+    with own_ray():
+        yield
 
 
 @pytest.fixture(scope="module")

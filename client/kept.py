@@ -1,7 +1,7 @@
 """What a process has connected and does not use now, kept for a while for its next use.
 
-Spark plans the queries of a session in processes that it uses again, and so it runs their tasks: connecting would be
-most of what a plan or a small task takes. Everything here belongs to one event loop. Used by ranges/planning.py (the
+Spark uses the processes again in which it plans queries and runs tasks, and connecting would be most of what a plan or a
+small task takes. Everything here belongs to one event loop. Used by ranges/planning.py (the
 client of a plan) and reading/range_fetcher.py (the connections of a task). May touch: the network, the event loop's
 clock.
 """

@@ -4,7 +4,8 @@ Where the leader is on the same machine, its files are read instead, as consumer
 
 A task of Spark gets a `PartitionRange` from the driver and sends to the leader at once. Only when the leader cannot be
 reached or has moved is metadata fetched from the brokers; reading then continues at the next offset. Connections may be
-left to the next task of the process (`kept.py`). Everything here belongs to one event loop. May touch: the network, the clock, files that a leader has named.
+left to the next task of the process (`kept.py`). Everything here belongs to one event loop. May touch: the network, the
+clock, files that a leader has named.
 """
 
 from __future__ import annotations

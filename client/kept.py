@@ -1,9 +1,8 @@
 """What a process has connected and does not use now, kept for a while for its next use.
 
-Spark uses the processes again in which it plans queries and runs tasks, and connecting would be most of what a plan or a
-small task takes. Everything here belongs to one event loop. Used by ranges/planning.py (the
-client of a plan) and reading/range_fetcher.py (the connections of a task). May touch: the network, the event loop's
-clock.
+Spark uses the processes again in which it plans queries and runs tasks, and connecting would be most of what a plan or
+a small task takes. Everything here belongs to one event loop. Used by ranges/connected.py (the client of a plan) and
+reading/range_fetcher.py (the connections of a task). May touch: the network, the event loop's clock.
 """
 
 from __future__ import annotations

@@ -19,17 +19,17 @@ from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import COORDINATED_TOPICS
-from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
-from raylog.actors.replica.metrics import replica_metrics
 from raylog.actors.replica.opening import OpenedLog, abandon, note_boot, open_replica_log
 from raylog.actors.replica.ports import ReplicaPorts
 from raylog.actors.replica.proposals import alter_request, sleep_request
+from raylog.actors.replica.reporting.beating import Beating
+from raylog.actors.replica.reporting.metrics import replica_metrics
+from raylog.actors.replica.reporting.status import replica_status
 from raylog.actors.replica.runner import ReplicaRunner
-from raylog.actors.replica.status import replica_status
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.roles.leader_roles import LeaderRoles
 from raylog.actors.roles.local import LocalRequest

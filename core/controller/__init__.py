@@ -54,7 +54,7 @@ from raylog.core.controller.events import (
     Warn,
     WriteRecords,
 )
-from raylog.core.controller.placement import place_replicas
+from raylog.core.controller.leading.placement import place_replicas
 from raylog.core.decision import Refuse, Reply, RequestId
 from raylog.core.metadata.image import BrokerImage, Coordinator, MetadataImage, TopicImage
 from raylog.core.metadata.records import (

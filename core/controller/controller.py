@@ -51,8 +51,8 @@ from raylog.core.controller.events import (
     WakeRequested,
 )
 from raylog.core.controller.internal_topics import InternalTopics
-from raylog.core.controller.isr_changes import IsrChanges
-from raylog.core.controller.leader_requests import Elections
+from raylog.core.controller.leading.isr_changes import IsrChanges
+from raylog.core.controller.leading.leader_requests import Elections
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.registrations import Registrations
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session, Sessions

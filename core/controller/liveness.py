@@ -15,7 +15,7 @@ from raylog.core.controller.decision import ControllerDecision, ControllerSettin
 from raylog.core.controller.events import (
     Warn,
 )
-from raylog.core.controller.leadership import (
+from raylog.core.controller.leading.leadership import (
     Standing,
     min_insync,
     settle,

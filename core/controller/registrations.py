@@ -13,7 +13,7 @@ from raylog.core.controller.events import (
     BrokerRegistrationReceived,
     ReplicaRegistrationReceived,
 )
-from raylog.core.controller.leadership import (
+from raylog.core.controller.leading.leadership import (
     Standing,
     without_eligible,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import ResumeBrokerReceived, StopBrokerReceived
-from raylog.core.controller.leadership import Standing, min_insync
+from raylog.core.controller.leading.leadership import Standing, min_insync
 from raylog.core.controller.liveness import Liveness
 from raylog.core.errors import InvalidRequest, StopRefused
 from raylog.core.ids import BrokerId

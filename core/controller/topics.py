@@ -17,8 +17,8 @@ from raylog.core.controller.events import (
     DescribeConfigsReceived,
     StopReplica,
 )
+from raylog.core.controller.leading.placement import Assignment, place_replicas
 from raylog.core.controller.liveness import Liveness
-from raylog.core.controller.placement import Assignment, place_replicas
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.coordinators.hashing import HASH_KEY
 from raylog.core.errors import (

@@ -14,7 +14,7 @@ from raylog.core.controller.events import (
     ListReassignmentsReceived,
     SendPartitionState,
 )
-from raylog.core.controller.leadership import Standing
+from raylog.core.controller.leading.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.errors import (

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import RequestSleep, SleepProposed
-from raylog.core.controller.isr_changes import checked_proposal
-from raylog.core.controller.leadership import Standing
+from raylog.core.controller.leading.isr_changes import checked_proposal
+from raylog.core.controller.leading.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.errors import IneligibleReplica, UnsupportedVersion

@@ -22,7 +22,6 @@ from raylog.cli.cluster.status import status
 from raylog.cli.cluster.token import token
 from raylog.cli.complaints import explain, usage_complaint
 from raylog.cli.configs import config
-from raylog.cli.consume import consume
 from raylog.cli.dead_letters import dlq
 from raylog.cli.groups.command import group
 from raylog.cli.halves import half
@@ -30,9 +29,10 @@ from raylog.cli.log import log
 from raylog.cli.options import Commands
 from raylog.cli.outbox import outbox
 from raylog.cli.perf.command import perf
-from raylog.cli.produce import produce
 from raylog.cli.queues import queue
 from raylog.cli.reassign import balance
+from raylog.cli.records.consume import consume
+from raylog.cli.records.produce import produce
 from raylog.cli.schedules import schedule
 from raylog.cli.topics import topic
 from raylog.cli.transactions import transaction

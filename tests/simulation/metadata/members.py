@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raylog.actors.broker.vouching import Vouching
-from raylog.actors.replica.beating import Beating
+from raylog.actors.replica.reporting.beating import Beating
 from raylog.core.controller import events as ctl
 from raylog.core.features import SUPPORTED
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from raylog.actors.controller.runner import _Committed
-from raylog.core.controller import isr_changes, leadership, liveness
+from raylog.core.controller import liveness
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import Coordinators
+from raylog.core.controller.leading import isr_changes, leadership
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.metadata.image import MetadataImage

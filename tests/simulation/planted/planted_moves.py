@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raylog.core.controller import leadership as election
 from raylog.core.controller import registrations
+from raylog.core.controller.leading import leadership as election
 from raylog.core.reassignment import moves
 from raylog.core.reassignment import requests as reassignment
 from raylog.core.replication.leader import Leader

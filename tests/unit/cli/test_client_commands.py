@@ -11,7 +11,7 @@ from msgspec import structs
 
 from raylog.cli import topics
 from raylog.cli.cluster.status import _draw, condition, judged
-from raylog.cli.consume import compile_format
+from raylog.cli.records.consume import compile_format
 from raylog.client import progress
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer

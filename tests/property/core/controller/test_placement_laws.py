@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.core.controller import place_replicas
-from raylog.core.controller.leadership import Standing, settle
+from raylog.core.controller.leading.leadership import Standing, settle
 from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.partition import PartitionState
 

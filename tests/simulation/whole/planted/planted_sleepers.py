@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaSupervisor
-from raylog.core.controller import leadership, liveness, registrations
+from raylog.core.controller import liveness, registrations
 from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.leading import leadership
 from raylog.core.controller.liveness import Liveness
 from raylog.core.ids import LATEST, BrokerId, Offset
 from raylog.core.metadata import image

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import ElectLeadersReceived
-from raylog.core.controller.leadership import Standing, led_by_preferred
+from raylog.core.controller.leading.leadership import Standing, led_by_preferred
 from raylog.core.controller.liveness import Liveness
 from raylog.core.errors import (
     ElectionNotNeeded,

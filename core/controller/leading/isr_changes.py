@@ -8,7 +8,7 @@ from raylog.core.controller.events import (
     LeaderResigned,
     SleepProposed,
 )
-from raylog.core.controller.leadership import (
+from raylog.core.controller.leading.leadership import (
     Standing,
     with_isr,
 )

@@ -1,0 +1,1 @@
+"""Records of a topic on the command line: writing and reading them."""

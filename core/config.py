@@ -1,7 +1,7 @@
 """The configuration of topics and of the cluster: validation, and settings as values.
 
 Used by the controller to validate requests, by shells to read typed values, and by ``python -m raylog.core.config``,
-which prints docs/configuration.md. The keys are in ``core/config_keys.py``.
+which prints docs/configuration.md. The keys are in ``core/configuration/config_keys.py``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raylog.core.config_key import INT_MAX, LONG_MAX, ConfigKey
-from raylog.core.config_keys import CLUSTER_KEYS, TOPIC_KEYS
+from raylog.core.configuration.config_key import INT_MAX, LONG_MAX, ConfigKey
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.errors import InvalidConfig, did_you_mean
 
 SLEEP_KEY: Final = "replica.sleep.after.ms"

@@ -1,7 +1,7 @@
 """One lane: the batches of one partition that are in the table and not yet marked, and what may be sent of them now.
 
-The rules are those of a producer's delivery (`client/producer/delivery.py`), with the difference that a batch keeps its
-sequence over a crash, because it is written down:
+The rules are those of a producer's delivery (`client/producer/sending/delivery.py`), with the difference that a batch
+keeps its sequence over a crash, because it is written down:
 
 - Before the first batch of a session the leader has to report what it knows of the producer. If that does not follow
   from what is in the table (a database that was restored from a backup, a partition that has lost records), the lane

@@ -31,7 +31,7 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.ids import TopicPartition
-from raylog.protocol.registry import methods
+from raylog.protocol.documents.registry import methods
 from raylog.rpc import connection
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request

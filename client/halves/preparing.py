@@ -16,8 +16,8 @@ from raylog.client.arguments import Headers, checked_headers
 from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, decide
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import SendFuture
-from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import Waiting
+from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.scheduling import Delay, delay_ms
 from raylog.client.types import Header
 from raylog.core.errors import HalfMessageDecided, InvalidConfig, InvalidTxnState, UnknownHalfMessage

@@ -22,9 +22,9 @@ from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import Columns, checked_columns, distinct_of, is_column, planned
 from raylog.client.producer.futures import SendFuture
-from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import Scheduling, Waiting, When, checked_schedule_ids, named_stamps
-from raylog.client.producer.sender import Sender
+from raylog.client.producer.sending.queues import TopicQueues
+from raylog.client.producer.sending.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.serializers import serializer
 from raylog.core.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut

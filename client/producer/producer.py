@@ -27,8 +27,8 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch, distinct_of
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.producer.queues import TopicQueues
 from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, When, default_when, not_delayed, with_ttl
+from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import Delay, Moment

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from raylog.core.config_key import LONG_MAX
+from raylog.core.configuration.config_key import LONG_MAX
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.topics import Topics

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from raylog.core.config import TOPIC_KEYS, TopicConfig, sleep_after_ms, validate_topic_config
-from raylog.core.config_origins import describe_cluster, describe_topic
+from raylog.core.configuration.config_origins import describe_cluster, describe_topic
+from raylog.core.configuration.time_keys import TIME_KEYS, check_expiry
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
@@ -43,7 +44,6 @@ from raylog.core.metadata.records import (
     TopicDeleted,
 )
 from raylog.core.sleeping.queue import WakeQueue, has_too_much
-from raylog.core.time_keys import TIME_KEYS, check_expiry
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Final
 
-from raylog.core.config_key import ConfigKey
+from raylog.core.configuration.config_key import ConfigKey
 
 HASH_KEY: Final = "coordinator.hash"
 CRC32: Final = "crc32"

@@ -25,7 +25,10 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from raylog.core.groups import admission, offsets, pending, rebalance, resets, views
+from raylog.core.groups import admission, rebalance, views
+from raylog.core.groups.committed import offsets, pending, resets
+from raylog.core.groups.committed.offsets import OffsetStore
+from raylog.core.groups.committed.pending import PendingStore
 from raylog.core.groups.consumer import commits
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups, description
@@ -56,8 +59,6 @@ from raylog.core.groups.events import (
 )
 from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.group import Group
-from raylog.core.groups.offsets import OffsetStore
-from raylog.core.groups.pending import PendingStore
 from raylog.core.groups.records import (
     GroupChanged,
     GroupDeleted,

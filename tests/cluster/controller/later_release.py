@@ -15,8 +15,8 @@ from raylog.core.errors import InvalidRequest
 from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.partition import PartitionState, ReplicaPlace
+from raylog.protocol.documents.registry import methods
 from raylog.protocol.message import read
-from raylog.protocol.registry import methods
 from raylog.rpc import calls
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request

@@ -12,7 +12,7 @@ from raylog.actors.queues.role import QueuesRole
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.queue_keys import QUEUE_KEYS
+from raylog.core.configuration.queue_keys import QUEUE_KEYS
 from raylog.core.queues import policy
 from raylog.core.queues.archiving import origins
 from raylog.core.queues.durations import Backoff

@@ -20,8 +20,8 @@ from raylog.core.errors import InvalidRequest
 from raylog.core.metadata.records import record_from_wire
 from raylog.core.partition import PartitionState
 from raylog.protocol.broker import METADATA
+from raylog.protocol.documents.registry import methods
 from raylog.protocol.message import read
-from raylog.protocol.registry import methods
 from raylog.rpc.framing import NOTIFICATION, REQUEST, decode_header
 from tests.cluster.local_cluster import LocalCluster
 from tools.golden import CONFIG, ROOT, TOPICS

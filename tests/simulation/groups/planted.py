@@ -9,11 +9,12 @@ from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import FencedInstanceId
-from raylog.core.groups import offsets, rebalance, resets, use
+from raylog.core.groups import rebalance, use
+from raylog.core.groups.committed import offsets, resets
+from raylog.core.groups.committed.offsets import OffsetStore
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
-from raylog.core.groups.offsets import OffsetStore
 from raylog.core.groups.use import GroupUse
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator

@@ -17,6 +17,7 @@ from raylog.core.errors import (
     UnknownMemberId,
 )
 from raylog.core.groups import rebalance
+from raylog.core.groups.committed.offsets import OffsetStore
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
@@ -29,7 +30,6 @@ from raylog.core.groups.events import (
     SyncReceived,
 )
 from raylog.core.groups.group import Group, Member
-from raylog.core.groups.offsets import OffsetStore
 from raylog.core.groups.records import (
     OFFSET_KIND,
     GroupChanged,

@@ -4,7 +4,7 @@ import pytest
 
 from raylog.actors.settings import replication_settings, topic_settings
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
-from raylog.core.config_origins import CLUSTER, DEFAULT, INHERITED, TOPIC, describe_topic
+from raylog.core.configuration.config_origins import CLUSTER, DEFAULT, INHERITED, TOPIC, describe_topic
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.rewriting import Rewriting
 

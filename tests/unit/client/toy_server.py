@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from raylog.client.runtime import Runtime
 from raylog.core import errors
-from raylog.core.config_origins import describe_cluster, describe_topic
+from raylog.core.configuration.config_origins import describe_cluster, describe_topic
 from raylog.protocol.admin import (
     ALTER_TOPIC_CONFIG,
     CREATE_TOPIC,

@@ -15,7 +15,7 @@ from raylog.core.config import (
     validate_cluster_config,
     validate_topic_config,
 )
-from raylog.core.config_page import SINCE, to_markdown
+from raylog.core.configuration.config_page import SINCE, to_markdown
 from raylog.core.errors import InvalidConfig
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 def test_the_configuration_page_is_up_to_date() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == to_markdown(), "run `python -m raylog.core.config_page > docs/configuration.md`"
+    assert text == to_markdown(), "run `python -m raylog.core.configuration.config_page > docs/configuration.md`"
 
 
 def test_only_keys_that_exist_came_with_a_later_release() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from raylog.core.configuration.time_keys import check_expiry
 from raylog.core.controller.topics import validate_topic_name
 from raylog.core.dead_letters import (
     HOPS,
@@ -22,7 +23,6 @@ from raylog.core.dead_letters import (
     without_cause,
 )
 from raylog.core.errors import InvalidConfig
-from raylog.core.time_keys import check_expiry
 
 EXPIRED = Cause(reason=Reason.EXPIRED, topic="jobs", partition=3, offset=17)
 REJECTED = Cause(

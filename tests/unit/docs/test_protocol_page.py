@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from raylog.protocol.page import MARK, updated
+from raylog.protocol.documents.page import MARK, updated
 from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in
 
 DOCUMENT = ROOT / "docs" / "protocol.md"
@@ -14,7 +14,7 @@ QUOTED = re.compile(r"\b(?:R[1-9]|I1?[0-9]|L[1-9]|W1?[0-9])\b")
 def test_the_table_is_that_of_the_pages() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert MARK in text
-    assert text == updated(text), "run `python -m raylog.protocol.page docs/protocol.md`"
+    assert text == updated(text), "run `python -m raylog.protocol.documents.page docs/protocol.md`"
 
 
 def test_every_rule_that_is_quoted_stands_on_the_page() -> None:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from raylog.core.errors import InvalidRequest
 from raylog.protocol.broker import MetadataRequest
+from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import JOIN_GROUP, OFFSET_COMMIT
 from raylog.protocol.message import Message, read
 from raylog.protocol.method import AnyMethod, Endpoint
-from raylog.protocol.registry import ENDPOINTS, methods
 from raylog.protocol.replica import FETCH, REPLICA
 from tests.unit.protocol.samples import inner, of_a_later_release, of_the_first_release, of_this_release
 

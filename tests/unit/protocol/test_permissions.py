@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.core.errors import ClusterAuthorizationFailed
 from raylog.protocol.broker import BROKER
+from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.method import Endpoint
 from raylog.protocol.permissions import permissions
-from raylog.protocol.registry import ENDPOINTS, methods
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Grant, Request, RequestConnection, Role, TopicGrant

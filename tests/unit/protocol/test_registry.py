@@ -6,10 +6,10 @@ import pytest
 from raylog.core.features import LEVELS
 from raylog.protocol.broker import BROKER
 from raylog.protocol.controller import CONTROLLER
+from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.message import Message
 from raylog.protocol.method import Endpoint, TokenScope
 from raylog.protocol.permissions import permissions
-from raylog.protocol.registry import ENDPOINTS, methods
 from raylog.protocol.replica import FETCH, REPLICA
 from raylog.rpc import Role
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from raylog.core.errors import GroupSubscribedToTopic
-from raylog.core.groups import offsets, resets, use
+from raylog.core.groups import use
+from raylog.core.groups.committed import offsets, resets
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import OffsetDeleteReceived, OffsetResetReceived
 from raylog.core.groups.use import GroupUse

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raylog.core.groups import pending
+from raylog.core.groups.committed import pending
+from raylog.core.groups.committed.pending import PendingStore
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import Effect
-from raylog.core.groups.pending import PendingStore
 from raylog.core.groups.records import TXN_KIND, TxnOffsets
 from raylog.core.outbox import Outbox
 from tests.simulation.planted.bugs import Edit, Planted

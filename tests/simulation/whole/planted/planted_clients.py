@@ -14,7 +14,7 @@ from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.sessions.handover import Handover
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.delivery import Delivery
+from raylog.client.producer.sending.delivery import Delivery
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.plan import MINORITY, VOTERS

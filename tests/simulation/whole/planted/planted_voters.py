@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.metadata.voter import Files
-from raylog.client.producer.delivery import Delivery
+from raylog.client.producer.sending.delivery import Delivery
 from raylog.core.controller.leading import leadership
 from raylog.core.quorum import election, proposer
 from raylog.core.quorum.voter import VoterMachine

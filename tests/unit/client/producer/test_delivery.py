@@ -13,8 +13,8 @@ from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicIn
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.context import DeliveryContext
-from raylog.client.producer.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, SEQUENCE_MASK, Delivery
+from raylog.client.producer.sending.context import DeliveryContext
+from raylog.client.producer.sending.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, SEQUENCE_MASK, Delivery
 from raylog.core.errors import (
     ConnectionFailed,
     DuplicateSequence,

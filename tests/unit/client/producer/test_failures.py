@@ -2,8 +2,8 @@
 
 import pytest
 
-from raylog.client.producer import delivery
 from raylog.client.producer.producer import Producer
+from raylog.client.producer.sending import delivery
 from raylog.core.errors import (
     DeliveryTimedOut,
     InvalidProducerEpoch,

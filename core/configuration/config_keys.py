@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from raylog.core.config_key import DAY_MS as _DAY_MS
-from raylog.core.config_key import INT_MAX, LONG_MAX, ConfigKey
-from raylog.core.config_key import int_key as _int
-from raylog.core.config_key import keys_of as _keys
+from raylog.core.configuration.config_key import DAY_MS as _DAY_MS
+from raylog.core.configuration.config_key import INT_MAX, LONG_MAX, ConfigKey
+from raylog.core.configuration.config_key import int_key as _int
+from raylog.core.configuration.config_key import keys_of as _keys
+from raylog.core.configuration.queue_keys import QUEUE_KEYS
+from raylog.core.configuration.time_keys import TIME_KEYS
 from raylog.core.coordinators.hashing import HASH_SETTING
-from raylog.core.queue_keys import QUEUE_KEYS
-from raylog.core.time_keys import TIME_KEYS
 
 TOPIC_KEYS: Final = _keys(
     HASH_SETTING,

@@ -21,9 +21,9 @@ from raylog.core.errors import (
     RecordTooLarge,
     TransactionCoordinatorFenced,
 )
+from raylog.core.groups.committed.offsets import row_error
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import EndTxnOffsetsReceived, TxnOffsetCommitReceived
-from raylog.core.groups.offsets import row_error
 from raylog.core.groups.records import OffsetCommitted, OffsetKey, PendingOffset, TxnForgotten, TxnKey, TxnOffsets
 from raylog.core.groups.settings import GroupSettings
 

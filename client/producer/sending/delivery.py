@@ -31,8 +31,8 @@ from typing import Any
 
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.producer.batch import QUEUED, SENT, STORED, Batch
-from raylog.client.producer.context import DeliveryContext, Transaction
-from raylog.client.producer.queues import PartitionQueue
+from raylog.client.producer.sending.context import DeliveryContext, Transaction
+from raylog.client.producer.sending.queues import PartitionQueue
 from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,

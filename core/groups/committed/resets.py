@@ -18,9 +18,9 @@ from raylog.core.errors import (
     ResetOutdated,
     UnstableOffsetCommit,
 )
+from raylog.core.groups.committed.offsets import OffsetStore, row_error
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import OffsetResetReceived
-from raylog.core.groups.offsets import OffsetStore, row_error
 from raylog.core.groups.records import OffsetCommitted, OffsetKey
 from raylog.core.groups.use import GroupUse
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raylog.core.config_key import ConfigKey, int_key
+from raylog.core.configuration.config_key import ConfigKey, int_key
 from raylog.core.queues import policy
 from raylog.core.queues.archiving.origins import OF
 from raylog.core.queues.durations import Backoff

@@ -1,4 +1,7 @@
-"""docs/configuration.md, made from the keys: `python -m raylog.core.config_page > docs/configuration.md`. Pure."""
+"""docs/configuration.md, made from the keys. Pure.
+
+`python -m raylog.core.configuration.config_page > docs/configuration.md` makes it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ def to_markdown() -> str:
     lines = [
         "# Configuration",
         "",
-        "Generated from `core/config.py` by `python -m raylog.core.config_page > docs/configuration.md`; do not edit.",
+        "Generated from `core/config.py` by "
+        "`python -m raylog.core.configuration.config_page > docs/configuration.md`; do not edit.",
         "Names are Kafka's; where a default differs from Kafka's, the text says so.",
         "",
     ]

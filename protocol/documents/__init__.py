@@ -1,0 +1,1 @@
+"""All methods in one place, for tests and for docs/protocol.md. Pure."""

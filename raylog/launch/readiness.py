@@ -17,6 +17,8 @@ class Readiness:
         self._wanted = wanted
         self._embedded = embedded
         self._led_since_s: float | None = None
+        self._slept: frozenset[tuple[str, int]] | None = None
+        """Partitions that slept when all brokers were there: they wake in the background, or for a use."""
         self.problem = "no status yet"
         """What was missing at the last check."""
         self.so_far = ""
@@ -27,8 +29,12 @@ class Readiness:
     def look(self, status: Mapping[str, Any], now_s: float, nodes_here: Callable[[], set[int | str]]) -> bool:
         """Return whether the cluster serves, by its status; ``nodes_here`` returns the nodes that Ray lists now."""
         missing = self._missing(status, nodes_here)
-        self.so_far = self._how_far(status, len(missing))
-        leaderless = _leaderless(status)
+        rows = {(topic, row["partition"]): row for topic, found in status["topics"].items() for row in found}
+        if self._slept is None and not missing:
+            self._slept = frozenset(place for place, row in rows.items() if row.get("asleep"))
+        awaited = {place: row for place, row in rows.items() if place not in (self._slept or ())}
+        self.so_far = self._how_far(awaited, len(missing))
+        leaderless = _leaderless(awaited)
         names = ", ".join(leaderless) or "none"
         self.problem = f"brokers missing on: {missing or 'no host'}; partitions without a leader: {names}"
         if missing:
@@ -45,17 +51,13 @@ class Readiness:
             return True
         # Writes with acks=all wait for every in-sync replica, so wait for them too, but only for a limited time.
         # Nodes of a larger cluster may still be starting, which takes an unknown time.
-        absent = any(
-            set(partition["isr"]) - set(partition["online"])
-            for partitions in status["topics"].values()
-            for partition in partitions
-        )
+        absent = any(set(row["isr"]) - set(row["online"]) for row in awaited.values())
         return not (self._embedded and absent and patient)
 
-    def _how_far(self, status: Mapping[str, Any], missing: int) -> str:
+    def _how_far(self, awaited: Mapping[tuple[str, int], Mapping[str, Any]], missing: int) -> str:
         if missing:
             return f"{max(0, len(self._wanted) - missing):,} of {len(self._wanted):,} brokers online"
-        awake = [row for rows in status["topics"].values() for row in rows if not row.get("asleep")]
+        awake = [row for row in awaited.values() if not row.get("asleep")]
         wanted = sum(len(row["replicas"]) for row in awake)
         return f"{sum(len(set(row['online']) & set(row['replicas'])) for row in awake):,} of {wanted:,} replicas ready"
 
@@ -70,10 +72,5 @@ class Readiness:
         return sorted(missing.values())
 
 
-def _leaderless(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return {
-        f"{topic}-{partition['partition']}": partition
-        for topic, partitions in status["topics"].items()
-        for partition in partitions
-        if partition["leader"] not in partition["online"]
-    }
+def _leaderless(awaited: Mapping[tuple[str, int], Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {f"{topic}-{number}": row for (topic, number), row in awaited.items() if row["leader"] not in row["online"]}

@@ -63,6 +63,20 @@ def test_a_start_counts_brokers_first_and_then_replicas_with_a_process() -> None
     waiting.look(status({"n1"}), 0.0, nodes())
     assert waiting.so_far == "1 of 2 brokers online"
     seen = status({"n1", "n2"}, leader=1, replicas=[1, 2], online=[1], isr=[1, 2])
-    seen["topics"]["quiet"] = [{"leader": 1, "replicas": [1, 2], "online": [1, 2], "isr": [1, 2], "asleep": True}]
+    seen["topics"]["quiet"] = [
+        {"partition": 0, "leader": 1, "replicas": [1, 2], "online": [1, 2], "isr": [1, 2], "asleep": True}
+    ]
     waiting.look(seen, 0.0, nodes())
     assert waiting.so_far == "1 of 2 replicas ready"
+
+
+def test_what_slept_when_the_brokers_came_is_not_waited_for_when_it_wakes() -> None:
+    waiting = Readiness({1: "here"}, embedded=True)
+    seen = status({"n1"}, leader=1, replicas=[1], online=[], isr=[1])
+    quiet = {"partition": 0, "leader": 1, "replicas": [1], "online": [1], "isr": [1], "asleep": True}
+    seen["topics"]["quiet"] = [quiet]
+    assert not waiting.look(seen, 0.0, nodes())
+    seen["topics"]["t"][0]["online"] = [1]
+    quiet.update(asleep=False, online=[])  # its processes are starting
+    assert waiting.look(seen, 1.0, nodes())
+    assert waiting.so_far == "1 of 1 replicas ready"

@@ -426,9 +426,13 @@ def test_a_lost_partition_blocks_neither_the_others_nor_the_operator(ray_here: N
     shutil.rmtree(root / "broker-2" / "alone-0")
     raylog.start(root)
     wire.wait_whole(TOPIC, PARTITIONS)
-    assert wire.look("alone", 0)[1] == -1
-    described = wire.run(wire.call(wire.broker_endpoint(), "describe_cluster", [])).args
-    assert described["lost_logs"] == [["alone-0", 2]]
+
+    def lost() -> object:
+        return wire.run(wire.call(wire.broker_endpoint(), "describe_cluster", [])).args["lost_logs"]
+
+    # A stop puts the partition to sleep, and a start does not wait until it wakes, which shows that its log is lost.
+    wait_for(lambda: lost() == [["alone-0", 2]], "the lost log is noticed")
+    wait_for(lambda: wire.look("alone", 0)[1] == -1, "no replica without its records leads")
     give_up = {"unclean.leader.election.enable": "true"}
     wire.run(wire.call(wire.broker_endpoint(), "alter_topic_config", ["alone", give_up, []]))
     wire.wait_whole("alone", 1)

@@ -56,6 +56,7 @@ class Dozers:
         self._now_ms = now_ms
         self._dozers: dict[_Dozer, None] = {}
         self._held: dict[str, int] = {}
+        """How often each name is held awake: as often as the watch of each process of that name."""
         self._rely_until_ms: int | None = None
         self._relying: asyncio.TimerHandle | None = None
         self._is_refused = False
@@ -128,9 +129,8 @@ class Dozers:
     @contextmanager
     def held_awake(self, name: str) -> Iterator[None]:
         """Let the replica of this name run meanwhile, because a call to its process must be answered."""
-        dozers = [dozer for dozer in self._dozers if dozer.name == name]
         self._held[name] = self._held.get(name, 0) + 1
-        for dozer in dozers:
+        for dozer in self._named(name):
             self.do(dozer, dozer.watch.hold())
         try:
             yield
@@ -138,8 +138,11 @@ class Dozers:
             self._held[name] -= 1
             if not self._held[name]:
                 del self._held[name]
-            for dozer in dozers:
+            for dozer in self._named(name):  # not those of before: a new process may have this name since
                 dozer.watch.release()
+
+    def _named(self, name: str) -> list[_Dozer]:
+        return [dozer for dozer in self._dozers if dozer.name == name]
 
     def _check_reliance(self) -> None:
         self._relying = None
@@ -174,6 +177,8 @@ class Dozers:
     def take_offer(self, dozer: _Dozer, offer: Offer) -> None:
         """A replica rests."""
         if dozer.name != offer.name:
+            for _ in range(self._held.get(dozer.name, 0)):
+                dozer.watch.release()
             for _ in range(self._held.get(offer.name, 0)):
                 dozer.watch.hold()
             dozer.name = offer.name

@@ -88,9 +88,9 @@ class Case:
         assert self.port.joined is not None
         self.events = self.port.joined(self.process)
 
-    def offer(self, *, life: int = NO_LIFE, for_ms: int = 30_000) -> None:
+    def offer(self, *, name: str = NAME, life: int = NO_LIFE, for_ms: int = 30_000) -> None:
         report = {"status": {"role": "leader"}, "metrics": {}}
-        self.events.offered(Offer(name=NAME, life=life, until_ms=self.now_ms + for_ms, descriptors=9, report=report))
+        self.events.offered(Offer(name=name, life=life, until_ms=self.now_ms + for_ms, descriptors=9, report=report))
 
 
 def played(play: Callable[[Case], Awaitable[None]]) -> None:
@@ -193,6 +193,33 @@ def test_a_call_to_the_process_keeps_it_awake_until_its_end() -> None:
             assert case.process.taken() == ["continue", "unwatch", "over"]
             case.offer()
             assert case.process.taken() == ["over"]
+        case.offer()
+        assert case.process.taken() == ["watch", "stop"]
+
+    played(play)
+
+
+def test_a_process_that_joins_during_a_call_to_its_name_dozes_after_it() -> None:
+    async def play(case: Case) -> None:
+        with case.dozers.held_awake(NAME):
+            case.offer()
+            assert case.process.taken() == ["over"]
+        case.offer()
+        assert case.process.taken() == ["watch", "stop"]
+
+    played(play)
+
+
+def test_a_process_with_a_new_name_is_not_kept_awake_by_calls_to_the_old_one() -> None:
+    async def play(case: Case) -> None:
+        case.offer(name="spare")
+        case.process.taken()
+        with case.dozers.held_awake("spare"):
+            assert case.process.taken() == ["continue", "unwatch", "over"]
+            case.offer()
+            assert case.process.taken() == ["watch", "stop"]
+            with case.dozers.held_awake(NAME):
+                assert case.process.taken() == ["continue", "unwatch", "over"]
         case.offer()
         assert case.process.taken() == ["watch", "stop"]
 

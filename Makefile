@@ -9,7 +9,8 @@
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
 #   make chaos-figures     measure the time until partitions have a leader again
-#   make simulate-planted  plant bugs and print which profile of the simulator catches each
+#   make simulate-planted  plant bugs and print which profile of the simulator catches each; make simulate-notes notes
+#                    which seed does so soonest, with which make test begins: after a change of what the seeds draw
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
 #                    make bench BENCH_ARGS="--only produce,latency" a part of them
 #   make native      compile the eight hot modules with mypyc, where there is a C compiler; optional; make bench does
@@ -33,8 +34,9 @@ SEED ?= 1
 CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 PIPELINES_ARGS ?=
-# Processes that run tests side by side: cluster tests wait more than they compute. 0 runs all in one process.
-WORKERS ?= 2
+# Processes that run tests side by side: cluster tests wait more than they compute, so of three or more, the last one
+# has only tests without a cluster meanwhile (tests/workers.py). 0 runs all in one process.
+WORKERS ?= 3
 QUICK ?=
 BENCH_ARGS ?=
 export QUICK
@@ -44,7 +46,7 @@ CHECKED := raylog actors client core data outbox protocol rpc spark storage pysp
 
 PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
-.PHONY: demo pipelines test lint compiled native ruff types imports simulate chaos chaos-figures bench constraints import-tree wheel clean distclean
+.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -91,6 +93,9 @@ chaos-figures: $(VENV)/.installed-test compiled
 
 simulate-planted: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --planted
+
+simulate-notes: $(VENV)/.installed-test
+	$(PY) -m tests.simulation --note
 
 bench: $(VENV)/.installed-bench compiled native
 	@$(PY) -m compileall -q benchmarks

@@ -8,9 +8,11 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 
 from raylog.core.errors import did_you_mean
+from tests.simulation.planted import noticed
 from tests.simulation.planted.bugs import STORY
 from tests.simulation.planted.planted import EVERY_BUG, catch
 from tests.simulation.profiles import DEFAULT
@@ -68,6 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Return 0 when every seed passed, 1 when one failed."""
     options = _options(arguments)
     logging.getLogger("raylog").addHandler(logging.NullHandler())  # the shipped shells log the faults injected here
+    if options.note:
+        return _note_planted_bugs(options.profile)
     if options.planted:
         return _try_planted_bugs(options.profile)
     overall = Totals(options.profile)
@@ -117,6 +121,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--planted", action="store_true", help="plant bugs, all or a profile's, and report what catches each"
     )
+    parser.add_argument(
+        "--note", action="store_true", help="search the seed that notices each planted bug soonest, and note it"
+    )
     options = parser.parse_args(arguments)
     if options.profile not in known:
         parser.error(f"{did_you_mean('profile', options.profile, known)} All profiles: {', '.join(known)}.")
@@ -156,6 +163,23 @@ def _try_planted_bugs(profile: str) -> int:
         f"{stories} of them in stories"
     )
     return 0 if caught == total else 1
+
+
+def _note_planted_bugs(profile: str) -> int:
+    """Note the seed that notices each planted bug soonest; return 1 when a bug was noticed by none."""
+    noted = dict(noticed.notes())
+    missed = 0
+    for planted in EVERY_BUG:
+        if planted.profile == STORY or profile not in (DEFAULT, ALL, planted.profile):
+            continue
+        seed = noticed.soonest(planted, partial(run_seed, profile=planted.profile, validate=False))
+        missed += seed is None
+        if seed is not None:
+            noted[noticed.key(planted)] = seed
+            noticed.write(noted)
+        print(f"{planted.name:<66} {planted.profile:<28} {seed or 'NOTHING'}", flush=True)
+    noticed.write({name: seed for name, seed in noted.items() if name in map(noticed.key, EVERY_BUG)})
+    return 1 if missed else 0
 
 
 def _report_failure(result: Result) -> None:

@@ -13,8 +13,11 @@ import pytest
 
 import tests.simulation.__main__ as command
 from tests.simulation.__main__ import main
-from tests.simulation.planted.planted import PLANTED
+from tests.simulation.planted import noticed
+from tests.simulation.planted.planted import PLANTED, catch
+from tests.simulation.results import Result
 from tests.simulation.runs import ALL_PROFILES, run_seed
+from tests.simulation.world import Violation
 
 pytestmark = pytest.mark.sim
 
@@ -98,3 +101,42 @@ def test_all_profiles_are_run_with_a_line_of_totals_each(
 def test_a_run_ends_when_it_has_enough_events(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--profile", "quiet", "--seeds", "50", "--events", "1"]) == 0
     assert '"runs": 1,' in capsys.readouterr().out
+
+
+def test_the_seed_that_notices_a_bug_soonest_is_noted_and_goes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(noticed, "FILE", tmp_path / "noticed.json")
+    noticed.write({"swarm: a bug of before": 3})
+    bug = replace(PLANTED[0], seeds=20)
+    monkeypatch.setattr(command, "EVERY_BUG", (bug,))
+    assert main(["--note"]) == 0
+    seed = noticed.notes()[noticed.key(bug)]
+    assert list(noticed.notes()) == [noticed.key(bug)], "bugs that are no more have no note"
+    assert list(noticed.seeds_of(bug, noticed.notes())) == [seed, *(each for each in range(1, 21) if each != seed)]
+    assert catch(bug)[0] == seed
+
+
+def test_a_note_beyond_the_seeds_of_its_bug_is_of_no_use() -> None:
+    bug = replace(PLANTED[0], seeds=3)
+    assert list(noticed.seeds_of(bug, {noticed.key(bug): 4})) == [1, 2, 3]
+
+
+def test_a_bug_that_no_seed_notices_gets_no_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(noticed, "FILE", tmp_path / "noticed.json")
+    noticed.write({})
+    as_it_is = getattr(PLANTED[0].target, PLANTED[0].attribute)
+    monkeypatch.setattr(command, "EVERY_BUG", (replace(PLANTED[0], profile="quiet", seeds=1, substitute=as_it_is),))
+    assert main(["--note"]) == 1
+    assert noticed.notes() == {}
+
+
+def test_a_run_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noticed, "RUN_S", 1.0)
+
+    def endless(seed: int) -> Result:
+        while seed < 2:
+            pass
+        return replace(run_seed(1, "quiet"), violation=Violation(PLANTED[0].rules[0], "noticed"))
+
+    assert noticed.soonest(replace(PLANTED[0], seeds=2), endless) == 2

@@ -25,9 +25,11 @@ from tests.simulation.consumers.planted import CONSUMER_BUGS
 from tests.simulation.groups.planted import GROUP_BUGS
 from tests.simulation.groups.planted_cooperative import COOPERATIVE_BUGS
 from tests.simulation.groups.transactions.planted import PENDING_BUGS
+from tests.simulation.outbox.planted import OUTBOX_BUGS
 from tests.simulation.partition.controller import ControllerNode
 from tests.simulation.partition.disk import VirtualLog
 from tests.simulation.partition.replica import ReplicaProcess
+from tests.simulation.planted import noticed
 from tests.simulation.planted.bugs import STORY, Edit, Planted
 from tests.simulation.planted.planted_admin import ADMIN_BUGS
 from tests.simulation.planted.planted_metadata import METADATA_BUGS
@@ -316,6 +318,7 @@ EVERY_BUG = (
     + CALL_BUGS
     + CLEANER_BUGS
     + TRANSACTION_BUGS
+    + OUTBOX_BUGS
     + TOO_DEEP
 )
 
@@ -328,12 +331,13 @@ def bug(name: str) -> Planted:
 def catch(planted: Planted) -> tuple[int, Violation | None]:
     """Plant a bug and run its profile, or its story, until it is noticed; return the last seed and the violation.
 
-    The machines' own checks are off: the external checkers are under test.
+    The seed that is noted for the bug runs first. The machines' own checks are off: the external checkers are under
+    test.
     """
     with planted.applied():
         if planted.profile == STORY:
             return 1, play(*STORY_OF[planted.name])
-        for seed in range(1, planted.seeds + 1):
+        for seed in noticed.seeds_of(planted, noticed.notes()):
             violation = run_seed(seed, planted.profile, validate=False).violation
             if violation is not None:
                 return seed, violation

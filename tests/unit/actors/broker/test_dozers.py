@@ -210,7 +210,7 @@ def test_a_process_that_joins_during_a_call_to_its_name_dozes_after_it() -> None
     played(play)
 
 
-def test_a_process_with_a_new_name_is_not_kept_awake_by_calls_to_the_old_one() -> None:
+def test_a_process_with_a_new_name_is_not_held_by_calls_to_the_old_one() -> None:
     async def play(case: Case) -> None:
         case.offer(name="spare")
         case.process.taken()

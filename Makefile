@@ -35,7 +35,7 @@ CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 PIPELINES_ARGS ?=
 # Processes that run tests side by side: cluster tests wait more than they compute, so of three or more, the last one
-# has only tests without a cluster meanwhile (tests/workers.py). 0 runs all in one process.
+# has only what may take longer meanwhile (tests/workers.py). 0 runs all in one process.
 WORKERS ?= 3
 QUICK ?=
 BENCH_ARGS ?=

@@ -1,8 +1,9 @@
-"""Which worker runs which tests: what waits runs in all workers but the last, what computes in the last one meanwhile.
+"""Which worker runs which tests: what waits runs in all workers but the last, what has time in the last one meanwhile.
 
 A test of a cluster waits most of its time, for processes, sessions and elections. Two of them side by side leave almost
-one of two cores idle, and more of them at once would miss their deadlines. Other tests only compute. So the last of
-three or more workers has nothing but those, at a lower priority, and the others have them when nothing else is left.
+one of two cores idle, and more of them at once would miss their deadlines. Other tests only compute, and the story of
+`ray up` has time. So the last of three or more workers has nothing but those, at a lower priority, and the others have
+them when nothing else is left.
 
 A plugin of the tests (`tests/conftest.py`), for `--dist loadfile`. May touch: the priority of the last worker.
 """
@@ -14,14 +15,15 @@ from typing import Any
 
 import pytest
 
-COMPUTING = ("tests/property/", "tests/simulation/", "tests/unit/")
-"""Folders whose tests start no cluster."""
+HOSTS = "tests/hosts/"
+FOR_THE_LAST = (HOSTS, "tests/property/", "tests/simulation/", "tests/unit/")
+"""Folders of tests that only compute, and the one of a story that waits for minutes; in this order."""
 SPLIT = "tests/simulation/"
 """Folder with files that take minutes: their tests are given out one by one, so that all workers end together."""
 WORKERS_MIN = 3
 """With fewer workers all of them run everything, file by file."""
-NICENESS = 5
-"""A third of the others' share: so that the last worker's tests end where the others keep all cores busy."""
+NICENESS = 10
+"""A tenth of the weight of the others: what they leave idle is enough, and their deadlines are short."""
 
 
 def is_last(worker: str, workers: int) -> bool:
@@ -32,16 +34,18 @@ def is_last(worker: str, workers: int) -> bool:
 def next_unit(units: list[str], *, last: bool) -> str | None:
     """Return which of the waiting units a worker takes, in their order; None = it has no more to do."""
     for unit in units:
-        if unit.startswith(COMPUTING) == last:
+        if unit.startswith(FOR_THE_LAST) == last:
             return unit
     return None if last or not units else units[0]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Lower the priority of the last worker."""
-    worker = getattr(config, "workerinput", None)
-    if worker is not None and is_last(worker["workerid"], worker["workercount"]):
-        os.nice(NICENESS)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lower the priority of the last worker for good, once it has tests that only compute: its hosts come before."""
+    worker = getattr(item.config, "workerinput", None)
+    if worker is None or not is_last(worker["workerid"], worker["workercount"]):
+        return
+    if not item.nodeid.startswith(HOSTS):
+        os.nice(max(0, NICENESS - os.nice(0)))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -104,7 +104,7 @@ def test_the_synchronous_consumer_has_priorities_too(tmp_path: Path) -> None:
         await fill(cluster, "urgent", values(30))
 
         def work() -> list[str]:
-            keywords = {**cluster.clients(), "consumer_timeout_ms": 500}
+            keywords = {**cluster.clients(), "consumer_timeout_ms": 3_000}
             with QueueConsumer("urgent", "later", group_id="workers", priority="strict", **keywords) as queue:
                 found = []
                 for message in queue:

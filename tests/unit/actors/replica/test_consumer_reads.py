@@ -110,7 +110,7 @@ async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tm
                 runner.tick()
                 assert accepted.statistics()["unsent_bytes"] <= MARK + len(VALUE) + 1000
                 with suppress(TimeoutError):  # the server may learn only after this tick that all was taken
-                    async with asyncio.timeout(0.1):
+                    async with asyncio.timeout(0.01):
                         taken += len(await reader.read(1 << 20))
             assert parked(runner) == 0
 

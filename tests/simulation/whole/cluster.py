@@ -39,6 +39,8 @@ MAKE_TIMEOUT_S: Final = 60.0
 RESTART_S: Final = (0.15, 1.2)
 """How long Ray takes to start a process again."""
 POLL_S: Final = 0.02
+ANSWERS_LATE_S: Final = 1.5
+"""How long the answer of a replica that serves may take to reach its broker: longer than a replica is awake."""
 
 
 def host_of(broker: int) -> str:
@@ -411,6 +413,8 @@ class Workshop:
                 await self.end(actor.name)
                 raise RuntimeError(f"{actor.name} was stopped")
             await self._within(lambda: actor.serves, actor)
+            if self._cluster.dozes is not None:  # the answer of a replica that serves comes late on a busy machine
+                await asyncio.sleep(self._cluster.scheduler.between(0.0, ANSWERS_LATE_S))
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         """Notify a replica of changes."""

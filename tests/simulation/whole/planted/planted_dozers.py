@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -95,13 +96,18 @@ def _only_woken(_: object) -> Callable[..., None]:
     return lambda self, now_ms, out: self.wake_fetches(out)
 
 
-def _relies_always(_: object) -> Callable[..., None]:
-    """A broker lets processes stay stopped that send no heartbeats, although none of its own is confirmed."""
+def _never_released(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A process that joins during a call to its name is held awake when the call has ended."""
 
-    def rely_until(self: Dozers, until_ms: int | None) -> None:
-        self._rely_until_ms = 1 << 60
+    @contextmanager
+    def held_awake(self: Dozers, name: str) -> Iterator[None]:
+        before = set(self._named(name))
+        with original(self, name):
+            yield
+        for dozer in set(self._named(name)) - before:
+            dozer.watch.hold()
 
-    return rely_until
+    return held_awake
 
 
 def _bug(name: str, target: Any, attribute: str, patch: Callable[[Any], Any], *rules: str) -> Bug:
@@ -113,11 +119,11 @@ DOZER_BUGS: Final = (
     _bug("a stopped process is not continued when it can read", ProcessWatch, "readable", _none, "W23"),
     _bug("a process that has sent word stays stopped", ProcessWatch, "awoken", _word_ignored, "W23"),
     _bug("a process is stopped while a call to it waits", ProcessWatch, "hold", _none, "W23", "W9"),
+    _bug("a call holds those awake that join during it", Dozers, "held_awake", _never_released, "W9"),
     _bug("a process is stopped for longer than it offered", Dozers, "_stop", _without_timer, "W23"),
-    _bug("a keeper continues nothing", keeper, "continue_noted", _none, "W23"),
+    _bug("a keeper continues nothing", keeper, "continue_noted", _none, "W23", "W22"),
     _bug("a broker notes nothing for its keeper", Guard, "note", _nothing, "W23"),
     _bug("a broker vouches for no replica that rests", Dozers, "rested", _none_rests, "W23", "W22"),
-    _bug("a broker without a controller lets replicas rest", Dozers, "rely_until", _relies_always, "W22"),
     _bug("a replica offers with open requests", ReplicaViews, "quiet", _busy_too, "W23"),
     _bug("a leader oversleeps its deadlines", views, "_quiet_leader", _no_due, "W23"),
     _bug("time at rest counts as lag", Leader, "records_came", _only_woken, "W23"),

@@ -34,9 +34,10 @@ SEED ?= 1
 CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 PIPELINES_ARGS ?=
-# Processes that run tests side by side: cluster tests wait more than they compute, so of three or more, the last one
-# has only what may take longer meanwhile (tests/workers.py). 0 runs all in one process.
-WORKERS ?= 3
+# Processes that run tests side by side: cluster tests wait more than they compute. 0 runs all in one process. From three
+# on, the last one has only what may take longer (tests/workers.py): for more cores, or three minutes less on two, where
+# a test or two then have to run again.
+WORKERS ?= 2
 QUICK ?=
 BENCH_ARGS ?=
 export QUICK

@@ -35,8 +35,8 @@ CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 PIPELINES_ARGS ?=
 # Processes that run tests side by side: cluster tests wait more than they compute. 0 runs all in one process. From three
-# on, the last one has only what may take longer (tests/workers.py): for more cores, or three minutes less on two, where
-# a test or two then have to run again.
+# on, the last one has only what may take longer (tests/workers.py): for more cores. On two the suite ends minutes earlier
+# with three, and a test or two then have to run again.
 WORKERS ?= 2
 QUICK ?=
 BENCH_ARGS ?=

@@ -1,8 +1,10 @@
 """The seed that notices each planted bug soonest, so that the tests do not run those again that notice nothing.
 
 A note is a short cut and not a result: where the noted seed no longer notices its bug, because code or world drew
-something else, the other seeds of the bug follow. `make simulate-notes` writes the notes again.
-May touch: ``noticed.json`` beside this file.
+something else, the other seeds of the bug follow. `make simulate-notes` writes the notes again. Bugs of the whole world
+have none: they begin with `Bug.first`, and `make simulate-planted` alone runs most of them.
+
+Called by ``planted.py`` and the command of the simulator. May touch: ``noticed.json`` beside this file.
 """
 
 from __future__ import annotations

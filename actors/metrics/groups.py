@@ -7,17 +7,18 @@ ends because they are not used, the page keeps them, so that a group whose membe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.collector import Endpoint, Inquiries
-from raylog.core.ids import LATEST, TopicPartition
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.core.metadata.image import Coordinator, MetadataImage
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import process_families
 from raylog.core.metrics.groups import EndHistory, GroupCensus, RestingGroups, group_families
 from raylog.core.metrics.usage import usage_from_wire
+from raylog.core.partition import PartitionState
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ class GroupFigures:
 
     async def families(self, image: MetadataImage, host: str) -> list[Family]:
         """Return the metrics of the groups of the coordinators that run at this address, or last did."""
-        groups = self._resting.groups(image.coordinators.values())
+        resting = self._resting.groups(image.coordinators.values())
+        groups = [group.of_topics(lambda name, topic_id: image.topic(name, topic_id) is not None) for group in resting]
         here: dict[Endpoint, Coordinator] = {
             (coordinator.host, coordinator.port): coordinator
             for coordinator in image.coordinators.values()
@@ -59,7 +61,11 @@ class GroupFigures:
                 self._resting.saw(here[place], reported)
             groups.extend(reported)
             families.extend(process_families(usage, process=PROCESS, coordinator=name))
-        await self._see_ends(image, {partition for group in groups for partition in group.offsets})
+        lowest: dict[TopicPartition, int] = {}
+        for group in groups:
+            for partition, committed in group.offsets.items():
+                lowest[partition] = min(committed, lowest.get(partition, committed))
+        await self._see_ends(image, lowest)
         now_ms = monotonic_ms()
         lags = {
             (group.name, partition): lag
@@ -69,24 +75,39 @@ class GroupFigures:
         }
         return [*families, *group_families(groups, lags)]
 
-    async def _see_ends(self, image: MetadataImage, partitions: set[TopicPartition]) -> None:
-        leaders: dict[Endpoint, TopicPartition] = {}
-        questions: dict[Endpoint, tuple[str, object]] = {}
-        for partition in partitions:
+    async def _see_ends(self, image: MetadataImage, lowest: Mapping[TopicPartition, int]) -> None:
+        """Note the logs' ends, and their starts where a group is behind. ``lowest``: committed offsets."""
+        leaders: dict[Endpoint, tuple[TopicPartition, PartitionState]] = {}
+        for partition in lowest:
             state = image.partition(partition)
             leader = None if state is None else state.place(state.leader)
             if state is not None and state.asleep is not None:
-                self._ends.saw(partition, state.asleep.end_offset, monotonic_ms())
+                rest = state.asleep
+                self._ends.saw(partition, state.topic_id, rest.end_offset, monotonic_ms(), start=rest.log_start_offset)
             if state is not None and leader is not None and leader.port:
-                leaders[leader.host, leader.port] = partition
-                arguments = [state.topic_id, partition.partition, state.leader_epoch, LATEST]
-                questions[leader.host, leader.port] = ("list_offsets", arguments)
-        answers = await self._inquiries.call(questions)
+                leaders[leader.host, leader.port] = partition, state
+        ends = await self._offsets(leaders, LATEST)
+        behind = {place: leaders[place] for place, end in ends.items() if lowest[leaders[place][0]] < end}
+        starts = await self._offsets(behind, EARLIEST)
         now_ms = monotonic_ms()
-        for place, answer in answers.items():
-            if isinstance(answer, list) and answer and isinstance(answer[0], int):
-                self._ends.saw(leaders[place], answer[0], now_ms)
-        self._ends.forget(partitions)
+        for place, end in ends.items():
+            partition, state = leaders[place]
+            self._ends.saw(partition, state.topic_id, end, now_ms, start=starts.get(place))
+        self._ends.forget(lowest)
+
+    async def _offsets(
+        self, leaders: Mapping[Endpoint, tuple[TopicPartition, PartitionState]], timestamp: int
+    ) -> dict[Endpoint, int]:
+        questions: dict[Endpoint, tuple[str, object]] = {
+            place: ("list_offsets", [state.topic_id, partition.partition, state.leader_epoch, timestamp])
+            for place, (partition, state) in leaders.items()
+        }
+        answers = await self._inquiries.call(questions)
+        return {
+            place: answer[0]
+            for place, answer in answers.items()
+            if isinstance(answer, list) and answer and isinstance(answer[0], int)
+        }
 
 
 def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCensus]:
@@ -96,11 +117,20 @@ def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCen
         pending = later[0] if later else 0  # a coordinator of an earlier release reports none
         if not isinstance(members, int) or not isinstance(offsets, list) or not isinstance(pending, int):
             raise ValueError(f"{name!r} is no group")
-        known = {
-            TopicPartition(topic, partition): offset
-            for topic_id, topic, partition, offset, *_ in offsets
-            if image.topic(topic, topic_id or None) is not None
-        }
-        census = GroupCensus(name=str(name), state=str(state), members=members, offsets=known, pending_offsets=pending)
-        groups.append(census)
+        known: dict[TopicPartition, int] = {}
+        ids: dict[str, str] = {}
+        for topic_id, topic, partition, offset, *_ in offsets:
+            if (found := image.topic(topic, topic_id or None)) is not None:
+                known[TopicPartition(topic, partition)] = offset
+                ids[topic] = found.topic_id
+        groups.append(
+            GroupCensus(
+                name=str(name),
+                state=str(state),
+                members=members,
+                offsets=known,
+                topic_ids=ids,
+                pending_offsets=pending,
+            )
+        )
     return groups

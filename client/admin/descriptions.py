@@ -18,6 +18,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "MemberDescription",
+    "OffsetOfDeletedTopic",
     "PartitionInfo",
     "PendingOffset",
     "StoppedBroker",
@@ -134,10 +135,19 @@ class PendingOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetOfDeletedTopic:
+    """A committed offset of a topic that was deleted; one of that name may have been created since, with another id."""
+
+    partition: TopicPartition
+    topic_id: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
     """One group, its members, its committed offsets, and those of transactions that are open.
 
-    `coordinator` is where it answers, as host:port.
+    `offsets` are those of topics that exist, by their ids. `coordinator` is where it answers, as host:port.
     """
 
     group_id: str
@@ -154,6 +164,8 @@ class GroupDescription:
     """`classic` or `consumer`; then `generation` is the group's epoch, and `protocol` its assignor."""
     target_epoch: int = -1
     """The epoch of the target that the coordinator leads the members to; -1 in a classic group."""
+    deleted_offsets: tuple[OffsetOfDeletedTopic, ...] = ()
+    """Offsets of topics that were deleted; no member reads from them."""
 
 
 def describe_topic(info: TopicInfo) -> TopicDescription:

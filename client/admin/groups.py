@@ -9,8 +9,15 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from raylog.client.admin.descriptions import GroupDescription, GroupListing, MemberDescription, PendingOffset
+from raylog.client.admin.descriptions import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    OffsetOfDeletedTopic,
+    PendingOffset,
+)
 from raylog.client.admin.lag import PartitionLag, partition_lags
+from raylog.client.admin.topic_ids import current_topic_ids
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.committed_offsets import CommittedOffsets
@@ -101,11 +108,17 @@ class AsyncGroups:
         return end.offset > 0
 
     async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
-        """One group with members and committed offsets. Raises GroupIdNotFound."""
+        """One group with members and committed offsets. Raises GroupIdNotFound.
+
+        An offset belongs to the topic with the id that it was committed for: those of topics that were deleted are in
+        `deleted_offsets`, also where a topic of that name was created again.
+        """
         request = DescribeGroupRequest(group_id)
         deadline = Deadline(timeout_s)
         found = await self.cluster.call_coordinator(group_id, DESCRIBE_GROUP, request, timeout_s=timeout_s)
         host, port = await self.cluster.coordinator(group_id, timeout_s=deadline.left_s)
+        committed = [row for row in found.offsets if row.committed_offset >= 0]
+        current = await current_topic_ids(self.cluster, {row.topic for row in committed}, deadline)
         return GroupDescription(
             found.group,
             found.state,
@@ -116,8 +129,8 @@ class AsyncGroups:
             tuple(_member(row) for row in found.members),
             {
                 TopicPartition(row.topic, row.partition): row.committed_offset
-                for row in found.offsets
-                if row.committed_offset >= 0
+                for row in committed
+                if current.get(row.topic) == row.topic_id
             },
             tuple(
                 PendingOffset(
@@ -131,6 +144,11 @@ class AsyncGroups:
             f"{host}:{port}",
             found.group_type,
             found.target_epoch,
+            tuple(
+                OffsetOfDeletedTopic(TopicPartition(row.topic, row.partition), row.topic_id, row.committed_offset)
+                for row in committed
+                if current.get(row.topic) != row.topic_id
+            ),
         )
 
     async def delete_group(self, group_id: str, timeout_s: float = 30.0) -> None:
@@ -184,7 +202,8 @@ class AsyncGroups:
     ) -> dict[TopicPartition, PartitionLag]:
         """How far a group is behind in each partition that it has committed or is reading, in records and in seconds.
 
-        A partition whose leader cannot be reached has its error in the answer. Raises GroupIdNotFound.
+        Records that retention or `delete_records` has removed are no lag, nor are those of deleted topics. A partition
+        whose leader cannot be reached has its error in the answer. Raises GroupIdNotFound.
         """
         deadline = Deadline(timeout_s)
         found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group

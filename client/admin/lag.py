@@ -14,7 +14,7 @@ from typing import Final
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
-from raylog.core.ids import LATEST, TopicPartition
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.replica import FETCH, READ_UNCOMMITTED, FetchRequest
 from raylog.rpc.framing import Buffer
 from raylog.storage.batch.header import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, iter_headers
@@ -28,9 +28,10 @@ AT_ONCE: Final = 64
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `records` = max(0, `end` - `committed`). `seconds` is the age of the record at the committed offset, or of the first
-    remaining one where retention has removed it: 0 without a lag, never negative. An unknown value is None, and `error`
-    has the reason; `records` is None, too, without a committed offset.
+    `records` = max(0, `end` - max(`committed`, the log's start)): what retention has removed cannot be read, so it is
+    no lag. `seconds` is the age of the record at the committed offset, or of the first remaining one where retention
+    has removed it: 0 without a lag, never negative. An unknown value is None, and `error` has the reason; `records` is
+    None, too, without a committed offset.
     """
 
     committed: int | None
@@ -68,11 +69,15 @@ async def _lag(
     end = (await cluster.list_offset(partition, LATEST, timeout_s=timeout_s)).offset
     if offset is None:
         return PartitionLag(None, end)
-    records = max(0, end - offset)
+    if offset >= end:
+        return PartitionLag(offset, end, 0, 0.0)
+    start = (await cluster.list_offset(partition, EARLIEST, timeout_s=timeout_s)).offset
+    first = max(offset, start)
+    records = max(0, end - first)
     if not records:
         return PartitionLag(offset, end, 0, 0.0)
     try:
-        made_ms = await _made_ms(cluster, partition, offset, timeout_s)
+        made_ms = await _made_ms(cluster, partition, first, timeout_s)
     except RaylogError as error:
         return PartitionLag(offset, end, records, error=error)
     return PartitionLag(offset, end, records, None if made_ms is None else max(0, now_ms - made_ms) / 1000)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from raylog.client.admin.reset_plan import End, PlannedOffset, ResetPlan, Target, named_partitions, planned
+from raylog.client.admin.topic_ids import current_topic_ids
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.core.errors import (
@@ -139,17 +140,11 @@ class AsyncResets:
         deadline: Deadline,
     ) -> tuple[dict[TopicPartition, str], tuple[TopicPartition, ...]]:
         """The partitions with the ids of their topics; and those whose topic does not exist any more."""
-        topics = sorted({topic for topic, _ in named} if named is not None else {place.topic for _, place in committed})
-        await self.cluster.refresh(topics, timeout_s=deadline.left_s)  # a topic may have been created again
+        topics = {topic for topic, _ in named} if named is not None else {place.topic for _, place in committed}
         if named is not None:
+            await self.cluster.refresh(topics, timeout_s=deadline.left_s)  # a topic may have been created again
             return await self._named_partitions(named, deadline), ()
-        current: dict[str, str] = {}
-        for topic in topics:
-            try:
-                info = await self.cluster.topic(topic, timeout_s=deadline.left_s, may_create=False)
-            except UnknownTopicOrPartition:
-                continue
-            current[topic] = info.topic_id
+        current = await current_topic_ids(self.cluster, topics, deadline)
         ids = {place: topic_id for topic_id, place in sorted(committed) if current.get(place.topic) == topic_id}
         deleted = sorted(place for topic_id, place in committed if current.get(place.topic) != topic_id)
         return ids, tuple(deleted)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from raylog.core.ids import TopicPartition
@@ -26,14 +26,25 @@ COARSENESS: Final = 0.1
 class GroupCensus:
     """One group as its coordinator knows it. ``offsets``: the next offset to read, by partition.
 
-    ``pending_offsets``: how many offsets open transactions are about to commit.
+    ``topic_ids``: of the topics in ``offsets``. ``pending_offsets``: how many offsets open transactions are about to
+    commit.
     """
 
     name: str
     state: str
     members: int
     offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     pending_offsets: int = 0
+
+    def of_topics(self, exists: Callable[[str, str], bool]) -> GroupCensus:
+        """Return the group without the offsets of topics for whose (name, id) ``exists`` is False."""
+        deleted = {name for name, topic_id in self.topic_ids.items() if not exists(name, topic_id)}
+        if not deleted:
+            return self
+        offsets = {partition: offset for partition, offset in self.offsets.items() if partition.topic not in deleted}
+        ids = {name: topic_id for name, topic_id in self.topic_ids.items() if name not in deleted}
+        return replace(self, offsets=offsets, topic_ids=ids)
 
 
 class RestingGroups:
@@ -73,20 +84,29 @@ class Lag:
 
 
 class EndHistory:
-    """When the high watermark of each partition was first seen where it is, and was before.
+    """When the high watermark of each partition was first seen where it is, and was before; and where its log starts.
 
-    Invariant of each partition's marks: times and offsets both rise strictly.
+    Invariant of each partition's marks: times and offsets both rise strictly, and all are of one topic id.
     """
 
     def __init__(self) -> None:
         """Start without marks."""
         self._marks: dict[TopicPartition, deque[tuple[int, int]]] = {}
+        self._topic_ids: dict[TopicPartition, str] = {}
+        self._starts: dict[TopicPartition, int] = {}
 
-    def saw(self, partition: TopicPartition, end: int, now_ms: int) -> None:
-        """Note the high watermark of a partition; one that went back (the topic was recreated) begins a new history."""
+    def saw(self, partition: TopicPartition, topic_id: str, end: int, now_ms: int, *, start: int | None = None) -> None:
+        """Note the high watermark of a partition, and the start of its log (None: not known now).
+
+        A topic that was created again begins a new history, and so does an end that went back.
+        """
         marks = self._marks.setdefault(partition, deque())
-        if marks and end < marks[-1][1]:
+        if self._topic_ids.setdefault(partition, topic_id) != topic_id or (marks and end < marks[-1][1]):
             marks.clear()
+            self._topic_ids[partition] = topic_id
+            self._starts.pop(partition, None)
+        if start is not None:
+            self._starts[partition] = start
         if not marks or (end > marks[-1][1] and now_ms > marks[-1][0]):
             marks.append((now_ms, end))
         if len(marks) > MARKS_MAX:
@@ -96,19 +116,22 @@ class EndHistory:
         """Drop the partitions without a committed offset of any group."""
         for partition in set(self._marks) - set(present):
             del self._marks[partition]
+            del self._topic_ids[partition]
+            self._starts.pop(partition, None)
 
     def lag(self, partition: TopicPartition, committed: int, now_ms: int) -> Lag | None:
         """Return the lag of a committed offset; None for a partition that was never seen.
 
-        The age is a lower bound while the record is older than the history.
+        What retention has removed is no lag. The age is a lower bound while the record is older than the history.
         """
         marks = self._marks.get(partition)
         if not marks:
             return None
-        records = max(0, marks[-1][1] - committed)
+        oldest = max(committed, self._starts.get(partition, 0))
+        records = max(0, marks[-1][1] - oldest)
         if not records:
             return Lag(0, 0.0)
-        first = bisect_right(marks, committed, key=lambda mark: mark[1])
+        first = bisect_right(marks, oldest, key=lambda mark: mark[1])
         return Lag(records, max(1, now_ms - marks[first][0]) / 1000)
 
 
@@ -127,7 +150,7 @@ def group_families(groups: Iterable[GroupCensus], lags: Mapping[tuple[str, Topic
     members = Family("kafka_consumergroup_members", "gauge", "Members of a group.")
     state = Family("raylog_consumergroup_state", "gauge", "1 for the state that a group is in.")
     offset = Family("kafka_consumergroup_current_offset", "gauge", "Committed offset: the next one to be read.")
-    lag = Family("kafka_consumergroup_lag", "gauge", "Records between the committed offset and the high watermark.")
+    lag = Family("kafka_consumergroup_lag", "gauge", "Remaining records up to the high watermark.")
     lag_sum = Family("kafka_consumergroup_lag_sum", "gauge", "Lag in records of a group on all partitions of a topic.")
     seconds = Family("raylog_consumergroup_lag_seconds", "gauge", "Age of the first record that is not committed.")
     pending = Family(

@@ -130,7 +130,9 @@ def describe(target: Target, name: str, state: bool, members: bool, offsets: boo
 def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int, ...]) -> None:
     """Delete the offsets that a group has committed for a topic; no member may subscribe to it."""
     with _admin(target.client_arguments()) as admin:
-        held = {each.partition for each in admin.describe_group(name).offsets if each.topic == topic}
+        found = admin.describe_group(name)
+        places = [*found.offsets, *(each.partition for each in found.deleted_offsets)]
+        held = {each.partition for each in places if each.topic == topic}
         wanted = sorted(held & set(partitions) if partitions else held)
         admin.delete_offsets(name, [(topic, number) for number in wanted])
         click.echo(f"Group {name} has no committed offsets for {len(wanted)} partitions of {topic} any more.")

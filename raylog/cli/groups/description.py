@@ -76,6 +76,15 @@ def as_json(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str, ob
             }
             for pending in found.pending_offsets
         ],
+        "deleted_offsets": [
+            {
+                "topic": each.partition.topic,
+                "topic_id": each.topic_id,
+                "partition": each.partition.partition,
+                "committed": each.offset,
+            }
+            for each in found.deleted_offsets
+        ],
     }
 
 
@@ -132,6 +141,9 @@ def _epoch(member: MemberDescription) -> str:
 def _show_offsets(found: GroupDescription, rows: list[dict[str, Any]]) -> None:
     if rows:
         show_table("", OFFSET_COLUMNS, [["-" if cell is None else cell for cell in row.values()] for row in rows])
+    if found.deleted_offsets:
+        places = _places({each.partition for each in found.deleted_offsets})
+        click.echo(f"Offsets of deleted topics, which no consumer reads from: {places}")
     for pending in found.pending_offsets:
         click.echo(
             f"Offset {pending.offset} of {pending.partition} is pending: it takes effect when the transaction of "

@@ -120,6 +120,7 @@ def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:
         deleted.append(DELETE_GROUP.read_request(request.args).group_id)
         request.reply(Empty())
 
+    topic_id = cluster.create_topic("t", partitions=2)
     with Producer(**cluster.options) as producer:
         producer.send("__consumer_offsets", b"a coordinator begins with a record", partition=2).result(30)
     queried: list[Request] = []
@@ -147,7 +148,7 @@ def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:
         generation=2,
         leader="m",
         members=[member],
-        offsets=[OffsetFetchResult("id", "t", 0, 5, 1, ""), OffsetFetchResult("id", "t", 1, -1, -1, "")],
+        offsets=[OffsetFetchResult(topic_id, "t", 0, 5, 1, ""), OffsetFetchResult(topic_id, "t", 1, -1, -1, "")],
     )
     cluster.extra_methods["describe_group"] = lambda request: request.reply(described)
     with Admin(**cluster.options) as admin:

@@ -8,7 +8,7 @@ import pytest
 from raylog.client.admin.admin import Admin
 from raylog.client.admin.lag import timestamp_at
 from raylog.client.consumer.consumer import Consumer
-from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
+from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, stamp
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
@@ -49,7 +49,7 @@ def test_lag_is_known_in_records_and_in_seconds(cluster: ToyCluster, reader: dic
     assert (lags[two].seconds, lags[nothing].seconds) == (0, 0)
 
 
-def test_what_retention_removed_counts_and_the_age_is_of_what_is_left(
+def test_what_retention_removed_is_no_lag_and_the_age_is_of_what_is_left(
     cluster: ToyCluster, reader: dict[str, Any]
 ) -> None:
     fill(cluster, "flights", 0, numbers(0, 4), timestamps=[now_ms() - 3_600_000] * 4)
@@ -59,7 +59,7 @@ def test_what_retention_removed_counts_and_the_age_is_of_what_is_left(
     cluster.do(lambda: cluster.partitions["flights", 0].delete_records(4))
     with Admin(**cluster.options) as admin:
         lag = admin.group_lag("board")[HERE]
-    assert (lag.records, lag.error) == (7, None)
+    assert (lag.records, lag.error) == (4, None)
     assert 60 <= (lag.seconds or 0) < 120
 
 
@@ -72,7 +72,42 @@ def test_a_record_of_the_future_is_no_negative_lag(cluster: ToyCluster, reader: 
     assert (lag.records, lag.seconds) == (1, 0)
 
 
-def test_a_deleted_topic_has_its_error_and_the_others_their_lag(cluster: ToyCluster, reader: dict[str, Any]) -> None:
+def test_a_log_that_is_empty_after_retention_has_no_lag(cluster: ToyCluster, reader: dict[str, Any]) -> None:
+    fill(cluster, "flights", 0, numbers(0, 8), timestamps=[now_ms()] * 8)
+    with Consumer(**reader) as consumer:
+        consumer.commit({HERE: 1})
+    cluster.do(lambda: cluster.partitions["flights", 0].delete_records(8))
+    with Admin(**cluster.options) as admin:
+        lag = admin.group_lag("board")[HERE]
+    assert (lag.committed, lag.end, lag.records, lag.seconds, lag.error) == (1, 8, 0, 0.0, None)
+
+
+def test_offsets_of_a_deleted_topic_are_no_offsets_of_one_created_again(
+    cluster: ToyCluster, reader: dict[str, Any]
+) -> None:
+    cluster.create_topic("again")
+    place = TopicPartition("again", 0)
+    fill(cluster, "again", 0, numbers(0, 50), timestamps=[now_ms()] * 50)
+    with Consumer(**reader) as consumer:
+        consumer.commit({place: 50})
+    cluster.delete_topic("again")
+    with Admin(**cluster.options) as admin:
+        before = admin.describe_group("board")
+        assert (before.offsets, [each.offset for each in before.deleted_offsets]) == ({}, [50])
+        cluster.create_topic("again")
+        fill(cluster, "again", 0, numbers(0, 30), timestamps=[now_ms()] * 30)
+        assert place not in admin.describe_group("board").offsets
+        with Consumer(**reader) as consumer:
+            consumer.commit({place: 10})
+        found = admin.describe_group("board")
+        lag = admin.group_lag(found)[place]
+    assert (found.offsets, [each.offset for each in found.deleted_offsets]) == ({place: 10}, [50])
+    assert (lag.committed, lag.end, lag.records) == (10, 30, 20)
+
+
+def test_offsets_of_a_deleted_topic_have_no_lag_and_the_others_theirs(
+    cluster: ToyCluster, reader: dict[str, Any]
+) -> None:
     cluster.create_topic("deleted")
     deleted = TopicPartition("deleted", 0)
     fill(cluster, "flights", 0, [b"x"], timestamps=[now_ms()])
@@ -81,8 +116,8 @@ def test_a_deleted_topic_has_its_error_and_the_others_their_lag(cluster: ToyClus
     cluster.delete_topic("deleted")
     with Admin(**cluster.options) as admin:
         lags = admin.group_lag("board")
-    assert isinstance(lags[deleted].error, UnknownTopicOrPartition)
-    assert (lags[deleted].records, lags[HERE].records) == (None, 1)
+    assert deleted not in lags
+    assert lags[HERE].records == 1
 
 
 def test_the_time_of_a_record_is_found_in_every_kind_of_batch() -> None:

@@ -15,7 +15,7 @@ ENDED = replace(RUNS, host="", port=0)
 def test_lag_in_seconds_is_the_age_of_the_first_uncommitted_record() -> None:
     ends = EndHistory()
     for now_ms, end in ((1_000, 10), (2_000, 20), (3_000, 20), (4_000, 35)):
-        ends.saw(T0, end, now_ms)
+        ends.saw(T0, "id", end, now_ms)
     assert ends.lag(T0, 35, 9_000) == Lag(0, 0.0)
     assert ends.lag(T0, 34, 9_000) == Lag(1, 5.0)
     assert ends.lag(T0, 20, 9_000) == Lag(15, 5.0)
@@ -26,22 +26,39 @@ def test_lag_in_seconds_is_the_age_of_the_first_uncommitted_record() -> None:
 
 def test_a_partition_that_was_never_seen_has_no_lag() -> None:
     ends = EndHistory()
-    ends.saw(T0, 1, 0)
+    ends.saw(T0, "id", 1, 0)
     ends.forget([])
     assert ends.lag(T0, 0, 5) is None
 
 
 def test_an_end_that_went_back_begins_a_new_history() -> None:
     ends = EndHistory()
-    ends.saw(T0, 100, 1_000)
-    ends.saw(T0, 3, 5_000)
+    ends.saw(T0, "id", 100, 1_000)
+    ends.saw(T0, "id", 3, 5_000)
     assert ends.lag(T0, 0, 6_000) == Lag(3, 1.0)
+
+
+def test_a_topic_that_was_created_again_begins_a_new_history() -> None:
+    ends = EndHistory()
+    ends.saw(T0, "old", 100, 1_000, start=90)
+    ends.saw(T0, "new", 150, 5_000)
+    assert ends.lag(T0, 40, 6_000) == Lag(110, 1.0)
+
+
+def test_what_retention_removed_is_no_lag() -> None:
+    ends = EndHistory()
+    ends.saw(T0, "id", 105, 1_000, start=0)
+    assert ends.lag(T0, 10, 2_000) == Lag(95, 1.0)
+    ends.saw(T0, "id", 105, 3_000, start=105)
+    assert ends.lag(T0, 10, 4_000) == Lag(0, 0.0)
+    ends.saw(T0, "id", 110, 5_000, start=105)
+    assert ends.lag(T0, 10, 6_000) == Lag(5, 1.0)
 
 
 def test_the_history_is_bounded_and_old_moments_stay_roughly_known() -> None:
     ends = EndHistory()
     for second in range(10 * MARKS_MAX):
-        ends.saw(T0, second, second * 1000)
+        ends.saw(T0, "id", second, second * 1000)
     now_ms = 10 * MARKS_MAX * 1000
     assert len(ends._marks[T0]) <= MARKS_MAX
     for behind in (10, 1000, 9 * MARKS_MAX):
@@ -77,6 +94,15 @@ def test_the_groups_of_a_coordinator_that_has_ended_stay_without_members() -> No
     at_rest = [GroupCensus(name="g", state="Empty", members=0, offsets={T0: 4})]
     assert resting.groups([ENDED]) == at_rest
     assert resting.groups([ENDED]) == at_rest
+
+
+def test_offsets_of_a_topic_that_does_not_exist_any_more_are_left_out() -> None:
+    offsets = {T0: 4, TopicPartition("u", 0): 7}
+    group = GroupCensus(name="g", state="Empty", members=0, offsets=offsets, topic_ids={"t": "1", "u": "2"})
+    assert group.of_topics(lambda name, topic_id: (name, topic_id) != ("t", "1")) == replace(
+        group, offsets={TopicPartition("u", 0): 7}, topic_ids={"u": "2"}
+    )
+    assert group.of_topics(lambda _name, _topic_id: True) == group
 
 
 def test_the_groups_of_a_coordinator_that_started_elsewhere_are_forgotten() -> None:

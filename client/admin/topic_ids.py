@@ -1,0 +1,28 @@
+"""Which topics exist, by id: what a group has committed for a deleted topic counts for no other of that name.
+
+Used by the descriptions and resets of groups. May touch: the network through `ClusterClient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.core.errors import UnknownTopicOrPartition
+
+
+async def current_topic_ids(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> dict[str, str]:
+    """The ids of those of these topics that exist, from metadata that is fetched for this answer."""
+    names = sorted(set(topics))
+    if not names:
+        return {}
+    await cluster.refresh(names, timeout_s=deadline.left_s)  # a topic may have been created again
+    current: dict[str, str] = {}
+    for name in names:
+        try:
+            info = await cluster.topic(name, timeout_s=deadline.left_s, may_create=False)
+        except UnknownTopicOrPartition:
+            continue
+        current[name] = info.topic_id
+    return current

@@ -1,4 +1,4 @@
-"""A module stays under 500 lines and a function under 60, so that one screenful and one file say one thing."""
+"""A module has at most 700 lines, where it is one thing, and a function 60: one screenful."""
 
 import ast
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.style.sources import OTHERS, PACKAGES, ROOT, files_in, parsed
 
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
 
 FILES = files_in(*PACKAGES, *OTHERS)

@@ -25,6 +25,8 @@ JOIN_BELOW_BYTES = 8 * 1024
 """A connection would copy a body below this beside the header in any case."""
 
 QUEUED, SENT, STORED = "queued", "sent", "stored"
+SEQUENCE_MASK = 2**31 - 1
+"""Sequences go on at 0 behind it."""
 
 
 class EncodedBody(NamedTuple):
@@ -46,9 +48,9 @@ class Batch:
 
     __slots__ = (
         "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "body", "deadline_s", "encoded",
-        "encoded_bytes", "error", "headers", "is_done", "is_refused_as_out_of_order", "keys", "loop_thread", "opened_s",
-        "partition", "quick_from_s", "quick_until_s", "record_count", "replaced", "reserved", "room", "sent_s", "size",
-        "stamps", "state", "topic", "values",
+        "encoded_bytes", "error", "headers", "is_done", "is_refused_as_out_of_order", "is_refused_as_too_large", "keys",
+        "loop_thread", "opened_s", "partition", "pieces", "quick_from_s", "quick_until_s", "record_count", "replaced",
+        "reserved", "room", "sent_s", "size", "stamps", "state", "topic", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, opened_s: float, deadline_s: float, loop_thread: int | None) -> None:
@@ -85,6 +87,9 @@ class Batch:
         """Number of attempts; also separates the answer of the last attempt from a late one of an earlier."""
         self.sent_s = 0.0
         self.is_refused_as_out_of_order = False
+        self.is_refused_as_too_large = False
+        self.pieces: list[Batch] = []
+        """What is sent in its place after `cut`, in order; each has its own outcome, and the batch is done with all."""
         # Result.
         self.is_done = False
         self.base_offset = -1
@@ -165,6 +170,65 @@ class Batch:
             BatchMeta(producer_id, producer_epoch, base_sequence),
             compression=header.compression,
         )
+
+    def cut(self, bytes_max: int, attributes: int) -> list[Batch]:
+        """Cut an encoded batch of several records into pieces that are sent in its place; it is done when they are.
+
+        Each piece has at most `bytes_max` bytes, or one record. There are two at least. Sequences go on through them,
+        so none of the batch may be stored. `attributes`: as of `encode`.
+        """
+        encoded = self.encoded if isinstance(self.encoded, bytes) else b"".join(self.encoded)
+        header = parse_header(encoded)
+        columns = decode_batch(encoded, 0, header, verify=False)
+        values: list[bytes | None] = [None] * self.record_count if columns.values is None else columns.values
+        pieces: list[Batch] = []
+        spans = [(self.record_count // 2, self.record_count), (0, self.record_count // 2)]
+        while spans:
+            first, end = spans.pop()
+            sequence = (header.base_sequence + first) & SEQUENCE_MASK if header.base_sequence >= 0 else -1
+            piece_bytes = encode_batch(
+                columns.keys and columns.keys[first:end],
+                values[first:end],
+                columns.timestamps[first:end],
+                columns.headers and columns.headers[first:end],
+                BatchMeta(header.producer_id, header.producer_epoch, sequence, attributes=attributes),
+                compression=header.compression,
+            )
+            if len(piece_bytes) > bytes_max and end - first > 1:
+                middle = (first + end) // 2
+                spans += [(middle, end), (first, middle)]
+                continue
+            piece = Batch(self.topic, self.partition, self.opened_s, self.deadline_s, self.loop_thread)
+            piece.encoded, piece.encoded_bytes, piece.base_sequence = piece_bytes, len(piece_bytes), sequence
+            piece.record_count = end - first
+            piece.stamps = list(enumerate(columns.timestamps[first:end]))
+            # Shares of the batch's memory, which add up to it.
+            piece.size = self.size * end // self.record_count - self.size * first // self.record_count
+            pieces.append(piece)
+        self.pieces, self.encoded = pieces, b""
+        for piece in pieces:
+            piece.when_done(self._piece_done)
+        return pieces
+
+    def _piece_done(self) -> None:
+        if all(piece.is_done for piece in self.pieces):
+            self.error = next((piece.error for piece in self.pieces if piece.error is not None), None)
+            self._finish()
+
+    def leaves(self) -> list[Batch]:
+        """What was sent: the batch itself, or all its pieces in order."""
+        return [leaf for piece in self.pieces for leaf in piece.leaves()] if self.pieces else [self]
+
+    def leaf_of(self, index: int) -> tuple[Batch, int]:
+        """The batch that was sent with a record, and the record's index in it."""
+        batch = self
+        while batch.pieces:
+            for piece in batch.pieces:
+                if index < piece.record_count:
+                    batch = piece
+                    break
+                index -= piece.record_count
+        return batch, index
 
     # Completion
 

@@ -70,8 +70,9 @@ class SentBatch:
         if error is not None:
             raise error.with_traceback(None)  # see `SendFuture.result`
         return [
-            BatchMetadata(batch.topic, batch.partition, batch.base_offset, count)
+            BatchMetadata(leaf.topic, leaf.partition, leaf.base_offset, leaf.record_count if batch.pieces else count)
             for batch, count in zip(self._batches, self._counts, strict=True)
+            for leaf in batch.leaves()
         ]
 
     def exception(self, timeout: float | None = None) -> RaylogError | None:

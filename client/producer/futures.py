@@ -46,14 +46,14 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         batch = self._batch
         if not batch.is_done and not batch.wait(timeout):
             raise TimeoutError(f"The record was neither stored nor refused within {timeout} seconds; it is still sent.")
-        return batch.error
+        return batch.leaf_of(self._index)[0].error if batch.pieces else batch.error
 
     def add_done_callback(self, function: Callable[[SendFuture], object]) -> None:
         """Call `function(future)` when the result is known; on the client's thread, so it must not block."""
         self._batch.when_done(lambda: function(self))
 
     def _metadata(self) -> RecordMetadata:
-        batch, index = self._batch, self._index
+        batch, index = self._batch.leaf_of(self._index) if self._batch.pieces else (self._batch, self._index)
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         _, timestamp_ms = batch.stamps[bisect_right(batch.stamps, index, key=_first) - 1]
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp_ms)

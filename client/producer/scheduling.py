@@ -290,6 +290,7 @@ def _replaced(batches: Sequence[Batch], counts: Sequence[int]) -> list[bool | No
 
 
 def _was_replaced(batch: Batch, index: int) -> bool | None:
+    batch, index = batch.leaf_of(index)
     return bool(batch.replaced[index]) if batch.replaced and batch.replaced[index] >= 0 else None
 
 

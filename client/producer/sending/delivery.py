@@ -12,6 +12,9 @@ The rules, with idempotence on:
   behind it is then refused as out of order while it is first in the line: that proves that no batch of the line is
   stored, so the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses requests
   still in flight under the old epoch. (Kafka's client does the same: KIP-360.)
+- A batch of several records that is refused as too large is cut into pieces with the same sequences, since none of
+  it is stored: the topic's limit was lowered, or the leader compresses less. Only a record that is too large alone
+  fails. (Kafka's client does the same: KIP-126.)
 - In a transaction the coordinator gives the epoch, one to each transaction, and nothing is sent before it has added
   the partition. A batch that is given up ends the transaction instead.
 
@@ -30,9 +33,10 @@ from itertools import islice
 from typing import Any
 
 from raylog.client.cluster.failures import Backoff, as_raylog_error
-from raylog.client.producer.batch import QUEUED, SENT, STORED, Batch
+from raylog.client.producer.batch import QUEUED, SENT, SEQUENCE_MASK, STORED, Batch
 from raylog.client.producer.sending.context import DeliveryContext, Transaction
 from raylog.client.producer.sending.queues import PartitionQueue
+from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
 from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,
@@ -41,6 +45,7 @@ from raylog.core.errors import (
     LeaderNotAvailable,
     OutOfOrderSequence,
     RaylogError,
+    RecordTooLarge,
     RequestTimedOut,
 )
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
@@ -52,7 +57,6 @@ from raylog.rpc import Connection, Reply
 logger = logging.getLogger(__name__)
 
 _NEVER_S = float("inf")
-SEQUENCE_MASK = 2**31 - 1
 PRODUCER_EPOCH_MAX = 2**15 - 1
 LEADER_CONNECT_S = 2.0
 LEADER_REMEMBERS_S = 600.0
@@ -330,6 +334,11 @@ class Delivery:
                 self._connection.abort(f"produce was not answered: {error.message}")
             self._recover()
             return
+        if isinstance(error, RecordTooLarge) and batch.record_count > 1:
+            batch.state, batch.is_refused_as_too_large = QUEUED, True
+            self._needs_metadata = True  # for the topic's limit, which the next batches keep as well
+            self._recover()
+            return
         self._line.remove(batch)
         self._fail(batch, error)
         self._settle_front()
@@ -394,11 +403,26 @@ class Delivery:
             raise LeaderNotAvailable(f"Partition {queue.topic}-{queue.partition} has no leader at the moment.")
         # A leader that is slow to connect to may be down: the attempt continues while metadata is fetched again.
         connection = await context.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
+        self._cut_refused(int(topic.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT)))
         if context.config.enable_idempotence:
             await self._renew_producer()
         self._topic_id, self._leader_epoch = topic.topic_id, found.leader_epoch
         self._acks = context.wire_acks or int(found.is_asleep or self._last_error is not None)
         self._connection = connection
+
+    def _cut_refused(self, bytes_max: int) -> None:
+        """Put pieces in the place of batches that were refused as too large; no request is in flight."""
+        for batch in [batch for batch in self._line if batch.is_refused_as_too_large]:
+            at = self._line.index(batch)
+            del self._line[at]
+            try:
+                # Halves at most: the limit that is known may not be the one that the leader has now.
+                pieces = batch.cut(min(bytes_max, max(1, batch.encoded_bytes // 2)), self._context.attributes)
+            except Exception as error:  # out of memory, perhaps; the others continue without it
+                self._fail(batch, _not_encoded(batch, error))
+                continue
+            for number, piece in enumerate(pieces):
+                self._line.insert(at + number, piece)
 
     async def _renew_producer(self) -> None:
         """Get a producer id at first; take a higher epoch when the front of the line is behind a hole."""

@@ -50,6 +50,8 @@ class ToyPartition:
     lost: list[Request] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
     produce_requests: int = 0
+    message_bytes_max: int = 2**31 - 1
+    """The topic's `max.message.bytes`, as the leader has it."""
     append_ms: int = -1
     """The time of an append that its answer names: the topic has LogAppendTime; -1 = it has not."""
 
@@ -62,6 +64,8 @@ class ToyPartition:
             if known is not None:
                 first = known.first_offset if first < 0 else first
                 continue
+            if header.size > self.message_bytes_max:
+                raise errors.RecordTooLarge(f"{header.size} bytes exceed max.message.bytes={self.message_bytes_max}.")
             batch = bytearray(payload[position : position + header.size])
             stamp(batch, 0, self.log_end, self.leader_epoch)
             self._keep(bytes(batch))

@@ -12,9 +12,9 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.batch import Batch
+from raylog.client.producer.batch import SEQUENCE_MASK, Batch
 from raylog.client.producer.sending.context import DeliveryContext
-from raylog.client.producer.sending.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, SEQUENCE_MASK, Delivery
+from raylog.client.producer.sending.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, Delivery
 from raylog.core.errors import (
     ConnectionFailed,
     DuplicateSequence,

@@ -12,6 +12,7 @@ from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.core.errors import (
     BufferExhausted,
     ClientClosed,
+    InvalidTimestamp,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
@@ -164,11 +165,11 @@ def test_bad_columns_are_refused_before_anything_is_sent(cluster: ToyCluster) ->
 
 def test_a_refused_piece_fails_the_batch(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
-    cluster.set_faults("t", 0, ["store", RecordTooLarge.code])
+    cluster.set_faults("t", 0, ["store", InvalidTimestamp.code])
     with Producer(**cluster.options, max_request_size=10_000) as producer:
         sent = producer.send_batch("t", [b"x" * 100] * 100)
-        assert isinstance(sent.exception(10), RecordTooLarge)
-        with pytest.raises(RecordTooLarge):
+        assert isinstance(sent.exception(10), InvalidTimestamp)
+        with pytest.raises(InvalidTimestamp):
             sent.result(0)
 
 

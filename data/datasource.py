@@ -2,7 +2,8 @@
 
 Offsets are fixed before this is made, so a dataset has the same records each time it is executed. A task holds a token
 and the brokers' addresses, never a secret, and finds a partition's new leader by itself. Blocks end where batches of
-the log fill them: a repeated task makes the same ones, as Ray requires of it.
+the log fill them: a repeated task makes the same ones, as Ray requires of it. Where it cannot, because the log has
+changed since, it fails so that the reader sees it (`attempts`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from ray.data.block import BlockMetadata
 from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.core.errors import CorruptMessage, RaylogError
+from raylog.data.attempts import attempt_number, seen_by_reader
 from raylog.data.columns import built_schema, schema_of, table_of
 
 logger = logging.getLogger(__name__)
+
+
+class NotRepeatable(RaylogError):
+    """A read task was repeated after its worker was lost, and would not give out the same blocks: read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +41,39 @@ class RangesTask:
 
     def __call__(self) -> Iterator[Any]:
         """The blocks of the ranges, one after the other; those read by then when `timeout_s` is over."""
+        attempt = attempt_number()
+        return seen_by_reader(self._blocks(attempt), attempt)
+
+    def _blocks(self, attempt: int) -> Iterator[Any]:
         deadline_s = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         schema = built_schema(self.names)
+        reading = self.reading if attempt == 0 else replace(self.reading, fail_on_data_loss=True)
         has_any = False
         for item in self.ranges:
-            for batch in self._batches(item, schema, deadline_s):
+            if attempt > 0 and item.may_be_compacted:
+                raise NotRepeatable(
+                    f"A worker that read {item.topic_partition} was lost, and compaction may have removed records "
+                    "since it began: read the topic again."
+                )
+            for batch in self._batches(item, reading, schema, deadline_s):
                 has_any = True
                 yield block_of(batch, self.names)
         if not has_any:
             yield schema_of(self.names).empty_table()
 
-    def _batches(self, item: PartitionRange, schema: Any, deadline_s: float | None) -> Iterator[Any]:
+    def _batches(
+        self, item: PartitionRange, reading: RangeReading, schema: Any, deadline_s: float | None
+    ) -> Iterator[Any]:
         """The record batches of a range that come in time."""
         if deadline_s is None:
-            yield from read_range(item, self.reading, schema)
+            yield from read_range(item, reading, schema)
             return
         left_s = deadline_s - time.monotonic()
-        wait_s = min(self.reading.stall_timeout_s, left_s)
+        wait_s = min(reading.stall_timeout_s, left_s)
         try:
             if wait_s > 0:
                 is_late = False
-                for batch in read_range(item, replace(self.reading, stall_timeout_s=wait_s), schema):
+                for batch in read_range(item, replace(reading, stall_timeout_s=wait_s), schema):
                     if is_late:
                         break
                     yield batch

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
-import ray
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
@@ -23,10 +22,10 @@ from raylog.client.ranges.arrow import ArrowBuilder
 from raylog.client.ranges.narrowing import OFFSET_MAX
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
+from raylog.data.attempts import attempt_number, seen_by_reader
 from raylog.data.columns import built_schema, schema_of
-from raylog.data.datasource import block_of, files_of
+from raylog.data.datasource import NotRepeatable, block_of, files_of
 
 LINGER_S = 0.1
 """How long a block is filled once it has a record: a block costs Ray some milliseconds, whatever its size."""
@@ -61,7 +60,16 @@ class FollowingTask:
 
     def __call__(self) -> Iterator[Any]:
         """Blocks of what comes; ends when all partitions are at their ends, or `timeout_s` is over."""
-        _refuse_repetition()
+        attempt = attempt_number()
+        return seen_by_reader(self._blocks(attempt), attempt)
+
+    def _blocks(self, attempt: int) -> Iterator[Any]:
+        if attempt > 0:
+            # Its blocks depend on when records came: Ray would drop others than those that arrived.
+            raise NotRepeatable(
+                "A worker of a continuous read was lost, and only the program that iterates knows which records "
+                "arrived from it: read again with start_offset behind their offsets."
+            )
         deadline_s = float("inf") if self.timeout_s is None else time.monotonic() + self.timeout_s
         blocks = _Blocks(self.ranges, self.names)
         with Consumer(config=_config(self.consumer, self.ranges)) as consumer:
@@ -157,20 +165,3 @@ def _config(consumer: ConsumerConfig, ranges: Sequence[PartitionRange]) -> dict[
     found["bootstrap"] = ",".join(f"{host}:{port}" for host, port in hosts)
     found["secret"] = ranges[0].secret
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _refuse_repetition() -> None:
-    """Fail in a repeated attempt of a task whose worker was lost.
-
-    Ray drops as many blocks of it as arrived from the first attempt. These blocks depend on when records came: others
-    would be dropped than those that arrived.
-    """
-    if not ray.is_initialized():
-        return
-    worker: Any = ray._private.worker.global_worker
-    attempt = worker.core_worker.get_current_task_attempt_number()
-    if attempt > 0:
-        raise RaylogError(
-            "A worker of a continuous read was lost, and only the program that iterates knows which records "
-            "arrived from it: read again with start_offset behind their offsets."
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,7 +10,8 @@ from typing import Any, Literal
 
 import ray
 import ray.data
-from ray.data import DataContext
+from ray.data import DataContext, Datasource
+from ray.util.annotations import RayDeprecationWarning
 
 from raylog.client.config import ConsumerConfig
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
@@ -18,6 +20,7 @@ from raylog.client.ranges.reading import RangeReading
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.data.arguments import address_of, check_remote, checked_topics, consumer_of, positive
+from raylog.data.attempts import REPETITIONS
 from raylog.data.columns import chosen
 from raylog.data.datasource import RaylogDatasource
 from raylog.data.following import BLOCK_BYTES_MAX, AtOnce, FollowingDatasource, FollowingTask
@@ -148,8 +151,8 @@ class _Plan:
             groups = in_groups(found, share) or [[]]
             source = RaylogDatasource(groups, self.names, reading, self.timeout_s)
             # As many blocks as tasks: Ray would cut the blocks of a task into smaller ones to have more.
-            placed = {**options, **_placement(node)}
-            datasets.append(ray.data.read_datasource(source, override_num_blocks=len(groups), **placed))
+            placed = {**options, **_placement(node), "override_num_blocks": len(groups)}
+            datasets.append(_dataset(source, REPETITIONS, placed))
         return _united(datasets)
 
     def followed(
@@ -184,9 +187,9 @@ class _Plan:
                     FollowingTask(tuple(item), settings, self.names, self.timeout_s)
                     for item in shared_out(found, number)
                 ]
-                placed = {**options, "num_cpus": share, **_placement(node)}
+                placed = {**options, "num_cpus": share, **_placement(node), "override_num_blocks": max(1, len(groups))}
                 source = FollowingDatasource(groups)
-                datasets.append(ray.data.read_datasource(source, override_num_blocks=max(1, len(groups)), **placed))
+                datasets.append(_dataset(source, 0, placed))
             return _united(datasets)
 
 
@@ -224,6 +227,19 @@ def _nodes() -> set[str]:
 def _may_place(options: Mapping[str, Any]) -> bool:
     """Whether the caller has left the choice of nodes to this module."""
     return not any(options.get(name) is not None for name in ("label_selector", "fallback_strategy", "ray_remote_args"))
+
+
+def _dataset(source: Datasource, repetitions: int, options: Mapping[str, Any]) -> ray.data.Dataset:
+    """The dataset of a source, whose tasks Ray repeats so often where a worker is lost.
+
+    Ray's default has no limit, also where no attempt succeeds. It has no other way to set one than this argument, of
+    which it warns until 2.64, where it ends.
+    """
+    given = {"max_retries": repetitions, **(options.get("ray_remote_args") or {})}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        found: ray.data.Dataset = ray.data.read_datasource(source, **{**options, "ray_remote_args": given})
+    return found
 
 
 def _placement(node: str) -> dict[str, Any]:

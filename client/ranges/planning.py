@@ -264,6 +264,7 @@ async def range_of(
         brokers=brokers or address.endpoints,
         secret=tokens.of(address.secret, info.topic_id, place, lifetime_s=wanted.token_lifetime_s),
         node_id=known[leader.leader].node_id if leader.leader in known else "",
+        may_be_compacted="compact" in str(info.config.get("cleanup.policy", "")),
     )
 
 

@@ -88,6 +88,8 @@ class PartitionRange:
     """Credentials for the leader and the brokers; for distributed work, a token that can read this partition."""
     node_id: str = ""
     """Ray's id of the node with the leader when the range was made: there its files can be read. Empty: not known."""
+    may_be_compacted: bool = False
+    """Whether the cleaner may remove records from the range while it is read: the topic is compacted."""
 
     @property
     def topic_partition(self) -> TopicPartition:

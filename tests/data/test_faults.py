@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 import ray.data
+from ray.data import DataContext
+from ray.exceptions import WorkerCrashedError
 
 import raylog
 from raylog.core.errors import RecordTooLarge
+from raylog.core.ids import TopicPartition
 from tests.cluster.ray_support import kill_leaders
 from tests.waiting import wait_for
 
@@ -88,3 +93,71 @@ def test_large_records_and_topics_without_any(admin: raylog.Admin) -> None:
     assert found == values
     with pytest.raises(RecordTooLarge):
         raylog.data.write(ray.data.from_items([{"value": b"v" * 2_000_000}]), "large", value_field="value")
+
+
+@pytest.fixture
+def small_blocks() -> Iterator[None]:
+    """Blocks of some thousand rows, so that a task gives out many, and waits while they are not taken."""
+    context = DataContext.get_current()
+    before = context.target_max_block_size
+    context.target_max_block_size = 256 * 1024
+    yield
+    context.target_max_block_size = before
+
+
+def kill_reader() -> None:
+    """Kill the worker that reads now."""
+    readers = [each for each in psutil.process_iter(["cmdline"]) if "ray::ReadRaylog" in "".join(each.info["cmdline"])]
+    assert readers, "a worker reads"
+    for each in readers:
+        each.kill()
+
+
+def offsets_of(batch: Any) -> list[int]:
+    return [int(offset) for offset in batch["offset"].to_pylist()]
+
+
+def rows_of(ds: ray.data.Dataset, meanwhile: Any) -> list[int]:
+    """The offsets that arrive, with a fault once some have."""
+    found: list[int] = []
+    for batch in ds.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        has_some = len(found) > ROWS
+        found += offsets_of(batch)
+        if len(found) > ROWS and not has_some:
+            meanwhile()
+    return found
+
+
+def test_a_worker_that_is_lost_costs_no_row_and_repeats_none(admin: raylog.Admin, small_blocks: None) -> None:
+    admin.create_topic("workers", partitions=1)
+    with raylog.Producer() as producer:
+        producer.send_batch("workers", [b"%0100d" % number for number in range(5 * ROWS)]).result(60)
+    ds = raylog.data.read("workers", override_num_blocks=1)
+    assert rows_of(ds, kill_reader) == list(range(5 * ROWS))
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_lost_worker_whose_records_were_deleted_is_an_error(
+    admin: raylog.Admin, small_blocks: None, fail_on_data_loss: bool
+) -> None:
+    topic = f"deleted-{fail_on_data_loss}"
+    admin.create_topic(topic, partitions=1)
+    with raylog.Producer() as producer:
+        producer.send_batch(topic, [b"%0100d" % number for number in range(5 * ROWS)]).result(60)
+    ds = raylog.data.read(topic, override_num_blocks=1, fail_on_data_loss=fail_on_data_loss)
+
+    def fault() -> None:
+        admin.delete_records({TopicPartition(topic, 0): 2 * ROWS})
+        kill_reader()
+
+    with pytest.raises(WorkerCrashedError):
+        rows_of(ds, fault)
+
+
+def test_a_lost_worker_of_a_continuous_read_is_an_error(admin: raylog.Admin) -> None:
+    admin.create_topic("followed", partitions=1)
+    with raylog.Producer() as producer:
+        producer.send_batch("followed", [b"%d" % number for number in range(2 * ROWS)]).result(60)
+    ds = raylog.data.read("followed", trigger="continuous")
+    with pytest.raises(WorkerCrashedError):
+        rows_of(ds, kill_reader)

@@ -35,6 +35,7 @@ class ReplicaEffects:
         log: Log,
         *,
         clock: Clock,
+        time_of_day: Callable[[], int],
         sync: Sync,
         keeper: Keeper,
         ports: ReplicaPorts,
@@ -44,7 +45,10 @@ class ReplicaEffects:
         counters: ReplicaCounters,
         log_start_moved: Callable[[], None],
     ) -> None:
-        """``log_start_moved`` is called when the log start has moved because records were to be deleted."""
+        """``time_of_day``: the time that the log is to append with, in milliseconds.
+
+        ``log_start_moved`` is called when the log start has moved because records were to be deleted.
+        """
         self.release: Callable[[], None]
         """Carries out the effects that waited for the disk; set when the machine is made."""
         self.fetched: dict[int, Records] = {}
@@ -54,7 +58,7 @@ class ReplicaEffects:
         self._partition = partition
         self._log = log
         self._monotonic_ns = clock.monotonic_ns
-        self._wall_ms = clock.wall_ms
+        self._time_of_day = time_of_day
         self._sync = sync
         self._keeper = keeper
         self._ports = ports
@@ -143,7 +147,7 @@ class ReplicaEffects:
         request = self._requests[effect.request]
         payload = request.payload
         try:
-            done = self._log.append_as_leader(payload, effect.leader_epoch, self._wall_ms())
+            done = self._log.append_as_leader(payload, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             del self._requests[effect.request]
             request.fail(error)
@@ -174,7 +178,7 @@ class ReplicaEffects:
             marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, committed=marker.committed
         )
         try:
-            done = self._log.append_marker(written, effect.leader_epoch, self._wall_ms())
+            done = self._log.append_marker(written, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             self._requests.pop(marker.request).fail(error)
             return self._append_failed(marker.request, error)
@@ -195,7 +199,7 @@ class ReplicaEffects:
     def _append_fetched(self, effect: ev.AppendFetched) -> ev.Event:
         try:
             fetched = self.fetched.pop(effect.request)
-            done = self._log.append_as_follower(fetched)
+            done = self._log.append_as_follower(fetched, self._time_of_day())
         except RaylogError as error:
             if not self._append_failing:  # retried many times a second, logged once
                 logger.warning("%s: fetched records are not appended, trying again: %s", self._partition, error)
@@ -231,10 +235,10 @@ class ReplicaEffects:
             self._keeper.lower(to)
             if isinstance(effect, ev.TruncateLog):
                 logger.info("%s: truncating to %d", self._partition, to)
-                self._log.truncate_to(to)
+                self._log.truncate_to(to, self._time_of_day())
             else:
                 logger.info("%s: starting again at %d", self._partition, to)
-                self._log.truncate_fully_and_start_at(to)
+                self._log.truncate_fully_and_start_at(to, self._time_of_day())
         self.release()
 
     def _advance_log_start(self, effect: ev.AdvanceLogStart) -> ev.Event | None:

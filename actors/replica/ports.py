@@ -96,7 +96,11 @@ class EpochEntries(Protocol):
 
 
 class Log(Protocol):
-    """The part of ``PartitionLog`` that a runner uses. Each method raises its StorageErrors."""
+    """The part of ``PartitionLog`` that a runner uses. Each method raises its StorageErrors.
+
+    No parameter has a default: what is left out on the way to the disk or the clock stands still unseen. ``now_ms`` is
+    the time of day in milliseconds, that of the careful clock.
+    """
 
     config: LogConfig
 
@@ -146,8 +150,11 @@ class Log(Protocol):
     def active_producers(self) -> Sequence[ProducerEntry]:
         """Return the producers that the log knows."""
 
-    def append_as_follower(self, payload: Records) -> Appended:
+    def append_as_follower(self, payload: Records, now_ms: int) -> Appended:
         """Append what the leader sent."""
+
+    def count_producers_as_seen(self, now_ms: int) -> None:
+        """Begin the time anew after which producers that send nothing are forgotten."""
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Note durably where a leader epoch begins."""
@@ -170,10 +177,10 @@ class Log(Protocol):
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the newest record below ``upper``."""
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, now_ms: int) -> None:
         """Cut everything at and above an offset, durably."""
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything and go on at an offset, durably."""
 
     def advance_log_start(self, offset: int) -> object:

@@ -19,7 +19,7 @@ from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import InvalidRequest
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
@@ -37,6 +37,10 @@ DESERTED_CHECK_MS: Final = 500
 
 class ReplicaRunner:
     """A partition log with the machine that decides what happens to it."""
+
+    _deserted_due_ms = 0
+    _has_followed = False
+    """Whether another replica leads."""
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class ReplicaRunner:
         self.machine: ReplicaMachine | None = None
         self.counters = counters
         self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ms, wall=clock.wall_ms)
-        """The clock for retention."""
+        """The time of day for retention, and for what is appended."""
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
         """Requests that the machine has not answered yet."""
         self.feed: Callable[[ev.Event], None] = _ignore
@@ -78,11 +82,11 @@ class ReplicaRunner:
         self._retention_check_ms = retention_check_ms
         self.cleaner = cleaner
         self._retention_due_ms = self._now_ms() + retention_check_ms
-        self._deserted_due_ms = 0
         self._effects = ReplicaEffects(
             partition,
             log,
             clock=clock,
+            time_of_day=self.clock.appending_ms,
             sync=sync,
             keeper=keeper,
             ports=ports,
@@ -398,9 +402,16 @@ class ReplicaRunner:
             self._log_start_moved("retention")
 
     def _role_changed(self, effect: ev.RoleChanged) -> None:
-        """Look for segments to remove soon after a leadership begins: the partition may have been woken for that."""
+        """Look for segments to remove soon after a leadership begins: the partition may have been woken for that.
+
+        Producers that another leader wrote for count as just seen: what they repeat because that leader is gone has to
+        be known, whatever the clocks were like. Not after a waking, or a partition that wakes often would forget none.
+        """
         if effect.leading:
+            if self._has_followed:
+                self.log.count_producers_as_seen(self.clock.appending_ms())
             self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_SOON_MS)
+        self._has_followed = not effect.leading and effect.leader != NO_LEADER
         self._ports.role_changed(effect)
 
     def _drop_deserted(self, now_ms: int) -> None:

@@ -162,13 +162,16 @@ class Checkpoints:
         for old in self.snapshot_offsets()[:-SNAPSHOTS_KEPT]:
             remove(self.folder / offset_name(old, SNAPSHOT))
 
-    def read_snapshot(self, start: int, upto: int) -> tuple[int, ProducerState]:
-        """The newest readable snapshot between `start` and `upto`, as (offset, state); (start, nothing) without one."""
+    def read_snapshot(self, start: int, upto: int, now_ms: int) -> tuple[int, ProducerState]:
+        """The newest readable snapshot between `start` and `upto`, as (offset, state); (start, nothing) without one.
+
+        `now_ms` is the wall clock.
+        """
         for offset in reversed(self.snapshot_offsets()):
             if start <= offset <= upto:
                 try:
                     data = read_bytes(self.folder / offset_name(offset, SNAPSHOT))
-                    return offset, ProducerState.from_bytes(data)
+                    return offset, ProducerState.from_bytes(data, now_ms)
                 except (OSError, CorruptBatch):
                     continue  # an older one, or the log itself, has the same state
         return start, ProducerState()

@@ -38,7 +38,7 @@ class CleanableLog(TransactionalLog):
 
     if TYPE_CHECKING:
 
-        def _roll(self) -> None:
+        def _roll(self, now_ms: int) -> None:
             """Seal the active segment and begin another one; `PartitionLog` has it."""
 
     def cleanable(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> Cleanable:
@@ -61,7 +61,7 @@ class CleanableLog(TransactionalLog):
         self._require_open()
         active = self.segments[-1]
         if is_overdue(self._ages.first_ms(active), now_ms, rules):
-            self._roll()
+            self._roll(now_ms)
         found = self.cleanable(high_watermark, now_ms, rules)
         self.dirty_ratio = found.dirty_ratio
         if not is_due(found, now_ms, rules):

@@ -23,11 +23,10 @@ class TransactionalLog(ReadableLog):
 
     producers: ProducerState
     _kept_epochs: KeptEpochs
-    _now_ms: int
 
     if TYPE_CHECKING:  # `PartitionLog` has them
 
-        def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int | None) -> None:
+        def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int) -> None:
             """Begin a new segment before an append of `size` bytes if it is time."""
 
         def _write(
@@ -35,7 +34,8 @@ class TransactionalLog(ReadableLog):
             payload: Buffer,
             headers: list[BatchHeader],
             began: tuple[tuple[int, int], ...],
-            markers: Mapping[int, TxnMarker] | None = None,
+            now_ms: int,
+            markers: Mapping[int, TxnMarker],
         ) -> AppendInfo:
             """Append stamped batches."""
             raise NotImplementedError
@@ -47,7 +47,6 @@ class TransactionalLog(ReadableLog):
         Raises InvalidProducerEpoch, TransactionCoordinatorFenced, DiskFull, StorageIoError; nothing is kept then.
         """
         self._require_open()
-        self._now_ms = now_ms
         offset = self.log_end_offset
         if not self.producers.check_marker(marker):
             return AppendInfo(offset, offset, duplicate=True, max_timestamp=-1, batches=1)
@@ -56,7 +55,7 @@ class TransactionalLog(ReadableLog):
         header = parse_header(payload)
         self._roll_if_due(len(payload), header, now_ms)
         stamped = stamp_all(memoryview(payload), [(0, header)], offset, leader_epoch)
-        return self._write(payload, stamped, began, {offset: marker})
+        return self._write(payload, stamped, began, now_ms, {offset: marker})
 
     @property
     def has_open_transactions(self) -> bool:

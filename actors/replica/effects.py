@@ -18,6 +18,7 @@ from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import RaylogError
 from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
+from raylog.core.replication.log import LogCut, LogSummary
 from raylog.protocol.message import Empty
 from raylog.protocol.replica import DeleteRecordsReply, EpochEnd, ProduceReply, ReplicaFetchReply
 from raylog.storage.batch.marker import TxnMarker
@@ -105,6 +106,17 @@ class ReplicaEffects:
     def durable_end(self) -> int:
         """Return the durable log end offset; under a relaxed flush policy all written records count as durable."""
         return self._log.synced_end_offset if self._syncs_first else self._log.log_end_offset
+
+    def summary(self) -> LogSummary:
+        """Return what the log is, with the high watermark that was kept."""
+        log = self._log
+        return LogSummary(
+            log_start_offset=Offset(log.log_start_offset),
+            log_end_offset=Offset(log.log_end_offset),
+            durable_end_offset=Offset(self.durable_end()),
+            epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
+            high_watermark=Offset(self._keeper.offset),
+        )
 
     def kick(self) -> None:
         """Have the log synced."""
@@ -228,18 +240,32 @@ class ReplicaEffects:
     def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
         self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
 
-    def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
+    def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> ev.Event:
         self._tail.forget()
-        to = effect.to if isinstance(effect, ev.TruncateLog) else effect.start_offset
-        with self._sync.exclusive:
-            self._keeper.lower(to)
-            if isinstance(effect, ev.TruncateLog):
-                logger.info("%s: truncating to %d", self._partition, to)
-                self._log.truncate_to(to, self._time_of_day())
-            else:
-                logger.info("%s: starting again at %d", self._partition, to)
-                self._log.truncate_fully_and_start_at(to, self._time_of_day())
+        done = True
+        try:
+            with self._sync.exclusive:
+                self._cut_log(effect)
+        except DiskFull as error:
+            if self._log.is_closed:
+                raise
+            done = False
+            if not self._append_failing:  # retried many times a second, logged once
+                logger.warning("%s: the log is not cut, trying again: %s", self._partition, error)
+            self._append_failing = True
         self.release()
+        return LogCut(cause=effect.cause, now_ms=self._monotonic_ms(), log=self.summary(), done=done)
+
+    def _cut_log(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
+        if isinstance(effect, ev.TruncateLog):
+            logger.info("%s: truncating to %d", self._partition, effect.to)
+            self._keeper.lower(effect.to)
+            self._log.truncate_to(effect.to, self._time_of_day())
+            self._keeper.lower(self._log.log_end_offset)
+        else:
+            logger.info("%s: starting again at %d", self._partition, effect.start_offset)
+            self._keeper.lower(effect.start_offset)
+            self._log.truncate_fully_and_start_at(effect.start_offset, self._time_of_day())
 
     def _advance_log_start(self, effect: ev.AdvanceLogStart) -> ev.Event | None:
         try:

@@ -128,6 +128,10 @@ class Log(Protocol):
     def epochs(self) -> EpochEntries:
         """The leader epochs, as recovery found them and as they were assigned since."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether an error has closed it, so that only opening it again shows what the disk has."""
+
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
         """Give a producer's batches their offsets and append them."""
 
@@ -154,7 +158,7 @@ class Log(Protocol):
         """Append what the leader sent."""
 
     def count_producers_as_seen(self, now_ms: int) -> None:
-        """Begin the time anew after which producers that send nothing are forgotten."""
+        """Have producers that send nothing from here on forgotten only after their whole time."""
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Note durably where a leader epoch begins."""

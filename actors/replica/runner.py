@@ -23,7 +23,7 @@ from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offse
 from raylog.core.partition import PartitionState
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
-from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
+from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.protocol import replica as wire
 from raylog.storage.log.config import LogConfig
 
@@ -105,19 +105,12 @@ class ReplicaRunner:
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the machine, once the controller has granted this process its incarnation."""
-        log = self.log
         self.machine = machine = self._machine_class(
             partition=self.partition,
             broker=BrokerId(broker),
             incarnation=incarnation,
             settings=settings,
-            log=LogSummary(
-                log_start_offset=Offset(log.log_start_offset),
-                log_end_offset=Offset(log.log_end_offset),
-                durable_end_offset=Offset(log.synced_end_offset),
-                epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
-                high_watermark=Offset(self._keeper.offset),
-            ),
+            log=self._effects.summary(),
         )
         runner: Runner[ev.Event, ev.Effect] = Runner(
             machine.step, self.effects, self._effects, on_defect=self._on_defect
@@ -404,7 +397,7 @@ class ReplicaRunner:
     def _role_changed(self, effect: ev.RoleChanged) -> None:
         """Look for segments to remove soon after a leadership begins: the partition may have been woken for that.
 
-        Producers that another leader wrote for count as just seen: what they repeat because that leader is gone has to
+        Producers that another leader wrote for count as just seen: what they repeat because that leader has stopped has to
         be known, whatever the clocks were like. Not after a waking, or a partition that wakes often would forget none.
         """
         if effect.leading:

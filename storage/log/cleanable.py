@@ -41,6 +41,15 @@ class CleanableLog(TransactionalLog):
         def _roll(self, now_ms: int) -> None:
             """Seal the active segment and begin another one; `PartitionLog` has it."""
 
+    @property
+    def oldest_ms(self) -> int:
+        """Newest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
+        return self.segments[0].max_timestamp if self.log_start_offset < self.log_end_offset else -1
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove files whose delay has passed; returns their number."""
+        return self._deleted.purge(now_ms)
+
     def cleanable(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> Cleanable:
         """What a cleaning could work on now. Raises LogDamaged, StorageIoError."""
         self._require_open()

@@ -97,11 +97,6 @@ class PartitionLog(CleanableLog):
         return cls(folder, config, checkpoints, state, created=created, now_ms=now_ms)
 
     @property
-    def oldest_ms(self) -> int:
-        """Newest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
-        return self.segments[0].max_timestamp if self.log_start_offset < self.log_end_offset else -1
-
-    @property
     def _active(self) -> Segment:
         return self.segments[-1]
 
@@ -183,18 +178,18 @@ class PartitionLog(CleanableLog):
         """Accept the batch that holds an empty log's start: the records before that were deleted at the leader."""
         start = self.log_start_offset
         self.truncate_fully_and_start_at(base_offset, now_ms)
-        done = self.append_as_follower(payload, now_ms)
-        self.advance_log_start(start)
+        try:
+            done = self.append_as_follower(payload, now_ms)
+            self.advance_log_start(start)
+        except RaylogError:
+            self._closed_because = self._closed_because or "a log whose first append failed has another start"
+            raise
         return done
 
     def _begin_within_a_gap(self, payload: Buffer, first: BatchHeader, now_ms: int) -> AppendInfo:
         """Append the rest of a filler: the leader's cleaner has made one of batches that ended where this log does."""
         rest = filler(self.log_end_offset, first.next_offset, first.partition_leader_epoch)
         return self.append_as_follower(rest + bytes(memoryview(payload)[first.size :]), now_ms)
-
-    def count_producers_as_seen(self, now_ms: int) -> None:
-        """Begin the time anew after which producers that send nothing are forgotten."""
-        self.producers.count_as_seen(now_ms)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Record that `epoch` begins at `start_offset`; durable on return. Called at election, before any record.
@@ -347,6 +342,8 @@ class PartitionLog(CleanableLog):
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
 
+        So the log may end before `offset`, and then start there, too. DiskFull: nothing is changed, or `is_closed`.
+
         An epoch that begins at or behind `offset` is dropped even where there is no batch to cut.
         """
         self._require_open()
@@ -383,11 +380,16 @@ class PartitionLog(CleanableLog):
         replay(self.segments, self.producers, start, now_ms)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything and restart at `offset`, for a follower that the leader's log start has overtaken."""
+        """Drop everything and restart at `offset`, for a follower that the leader's log start has overtaken.
+
+        DiskFull: nothing is changed, or `is_closed`.
+        """
         self._require_open()
-        with self._cutting():
+        with self._lock:
+            self._generation += 1
             self._write_recovery_point(0)
             self._lower_cleaned_to(offset)
+        with self._cutting():
             self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
             self._checkpoints.remove_snapshots_above(-1)
             self._kept_epochs.clear()
@@ -464,10 +466,6 @@ class PartitionLog(CleanableLog):
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self._move_start(self.log_start_offset)
         return [segment.base_offset for segment in removed]
-
-    def purge_deleted(self, now_ms: int) -> int:
-        """Remove files whose delay has passed; returns their number."""
-        return self._deleted.purge(now_ms)
 
     # --- closing ---------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,15 @@ class TransactionalLog(ReadableLog):
             """Append stamped batches."""
             raise NotImplementedError
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, perhaps by an error: it is to be opened again."""
+        return self._closed_because is not None
+
+    def count_producers_as_seen(self, now_ms: int) -> None:
+        """Have producers that send nothing from here on forgotten only after their whole time."""
+        self.producers.count_as_seen(now_ms)
+
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> AppendInfo:
         """End a producer's transaction, as its leader; in the page cache on return.
 

@@ -89,6 +89,11 @@ class OpenedLog:
         """The leader epochs."""
         return self._log.epochs
 
+    @property
+    def is_closed(self) -> bool:
+        """An error never closes it."""
+        return False
+
     def append_as_leader(self, payload: list[Entry], leader_epoch: int, now_ms: int) -> VirtualAppend:
         """Stamp a producer's batch in place and append it."""
         self._require_room()

@@ -95,7 +95,7 @@ def test_every_setting_of_topics_can_be_at_either_end_of_its_range() -> None:
             topic_settings({key.name: value}, {})
 
 
-def test_coordinators_are_fenced_for_good_and_other_producers_for_a_setting() -> None:
+def test_coordinators_are_fenced_for_good_and_others_for_a_setting() -> None:
     def expiration_ms(topic: str, **cluster: str) -> int:
         spec = ReplicaSpec(
             topic_id="a" * 32, topic=topic, partition=0, broker=1, data_directory=Path(), secret=b"s",

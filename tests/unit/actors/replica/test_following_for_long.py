@@ -63,7 +63,7 @@ def takes_over_as_it_must(mine: Following, number: int) -> None:
     assert not mine.log.has_open_transactions
 
 
-def test_a_replica_that_followed_for_days_knows_the_producers_when_it_leads(
+def test_a_replica_that_followed_for_days_knows_producers_when_it_leads(
     pair: tuple[PartitionLog, Following], clocks: Clocks
 ) -> None:
     leader, mine = pair
@@ -126,7 +126,7 @@ LOG_CALLS = sorted(name for name, value in vars(ports.Log).items() if inspect.is
 
 @pytest.mark.parametrize("name", LOG_CALLS)
 @pytest.mark.parametrize("kind", [PartitionLog, OpenedLog])
-def test_the_log_and_its_virtual_twin_take_what_the_port_states_and_nothing_else(kind: type, name: str) -> None:
+def test_the_log_and_its_virtual_twin_take_exactly_what_the_port_states(kind: type, name: str) -> None:
     """A parameter with a default may be left out by the shell and given by a simulator, which then sees less."""
     port, found = stated(ports.Log, name), stated(kind, name)
     assert [each.name for each in found] == [each.name for each in port]

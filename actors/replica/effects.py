@@ -238,7 +238,14 @@ class ReplicaEffects:
         return ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=blamed)
 
     def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
-        self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
+        """Note the epoch before its first record. A full disk takes no record either: the first one brings its epoch.
+
+        Until then readers are served, where ending the process would leave them without a leader.
+        """
+        try:
+            self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
+        except DiskFull as error:
+            logger.warning("%s: leader epoch %d is not noted yet: %s", self._partition, effect.leader_epoch, error)
 
     def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> ev.Event:
         self._tail.forget()

@@ -449,23 +449,30 @@ class PartitionLog(CleanableLog):
 
         Only below the high watermark. Producers idle for too long are dropped, too. `now_ms` is the only time by which
         anything is deleted: pass a trusted clock. The files are renamed now and removed by `purge_deleted` after
-        file.delete.delay.ms, so that readers of slices can finish.
+        file.delete.delay.ms, so that readers of slices can finish. DiskFull, from the begin of a segment after one that
+        still takes appends: those before it are removed.
         """
         self._require_open()
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = removable(self.segments, self.config, now_ms, high_watermark, self.log_start_offset)
-        if count == len(self.segments):
+        sealed = self.segments[: min(count, len(self.segments) - 1)]
+        removed = self._remove(sealed, now_ms)
+        if count > len(sealed):
             self._roll(now_ms)  # the active segment is due too: keep an empty one in its place
-        removed = self.segments[:count]
+            removed += self._remove(self.segments[:1], now_ms)
+        return removed
+
+    def _remove(self, segments: list[Segment], now_ms: int) -> list[int]:
+        """In order: a segment that cannot be renamed stays, with all behind it."""
         with self._lock:
-            for segment in removed:  # in order: a segment that cannot be renamed stays, with all behind it
+            for segment in segments:
                 self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
                 self._recent.forget(segment)
                 self.segments.remove(segment)
                 self._unsynced = [other for other in self._unsynced if other is not segment]
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self._move_start(self.log_start_offset)
-        return [segment.base_offset for segment in removed]
+        return [segment.base_offset for segment in segments]
 
     # --- closing ---------------------------------------------------------------------------------------------------
 

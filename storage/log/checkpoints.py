@@ -24,6 +24,7 @@ EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINT = "recovery-point-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 CLEANED_TO = "cleaner-offset-checkpoint"
+TOMBSTONES_DUE = "cleaner-tombstones-checkpoint"
 CLEAN = "clean-shutdown"
 SNAPSHOTS_KEPT = 3
 
@@ -112,6 +113,15 @@ class Checkpoints:
     def write_cleaned_to(self, offset: int) -> None:
         """Durable on return."""
         write_atomically(self.folder / CLEANED_TO, f"0\n{offset}\n".encode())
+
+    def read_tombstones_due(self) -> int:
+        """From when the first of the tombstones may be removed that the last cleaning left, in ms; 0 = it left none."""
+        return self._read_number(TOMBSTONES_DUE)
+
+    def write_tombstones_due(self, moment_ms: int) -> None:
+        """Durable on return."""
+        if moment_ms or exists(self.folder / TOMBSTONES_DUE):
+            write_atomically(self.folder / TOMBSTONES_DUE, f"0\n{moment_ms}\n".encode())
 
     # --- leader epochs ---------------------------------------------------------------------------------------------
 

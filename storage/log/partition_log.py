@@ -61,7 +61,7 @@ class PartitionLog(CleanableLog):
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self._active.next_offset
         self.synced_end_offset = self.log_end_offset
-        self.cleaned_to = checkpoints.read_cleaned_to()
+        self.cleaned_to, self.tombstones_due_ms = checkpoints.read_cleaned_to(), checkpoints.read_tombstones_due()
         self._checkpoints = checkpoints
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
         self._recent, self._ages = RecentSegments(), Ages()

@@ -306,3 +306,34 @@ def test_a_key_of_any_size_is_cleaned(tmp_path: Path) -> None:
     assert log.size_bytes < 1_100_000
     assert log.read(0, 1 << 21, log.log_end_offset).count(large) == 1
     log.close()
+
+
+@pytest.mark.parametrize("opened_again", [False, True])
+def test_tombstones_go_from_a_log_to_which_nothing_is_written(tmp_path: Path, opened_again: bool) -> None:
+    rules = CompactionRules(min_cleanable_dirty_ratio=0.01, delete_retention_ms=1_000)
+    log = open_log(tmp_path / "t-0", segment_bytes=250)
+    for number in range(6):
+        put(log, 0, **{f"k{number}": b"v"})
+    for number in range(6):
+        put(log, 0, **{f"k{number}": None})
+    log._roll(NOW)
+    log.sync()
+
+    def records_in(log: PartitionLog) -> int:
+        data = log.read(0, 1 << 20, log.log_end_offset)
+        return sum(header.record_count for _, header in iter_headers(data) if not header.is_control)
+
+    def cleaned_at(moment_ms: int) -> bool:
+        order = log.order_cleaning(log.log_end_offset, moment_ms, rules)
+        return order is not None and log.take_cleaned(clean(order), moment_ms)
+
+    assert cleaned_at(NOW)
+    assert records_in(log) == 6
+    if opened_again:
+        log.close()
+        log = open_log(tmp_path / "t-0", segment_bytes=250)
+    assert not cleaned_at(NOW + 999)
+    assert cleaned_at(NOW + 1_000)
+    assert records_in(log) == 0
+    assert not cleaned_at(NOW + 86_400_000), "there is nothing left to wait for"
+    log.close()

@@ -1,4 +1,7 @@
-"""The time of day for everything that deletes: retention, producer ids, group offsets. Owned by shells."""
+"""The time of day for everything that deletes, and for what is deleted by it later. Owned by shells.
+
+Retention, producer ids and group offsets go by it.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,14 @@ class CarefulClock:
         self._guard = ClockGuard(since_boot_ms=since_boot(), wall_ms=wall())
         self.jump_ms = 0
         """How far the wall clock was off at the last check; 0 = it is trusted."""
+
+    def appending_ms(self) -> int:
+        """Return the time of day to append with, in milliseconds since 1970.
+
+        It is never behind the time to delete by: while the wall clock is set back, the clock before counts. Otherwise
+        what comes meanwhile would be old when the clock is right again.
+        """
+        return max(self._wall(), self._guard.trusted_ms(self._since_boot()))
 
     def deleting_ms(self) -> int:
         """Return the time of day to delete by, in milliseconds since 1970."""

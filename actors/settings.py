@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from raylog.actors.actor_specs import ReplicaSpec
-from raylog.actors.naming import INTERNAL_PREFIX
+from raylog.actors.naming import COORDINATED_TOPICS, INTERNAL_PREFIX
 from raylog.core.config import (
     AS_PRODUCED,
     LOG_APPEND_TIME,
@@ -23,7 +23,7 @@ from raylog.core.vouching import Pace
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.rewriting import Rewriting
 from raylog.storage.cleaner.rules import CompactionRules
-from raylog.storage.log.partition_log import LogConfig
+from raylog.storage.log.config import NO_LIMIT_MS, LogConfig
 
 if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
     from raylog.core.controller.decision import ControllerSettings
@@ -72,6 +72,7 @@ def topic_settings(
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
         file_delete_delay_ms=config.file_delete_delay_ms,
+        producer_id_expiration_ms=ClusterConfig.from_dict(cluster).producer_id_expiration_ms,
     )
     return log, FlushPolicy(messages=config.flush_messages, ms=config.flush_ms)
 
@@ -110,7 +111,10 @@ def cleaner_pace(cluster: Mapping[str, str]) -> CleanerPace:
 
 def log_settings(spec: ReplicaSpec) -> tuple[LogConfig, FlushPolicy]:
     """Return how the log of a replica is written, kept and brought to disk."""
-    return topic_settings(spec.topic_config, spec.cluster_config, internal=spec.topic.startswith(INTERNAL_PREFIX))
+    log, flush = topic_settings(spec.topic_config, spec.cluster_config, internal=spec.topic.startswith(INTERNAL_PREFIX))
+    if spec.topic in COORDINATED_TOPICS:  # a coordinator's epoch is all that fences the one before it, for good
+        log = replace(log, producer_id_expiration_ms=NO_LIMIT_MS)
+    return log, flush
 
 
 def _timestamp_limits(cluster: Mapping[str, str]) -> dict[str, str]:

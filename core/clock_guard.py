@@ -53,6 +53,11 @@ class ClockGuard:
         self._suspect_since_ms = 0
         self._reported_ms = 0
 
+    def trusted_ms(self, since_boot_ms: int) -> int:
+        """Return the time of day by the clock that was last trusted. ``deleting_ms`` never exceeds the later of this
+        and the wall clock."""
+        return since_boot_ms + self._ahead
+
     def look(self, *, since_boot_ms: int, wall_ms: int) -> ClockReading:
         """Return the time to delete by. The time since boot must not go back."""
         ahead = wall_ms - since_boot_ms

@@ -202,6 +202,7 @@ class ClusterConfig:
     offsets_retention_minutes: int
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
+    producer_id_expiration_ms: int
     replica_awake_max: int
     replica_lag_time_max_ms: int
     replica_sleep_after_ms: int

@@ -74,7 +74,7 @@ class Files:
     def truncate_to(self, to: int) -> None:
         """Cut the log; first note that it is to be shorter."""
         note_end(self._folder, to)
-        self._log.truncate_to(to)
+        self._log.truncate_to(to, wall_ms())
 
     def append(self, payload: memoryview, first: int) -> None:
         """Append the batches from the ``first`` on, byte for byte."""

@@ -143,8 +143,9 @@ def restart_log(folder: Path, log: PartitionLog, at: int) -> None:
     indistinguishable from one that belongs there.
     """
     note_end(folder, log.log_start_offset)
-    log.truncate_to(log.log_start_offset)
-    log.truncate_fully_and_start_at(at)
+    now_ms = wall_ms()
+    log.truncate_to(log.log_start_offset, now_ms)
+    log.truncate_fully_and_start_at(at, now_ms)
     note_end(folder, at)
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, TypeVar
 
+from raylog.actors.clock import monotonic_ms
 from raylog.actors.metadata.voter import Voter, order_of
 from raylog.actors.metadata.voter_runner import Answer, Order
 from raylog.core.errors import KafkaStorageError, NotController, RaylogError
@@ -24,9 +26,48 @@ from raylog.protocol.message import Message
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 CLOSE_S: Final = 5.0
 """How long a broker that stops waits for its voter's disk."""
+
+
+REOPEN_MS: Final = 200
+"""Pause before a voter that failed twice in a row is opened again; it doubles with each further failure,"""
+REOPEN_MAX_MS: Final = 5_000
+"""up to this."""
+REPORT_MS: Final = 60_000
+"""Pause between two errors in the log about a voter that goes on failing."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    """How often a voter has failed in a row: a read-only disk stays so, and each opening reads all of the log."""
+
+    count: int = 0
+    open_at_ms: int = 0
+    """Before this time the voter is not opened again."""
+    refusal: KafkaStorageError = field(default_factory=KafkaStorageError)
+    _reported_ms: int | None = None
+
+    def failed(self, directory: Path, error: Exception, now_ms: int) -> None:
+        """Note a failure, and log it if that was not done a moment ago."""
+        self.refusal = KafkaStorageError(f"The metadata voter's disk failed ({error}); check the disk.")
+        pause_ms = min(REOPEN_MAX_MS, REOPEN_MS << min(self.count - 1, 16)) if self.count else 0
+        self.count, self.open_at_ms = self.count + 1, now_ms + pause_ms
+        if self._reported_ms is None or now_ms - self._reported_ms >= REPORT_MS:
+            self._reported_ms = now_ms
+            logger.error(
+                "the metadata voter in %s failed (%d times in a row) and is opened again, every %d s at most: %s",
+                directory,
+                self.count,
+                REOPEN_MAX_MS // 1000,
+                error,
+            )
+
+    def succeeded(self) -> None:
+        """The voter works."""
+        self.count, self.open_at_ms, self._reported_ms = 0, 0, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +132,31 @@ class VoterHost:
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         voter: Voter | None = None
-        ending = False
+        ending, failures = False, _Failures()
         while not ending:
             orders, ending = self._take()
+            if voter is None and orders and monotonic_ms() < failures.open_at_ms:
+                self._answer(loop, self._refuse, _Failed(_numbers(orders), failures.refusal))
+                continue
             try:
                 if voter is None and orders:
                     voter = Voter.open(self._directory)
                 answers = [] if voter is None else voter.perform(orders)
             except (RaylogError, InvariantBroken, OSError, ValueError) as error:
                 # Memory and disk may differ now: this life ends, the next request opens the files again.
-                logger.error("the metadata voter in %s failed and is opened again: %s", self._directory, error)
+                failures.failed(self._directory, error, monotonic_ms())
                 _close(voter, is_whole=False)
                 voter = None
-                refusal = KafkaStorageError(f"The metadata voter's disk failed ({error}); check the disk.")
-                failed = _Failed([order.event.request for order in orders], refusal)
-                with suppress(RuntimeError):  # the loop has ended, and every request with it
-                    loop.call_soon_threadsafe(self._refuse, failed)
+                self._answer(loop, self._refuse, _Failed(_numbers(orders), failures.refusal))
             else:
-                with suppress(RuntimeError):
-                    loop.call_soon_threadsafe(self._deliver, answers)
+                if orders:
+                    failures.succeeded()
+                self._answer(loop, self._deliver, answers)
         _close(voter)
+
+    def _answer(self, loop: asyncio.AbstractEventLoop, call: Callable[[_T], None], what: _T) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and every request with it
+            loop.call_soon_threadsafe(call, what)
 
     def _take(self) -> tuple[list[Order], bool]:
         """Wait for an order and return all that are there; True = the voter is to be closed then."""
@@ -122,6 +168,10 @@ class VoterHost:
                 order = self._orders.get_nowait()
             return [], True  # orders that wait at the end are dropped: their senders retry
         return orders, False
+
+
+def _numbers(orders: list[Order]) -> list[int]:
+    return [order.event.request for order in orders]
 
 
 def _close(voter: Voter | None, *, is_whole: bool = True) -> None:

@@ -18,6 +18,7 @@ from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import RaylogError
 from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
+from raylog.core.replication.log import LogCut, LogSummary
 from raylog.protocol.message import Empty
 from raylog.protocol.replica import DeleteRecordsReply, EpochEnd, ProduceReply, ReplicaFetchReply
 from raylog.storage.batch.marker import TxnMarker
@@ -35,6 +36,7 @@ class ReplicaEffects:
         log: Log,
         *,
         clock: Clock,
+        time_of_day: Callable[[], int],
         sync: Sync,
         keeper: Keeper,
         ports: ReplicaPorts,
@@ -44,7 +46,10 @@ class ReplicaEffects:
         counters: ReplicaCounters,
         log_start_moved: Callable[[], None],
     ) -> None:
-        """``log_start_moved`` is called when the log start has moved because records were to be deleted."""
+        """``time_of_day``: the time that the log is to append with, in milliseconds.
+
+        ``log_start_moved`` is called when the log start has moved because records were to be deleted.
+        """
         self.release: Callable[[], None]
         """Carries out the effects that waited for the disk; set when the machine is made."""
         self.fetched: dict[int, Records] = {}
@@ -54,7 +59,7 @@ class ReplicaEffects:
         self._partition = partition
         self._log = log
         self._monotonic_ns = clock.monotonic_ns
-        self._wall_ms = clock.wall_ms
+        self._time_of_day = time_of_day
         self._sync = sync
         self._keeper = keeper
         self._ports = ports
@@ -102,6 +107,17 @@ class ReplicaEffects:
         """Return the durable log end offset; under a relaxed flush policy all written records count as durable."""
         return self._log.synced_end_offset if self._syncs_first else self._log.log_end_offset
 
+    def summary(self) -> LogSummary:
+        """Return what the log is, with the high watermark that was kept."""
+        log = self._log
+        return LogSummary(
+            log_start_offset=Offset(log.log_start_offset),
+            log_end_offset=Offset(log.log_end_offset),
+            durable_end_offset=Offset(self.durable_end()),
+            epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
+            high_watermark=Offset(self._keeper.offset),
+        )
+
     def kick(self) -> None:
         """Have the log synced."""
         self._sync.kick()
@@ -143,7 +159,7 @@ class ReplicaEffects:
         request = self._requests[effect.request]
         payload = request.payload
         try:
-            done = self._log.append_as_leader(payload, effect.leader_epoch, self._wall_ms())
+            done = self._log.append_as_leader(payload, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             del self._requests[effect.request]
             request.fail(error)
@@ -174,7 +190,7 @@ class ReplicaEffects:
             marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, committed=marker.committed
         )
         try:
-            done = self._log.append_marker(written, effect.leader_epoch, self._wall_ms())
+            done = self._log.append_marker(written, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             self._requests.pop(marker.request).fail(error)
             return self._append_failed(marker.request, error)
@@ -195,7 +211,7 @@ class ReplicaEffects:
     def _append_fetched(self, effect: ev.AppendFetched) -> ev.Event:
         try:
             fetched = self.fetched.pop(effect.request)
-            done = self._log.append_as_follower(fetched)
+            done = self._log.append_as_follower(fetched, self._time_of_day())
         except RaylogError as error:
             if not self._append_failing:  # retried many times a second, logged once
                 logger.warning("%s: fetched records are not appended, trying again: %s", self._partition, error)
@@ -222,20 +238,41 @@ class ReplicaEffects:
         return ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=blamed)
 
     def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
-        self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
+        """Note the epoch before its first record. A full disk takes no record either: the first one brings its epoch.
 
-    def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
+        Until then readers are served, where ending the process would leave them without a leader.
+        """
+        try:
+            self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
+        except DiskFull as error:
+            logger.warning("%s: leader epoch %d is not noted yet: %s", self._partition, effect.leader_epoch, error)
+
+    def _cut(self, effect: ev.TruncateLog | ev.ResetLog) -> ev.Event:
         self._tail.forget()
-        to = effect.to if isinstance(effect, ev.TruncateLog) else effect.start_offset
-        with self._sync.exclusive:
-            self._keeper.lower(to)
-            if isinstance(effect, ev.TruncateLog):
-                logger.info("%s: truncating to %d", self._partition, to)
-                self._log.truncate_to(to)
-            else:
-                logger.info("%s: starting again at %d", self._partition, to)
-                self._log.truncate_fully_and_start_at(to)
+        done = True
+        try:
+            with self._sync.exclusive:
+                self._cut_log(effect)
+        except DiskFull as error:
+            if self._log.is_closed:
+                raise
+            done = False
+            if not self._append_failing:  # retried many times a second, logged once
+                logger.warning("%s: the log is not cut, trying again: %s", self._partition, error)
+            self._append_failing = True
         self.release()
+        return LogCut(cause=effect.cause, now_ms=self._monotonic_ms(), log=self.summary(), done=done)
+
+    def _cut_log(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
+        if isinstance(effect, ev.TruncateLog):
+            logger.info("%s: truncating to %d", self._partition, effect.to)
+            self._keeper.lower(effect.to)
+            self._log.truncate_to(effect.to, self._time_of_day())
+            self._keeper.lower(self._log.log_end_offset)
+        else:
+            logger.info("%s: starting again at %d", self._partition, effect.start_offset)
+            self._keeper.lower(effect.start_offset)
+            self._log.truncate_fully_and_start_at(effect.start_offset, self._time_of_day())
 
     def _advance_log_start(self, effect: ev.AdvanceLogStart) -> ev.Event | None:
         try:

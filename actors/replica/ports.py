@@ -96,7 +96,11 @@ class EpochEntries(Protocol):
 
 
 class Log(Protocol):
-    """The part of ``PartitionLog`` that a runner uses. Each method raises its StorageErrors."""
+    """The part of ``PartitionLog`` that a runner uses. Each method raises its StorageErrors.
+
+    No parameter has a default: what is left out on the way to the disk or the clock stands still unseen. ``now_ms`` is
+    the time of day in milliseconds, that of the careful clock.
+    """
 
     config: LogConfig
 
@@ -124,6 +128,10 @@ class Log(Protocol):
     def epochs(self) -> EpochEntries:
         """The leader epochs, as recovery found them and as they were assigned since."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether an error has closed it, so that only opening it again shows what the disk has."""
+
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
         """Give a producer's batches their offsets and append them."""
 
@@ -146,8 +154,11 @@ class Log(Protocol):
     def active_producers(self) -> Sequence[ProducerEntry]:
         """Return the producers that the log knows."""
 
-    def append_as_follower(self, payload: Records) -> Appended:
+    def append_as_follower(self, payload: Records, now_ms: int) -> Appended:
         """Append what the leader sent."""
+
+    def count_producers_as_seen(self, now_ms: int) -> None:
+        """Have producers that send nothing from here on forgotten only after their whole time."""
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Note durably where a leader epoch begins."""
@@ -170,10 +181,10 @@ class Log(Protocol):
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the newest record below ``upper``."""
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, now_ms: int) -> None:
         """Cut everything at and above an offset, durably."""
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything and go on at an offset, durably."""
 
     def advance_log_start(self, offset: int) -> object:

@@ -6,6 +6,7 @@ Owned by the replica's shell: ``server.py`` under Ray, and a process of the simu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,25 +19,34 @@ from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy
-from raylog.core.errors import InvalidRequest
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.core.errors import InvalidRequest, RaylogError
+from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
-from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
+from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.protocol import replica as wire
 from raylog.storage.log.config import LogConfig
+
+logger = logging.getLogger(__name__)
 
 RETENTION_CHECK_MS: Final = 300_000
 """Default of ``log.retention.check.interval.ms``."""
 RETENTION_SOON_MS: Final = 500
 """Time from the beginning of a leadership until its first look at old segments; a partition sleeps later than that."""
+RETENTION_RETRY_MS: Final = 5_000
+"""Time until the next look at old segments after one that the disk refused."""
 DESERTED_CHECK_MS: Final = 500
 """Interval between checks for requests with a closed connection."""
 
 
 class ReplicaRunner:
     """A partition log with the machine that decides what happens to it."""
+
+    _deserted_due_ms = 0
+    _has_followed = False
+    """Whether another replica leads."""
+    _retention_failing = False
 
     def __init__(
         self,
@@ -59,7 +69,7 @@ class ReplicaRunner:
         self.machine: ReplicaMachine | None = None
         self.counters = counters
         self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ms, wall=clock.wall_ms)
-        """The clock for retention."""
+        """The time of day for retention, and for what is appended."""
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
         """Requests that the machine has not answered yet."""
         self.feed: Callable[[ev.Event], None] = _ignore
@@ -78,11 +88,11 @@ class ReplicaRunner:
         self._retention_check_ms = retention_check_ms
         self.cleaner = cleaner
         self._retention_due_ms = self._now_ms() + retention_check_ms
-        self._deserted_due_ms = 0
         self._effects = ReplicaEffects(
             partition,
             log,
             clock=clock,
+            time_of_day=self.clock.appending_ms,
             sync=sync,
             keeper=keeper,
             ports=ports,
@@ -101,19 +111,12 @@ class ReplicaRunner:
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the machine, once the controller has granted this process its incarnation."""
-        log = self.log
         self.machine = machine = self._machine_class(
             partition=self.partition,
             broker=BrokerId(broker),
             incarnation=incarnation,
             settings=settings,
-            log=LogSummary(
-                log_start_offset=Offset(log.log_start_offset),
-                log_end_offset=Offset(log.log_end_offset),
-                durable_end_offset=Offset(log.synced_end_offset),
-                epochs=tuple((LeaderEpoch(epoch), Offset(start)) for epoch, start in log.epochs.entries),
-                high_watermark=Offset(self._keeper.offset),
-            ),
+            log=self._effects.summary(),
         )
         runner: Runner[ev.Event, ev.Effect] = Runner(
             machine.step, self.effects, self._effects, on_defect=self._on_defect
@@ -392,15 +395,37 @@ class ReplicaRunner:
             return  # a sleep point that is being proposed names the log's start
         before = self.log.log_start_offset
         now_ms = self.clock.deleting_ms()
-        self.log.apply_retention(now_ms, machine.high_watermark)
-        self.log.purge_deleted(now_ms)
+        try:
+            self.log.purge_deleted(now_ms)
+            self.log.apply_retention(now_ms, machine.high_watermark)
+            self.log.purge_deleted(now_ms)
+            self._retention_failing = False
+        except RaylogError as error:
+            self._retention_failed(error)
         if self.log.log_start_offset != before:
             self._log_start_moved("retention")
 
+    def _retention_failed(self, error: RaylogError) -> None:
+        """Try again soon: on a full disk this is what makes room, and nothing but that may end the replica."""
+        if self.log.is_closed:
+            self._ports.fatal(f"{self.partition}: {error} Restarting to recover it.")
+            return
+        if not self._retention_failing:  # retried every few seconds, logged once
+            logger.warning("%s: retention goes on in a while: %s", self.partition, error)
+        self._retention_failing = True
+        self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_RETRY_MS)
+
     def _role_changed(self, effect: ev.RoleChanged) -> None:
-        """Look for segments to remove soon after a leadership begins: the partition may have been woken for that."""
+        """Look for segments to remove soon after a leadership begins: the partition may have been woken for that.
+
+        Producers that another leader wrote for count as just seen: what they repeat because that leader has stopped has
+        to be known, whatever the clocks were like. Not after a waking: a partition that wakes often would forget none.
+        """
         if effect.leading:
+            if self._has_followed:
+                self.log.count_producers_as_seen(self.clock.appending_ms())
             self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_SOON_MS)
+        self._has_followed = not effect.leading and effect.leader != NO_LEADER
         self._ports.role_changed(effect)
 
     def _drop_deserted(self, now_ms: int) -> None:

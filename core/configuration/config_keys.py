@@ -288,6 +288,13 @@ CLUSTER_KEYS: Final = _keys(
         "Replication factor of `__consumer_offsets`; with fewer brokers online at first use, as many as there are.",
         32_767,
     ),
+    _int(
+        "producer.id.expiration.ms",
+        86_400_000,
+        1,
+        "How long a partition remembers an idempotent producer that sends nothing to it and has no open transaction "
+        "there: so long it knows what is repeated, and refuses older epochs. Read when a replica's process starts.",
+    ),
     _int("replica.lag.time.max.ms", 30_000, 100, "A follower that has not been caught up for so long leaves the ISR."),
     _int(
         "replica.awake.max",

@@ -31,6 +31,7 @@ SINCE: Final = dict.fromkeys(
         "max.compaction.lag.ms",
         "min.cleanable.dirty.ratio",
         "min.compaction.lag.ms",
+        "producer.id.expiration.ms",
         "replica.doze.after.ms",
         "replica.sleep.after.ms",
     ),

@@ -1,9 +1,9 @@
 """Events and effects of a partition replica.
 
 The shell (an actor, or the simulator) feeds events in arrival order and carries effects out. Input/output is in two
-phases: the machine requests an append, a truncation or a read (``now``); the shell carries it out. After an append the
-shell feeds the result (``LeaderAppended``, ``FollowerAppended``, ``AppendFailed``) before any other event. The machine
-never sees records: only offsets, epochs and sizes.
+phases: the machine requests an append, a truncation or a read (``now``); the shell carries it out. After an append
+or a cut the shell feeds the result (``LeaderAppended``, ``FollowerAppended``, ``AppendFailed``, ``LogCut``) before any
+other event. The machine never sees records: only offsets, epochs and sizes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.partition import PartitionState
 from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits
+from raylog.core.replication.log import LogCut
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -90,8 +91,7 @@ class LeaderAppended:
 class AppendFailed:
     """The requested append failed; the log is unchanged.
 
-    ``error`` is the error for the producer (for example OutOfOrderSequence); None = the disk failed. A truncation that
-    fails has no event: the replica ends, as its log differs from the machine's view of it.
+    ``error`` is the error for the producer (for example OutOfOrderSequence); None = the disk failed.
     """
 
     cause: str
@@ -266,7 +266,7 @@ class Tick:
 LeaderRequest = ProduceReceived | MarkerReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
 """Events that only a leader of the right epoch serves."""
 LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped
-FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended
+FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended | LogCut
 EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced
 ControllerEvent = StateReceived | IsrChangeAnswered | SleepRequested | SleepAnswered
 Event = LeaderRequest | LeaderEvent | FollowerEvent | EitherEvent | ControllerEvent
@@ -310,7 +310,7 @@ class AppendFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateLog:
-    """Cut everything at and above ``to``, durably, before any other effect."""
+    """Cut every batch that reaches to or beyond ``to``, durably, before any other effect; :class:`LogCut` follows."""
 
     cause: str
     to: Offset
@@ -318,7 +318,10 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLog:
-    """Discard the whole log and start at ``start_offset``: the leader no longer has the next record needed."""
+    """Discard the whole log and start at ``start_offset``: the leader no longer has the next record needed.
+
+    :class:`LogCut` follows.
+    """
 
     cause: str
     start_offset: Offset

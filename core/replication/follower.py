@@ -28,7 +28,7 @@ from raylog.core.replication.events import (
     SendFetch,
     TruncateLog,
 )
-from raylog.core.replication.log import ReplicaLog, ReplicationSettings
+from raylog.core.replication.log import LogCut, ReplicaLog, ReplicationSettings
 from raylog.core.replication.throttle import Throttle
 
 RESTING_WAIT_MS: Final = 120_000
@@ -163,7 +163,6 @@ class Follower:
         self._outstanding = None
         if event.diverging is not None:
             self._cut(event, event.diverging, out)
-            self.fetch(event.cause, event.now_ms, out)
             return
         if event.end_offset < self._log.end:
             require(False, f"a fetch answer ends at {event.end_offset}, below {self._log.end}")
@@ -197,6 +196,16 @@ class Follower:
         if self._outstanding is None and self._appending is None:
             self.fetch(cause, now_ms, out)
 
+    def on_cut(self, event: LogCut, out: Outbox[Effect]) -> None:
+        """The log was cut, perhaps before the place where the histories part: fetch from where it ends.
+
+        If the disk was too full, the next fetch is answered as the last one was.
+        """
+        if event.done:
+            self.fetch(event.cause, event.now_ms, out)
+        else:
+            self._retry_at_ms = event.now_ms + self.settings.fetch_retry_ms
+
     def on_append_failed(self, event: AppendFailed) -> None:
         """The disk refused the records: fetch them again after a pause."""
         if event.request == self._appending:
@@ -213,9 +222,7 @@ class Follower:
         match event.error_code:
             case OffsetOutOfRange.code:
                 self._note(f"reset log [{self._log.start}, {self._log.end}) to {event.log_start_offset}")
-                self._log.reset(event.log_start_offset)
                 out.now.append(ResetLog(cause=event.cause, start_offset=event.log_start_offset))
-                self.fetch(event.cause, event.now_ms, out)
             case FencedLeaderEpoch.code | StaleBrokerEpoch.code:
                 # Only a new state from the controller helps; retries would not.
                 self._retry_at_ms = event.now_ms + self.settings.fetch_timeout_ms
@@ -266,11 +273,9 @@ class Follower:
             self._note(f"truncated_below_hw: to {to}, high watermark was {self._log.high_watermark}")
         if to < self._log.start:
             self._note(f"histories part at {to}, before the log start {self._log.start}")
-            self._log.reset(to)
             out.now.append(ResetLog(cause=event.cause, start_offset=to))
             return
         self._note(f"truncate from {self._log.end} to {to} on the word of epoch {event.leader_epoch}")
-        self._log.truncate(to)
         out.now.append(TruncateLog(cause=event.cause, to=to))
 
     def _cut_point(self, epoch: LeaderEpoch, leader_end: Offset) -> Offset:

@@ -52,6 +52,20 @@ class LogSummary:
     """Everything below was committed according to the checkpoint of an earlier incarnation; 0 = none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCut:
+    """The outcome of ``TruncateLog`` or ``ResetLog``: what the log is now, of which it alone knows.
+
+    A cut removes whole batches, so that the log may end before the place of the cut. Not ``done``: the disk is full,
+    and nothing was changed. A cut that fails halfway has no event: the replica ends, and recovery finds out.
+    """
+
+    cause: str
+    now_ms: int
+    log: LogSummary
+    done: bool
+
+
 class ReplicaLog:
     """start <= high watermark <= durable end <= end, at all times."""
 
@@ -92,24 +106,19 @@ class ReplicaLog:
         self.high_watermark = to
         return True
 
-    def truncate(self, to: Offset) -> None:
-        """Cut everything from ``to`` on; the cut itself is durable."""
-        require(self.start <= to <= self.end, f"cannot cut a log of [{self.start}, {self.end}) at {to}")
-        self.end = to
-        self.durable_end = min(self.durable_end, to)
-        self.high_watermark = min(self.high_watermark, to)
-        self.epochs.truncate_end(to)
+    def was_cut(self, found: LogSummary) -> None:
+        """Take over what the log is after a cut; the high watermark is what was committed of that."""
+        self.start = found.log_start_offset
+        self.end = found.log_end_offset
+        self.durable_end = found.durable_end_offset
+        self.epochs = EpochHistory(found.epochs)
+        self.high_watermark = max(self.start, min(self.high_watermark, self.durable_end))
 
     def begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note that a leader epoch writes from ``start``; the newest epoch keeps its start."""
         if epoch < self.epochs.latest:
             require(False, f"leader epoch {epoch} cannot follow epoch {self.epochs.latest}")
         self.epochs.assign(epoch, start)
-
-    def reset(self, start: Offset) -> None:
-        """Become an empty log that starts at ``start``."""
-        self.start = self.end = self.durable_end = self.high_watermark = start
-        self.epochs.truncate_end(0)
 
     def advance_start(self, start: Offset) -> None:
         """Drop everything below ``start``. A restarted replica learns here that it was committed."""

@@ -60,7 +60,7 @@ from raylog.core.replication.events import (
 )
 from raylog.core.replication.follower import Follower
 from raylog.core.replication.leader import Leader
-from raylog.core.replication.log import LogSummary, ReplicationSettings
+from raylog.core.replication.log import LogCut, LogSummary, ReplicationSettings
 from raylog.core.replication.parked import ParkedProduce
 from raylog.core.replication.views import ReplicaViews
 
@@ -106,6 +106,8 @@ class ReplicaMachine(ReplicaViews):
                         require(False, "records were fetched by a replica that does not follow")
                     else:
                         self._follower.on_appended(event, out)
+                case LogCut():
+                    self._on_cut(event, out)
                 case FetchFailed():
                     if self._follower is not None:
                         self._follower.on_failed(event, out)
@@ -274,6 +276,11 @@ class ReplicaMachine(ReplicaViews):
             self._leader.log_start_advanced(out)
         elif self._follower is not None:
             self._follower.on_log_start_advanced(event.cause, event.now_ms, out)
+
+    def _on_cut(self, event: LogCut, out: Outbox[Effect]) -> None:
+        self._log.was_cut(event.log)
+        if self._follower is not None:
+            self._follower.on_cut(event, out)
 
     def _on_synced(self, event: Synced, out: Outbox[Effect]) -> None:
         self._log.synced(event.end_offset)

@@ -80,6 +80,8 @@ class Cleaned:
     bytes_written: int = 0
     records_read: int = 0
     records_kept: int = 0
+    tombstones_due_ms: int = 0
+    """From when the first of the records without a value that stay may be removed; 0 = none stays."""
 
     def discard(self) -> None:
         """Remove the files. Raises StorageIoError."""
@@ -221,6 +223,8 @@ def _rewrite_group(
         writer.discard()
         raise
     done.records_kept += writer.records
+    if writer.tombstones_due_ms:
+        done.tombstones_due_ms = min(done.tombstones_due_ms or writer.tombstones_due_ms, writer.tombstones_due_ms)
     done.bytes_written += new.size
     if writer.has_changed or len(old) > 1:
         done.pairs.append((tuple(old), new))

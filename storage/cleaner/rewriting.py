@@ -55,6 +55,8 @@ class SegmentWriter:
         self.has_changed = False
         """Whether it differs from what was read."""
         self.records = 0
+        self.tombstones_due_ms = 0
+        """From when the first of the records without a value that stay may be removed; 0 = none stays."""
         self._waiting = bytearray()
         self._headers: list[tuple[int, int, int, int]] = []
         self._gap: tuple[int, int, int] | None = None
@@ -74,6 +76,9 @@ class SegmentWriter:
         if 1 in chosen and _may_have_nulls(data, position, stop, header):
             opened = open_batch(data, position, header)
             chosen, has_tombstones = tombstones.chosen(chosen, opened.column("values"), horizon)
+        until = (horizon if horizon is not None else tombstones.horizon_ms) if has_tombstones else None
+        if until is not None:
+            self.tombstones_due_ms = min(self.tombstones_due_ms or until, until)
         kept = chosen.count(1)
         if kept == 0:
             self._emptied(header, is_last=is_last)
@@ -82,7 +87,6 @@ class SegmentWriter:
             self.records += kept
         else:
             opened = opened or open_batch(data, position, header)
-            until = (horizon if horizon is not None else tombstones.horizon_ms) if has_tombstones else None
             changed = thinned(header, opened.all(), chosen, until)
             self._put(changed, header.base_offset, header.next_offset, parse_header(changed).max_timestamp)
             self.records += kept

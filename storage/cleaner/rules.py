@@ -82,6 +82,14 @@ def is_due(found: Cleanable, now_ms: int, rules: CompactionRules) -> bool:
     return found.dirty_ratio >= rules.min_cleanable_dirty_ratio or is_overdue(found.dirty_since_ms, now_ms, rules)
 
 
+def are_tombstones_due(found: Cleanable, tombstones_due_ms: int, now_ms: int) -> bool:
+    """Return whether records without a value may be removed that the last cleaning left, perhaps the last in the log.
+
+    ``tombstones_due_ms``: from when the first of them may be; 0 = it left none.
+    """
+    return found.segments > 0 and 0 < tombstones_due_ms <= now_ms
+
+
 def is_overdue(dirty_since_ms: int, now_ms: int, rules: CompactionRules) -> bool:
     """Return whether a record of this time has waited for the maximum lag; its segment is sealed for that."""
     return dirty_since_ms > 0 and now_ms - dirty_since_ms >= rules.max_compaction_lag_ms

@@ -24,6 +24,7 @@ EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINT = "recovery-point-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 CLEANED_TO = "cleaner-offset-checkpoint"
+TOMBSTONES_DUE = "cleaner-tombstones-checkpoint"
 CLEAN = "clean-shutdown"
 SNAPSHOTS_KEPT = 3
 
@@ -113,6 +114,15 @@ class Checkpoints:
         """Durable on return."""
         write_atomically(self.folder / CLEANED_TO, f"0\n{offset}\n".encode())
 
+    def read_tombstones_due(self) -> int:
+        """From when the first of the tombstones may be removed that the last cleaning left, in ms; 0 = it left none."""
+        return self._read_number(TOMBSTONES_DUE)
+
+    def write_tombstones_due(self, moment_ms: int) -> None:
+        """Durable on return."""
+        if moment_ms or exists(self.folder / TOMBSTONES_DUE):
+            write_atomically(self.folder / TOMBSTONES_DUE, f"0\n{moment_ms}\n".encode())
+
     # --- leader epochs ---------------------------------------------------------------------------------------------
 
     def read_epochs(self) -> EpochHistory | None:
@@ -162,13 +172,16 @@ class Checkpoints:
         for old in self.snapshot_offsets()[:-SNAPSHOTS_KEPT]:
             remove(self.folder / offset_name(old, SNAPSHOT))
 
-    def read_snapshot(self, start: int, upto: int) -> tuple[int, ProducerState]:
-        """The newest readable snapshot between `start` and `upto`, as (offset, state); (start, nothing) without one."""
+    def read_snapshot(self, start: int, upto: int, now_ms: int) -> tuple[int, ProducerState]:
+        """The newest readable snapshot between `start` and `upto`, as (offset, state); (start, nothing) without one.
+
+        `now_ms` is the wall clock.
+        """
         for offset in reversed(self.snapshot_offsets()):
             if start <= offset <= upto:
                 try:
                     data = read_bytes(self.folder / offset_name(offset, SNAPSHOT))
-                    return offset, ProducerState.from_bytes(data)
+                    return offset, ProducerState.from_bytes(data, now_ms)
                 except (OSError, CorruptBatch):
                     continue  # an older one, or the log itself, has the same state
         return start, ProducerState()

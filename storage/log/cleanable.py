@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 from raylog.core.errors import RaylogError
 from raylog.storage.cleaner.ages import UNDATED_MS, Ages, has_dated
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder
-from raylog.storage.cleaner.rules import Cleanable, CompactionRules, Stretch, cleanable, is_due, is_overdue
+from raylog.storage.cleaner.rules import (
+    Cleanable,
+    CompactionRules,
+    Stretch,
+    are_tombstones_due,
+    cleanable,
+    is_due,
+    is_overdue,
+)
 from raylog.storage.cleaner.swap import swap_in
 from raylog.storage.errors import DiskFull, NoRoomToClean
 from raylog.storage.log.checkpoints import Checkpoints
@@ -28,6 +36,8 @@ class CleanableLog(TransactionalLog):
     synced_end_offset: int
     cleaned_to: int
     """Where the last cleaning ended. Only the choice of the time for the next one depends on it."""
+    tombstones_due_ms: int
+    """From when records without a value may be removed that the last cleaning left; 0 = it left none."""
     dirty_ratio: float = 0.0
     """How much of what may be cleaned is dirty, 0 to 1: at the last order, or nothing after a cleaning."""
     _ages: Ages
@@ -38,8 +48,17 @@ class CleanableLog(TransactionalLog):
 
     if TYPE_CHECKING:
 
-        def _roll(self) -> None:
+        def _roll(self, now_ms: int) -> None:
             """Seal the active segment and begin another one; `PartitionLog` has it."""
+
+    @property
+    def oldest_ms(self) -> int:
+        """Newest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
+        return self.segments[0].max_timestamp if self.log_start_offset < self.log_end_offset else -1
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove files whose delay has passed; returns their number."""
+        return self._deleted.purge(now_ms)
 
     def cleanable(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> Cleanable:
         """What a cleaning could work on now. Raises LogDamaged, StorageIoError."""
@@ -61,10 +80,10 @@ class CleanableLog(TransactionalLog):
         self._require_open()
         active = self.segments[-1]
         if is_overdue(self._ages.first_ms(active), now_ms, rules):
-            self._roll()
+            self._roll(now_ms)
         found = self.cleanable(high_watermark, now_ms, rules)
         self.dirty_ratio = found.dirty_ratio
-        if not is_due(found, now_ms, rules):
+        if not is_due(found, now_ms, rules) and not are_tombstones_due(found, self.tombstones_due_ms, now_ms):
             return None
         first, behind = self.segments[0], self.segments[found.segments]
         return CleaningOrder(
@@ -95,8 +114,10 @@ class CleanableLog(TransactionalLog):
                 self._replace(old, new, now_ms + self.config.file_delete_delay_ms)
             cleaned.pairs = []
         self.cleaned_to, self.dirty_ratio = order.next_offset, 0.0
+        self.tombstones_due_ms = cleaned.tombstones_due_ms
         with suppress(RaylogError):  # the next life would only clean sooner
             self._checkpoints.write_cleaned_to(self.cleaned_to)
+            self._checkpoints.write_tombstones_due(self.tombstones_due_ms)
         return True
 
     def _lower_cleaned_to(self, end: int) -> None:

@@ -61,10 +61,9 @@ class PartitionLog(CleanableLog):
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self._active.next_offset
         self.synced_end_offset = self.log_end_offset
-        self.cleaned_to = checkpoints.read_cleaned_to()
+        self.cleaned_to, self.tombstones_due_ms = checkpoints.read_cleaned_to(), checkpoints.read_tombstones_due()
         self._checkpoints = checkpoints
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
-        self._now_ms = now_ms
         self._recent, self._ages = RecentSegments(), Ages()
         # Guards the state that `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
         self._lock = threading.Lock()
@@ -98,11 +97,6 @@ class PartitionLog(CleanableLog):
         return cls(folder, config, checkpoints, state, created=created, now_ms=now_ms)
 
     @property
-    def oldest_ms(self) -> int:
-        """Newest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
-        return self.segments[0].max_timestamp if self.log_start_offset < self.log_end_offset else -1
-
-    @property
     def _active(self) -> Segment:
         return self.segments[-1]
 
@@ -119,7 +113,6 @@ class PartitionLog(CleanableLog):
         """
         if self._closed_because is not None:  # inlined, without a call: this is on the path of every batch
             self._require_open()
-        self._now_ms = now_ms
         config = self.config
         batches = inspect(payload)
         # Before the limits: what is stored is not refused for one that was set since, or for the time that has passed.
@@ -140,24 +133,22 @@ class PartitionLog(CleanableLog):
         view = memoryview(payload)
         if view.readonly:
             view = memoryview(bytearray(payload))
-        done = self._write(view, stamp_all(view, batches, offset, leader_epoch), began)
+        done = self._write(view, stamp_all(view, batches, offset, leader_epoch), began, now_ms, {})
         return done if changed is None else done._replace(rewritten=changed)
 
-    def append_as_follower(self, payload: Buffer, now_ms: int | None = None) -> AppendInfo:
+    def append_as_follower(self, payload: Buffer, now_ms: int) -> AppendInfo:
         """Append the leader's bytes unchanged. Offsets must continue at the log's end, epochs must not decrease.
 
         Raises CorruptBatch, DiskFull, StorageIoError; nothing is kept then.
         """
         if self._closed_because is not None:
             self._require_open()
-        if now_ms is not None:
-            self._now_ms = now_ms
         batches = inspect(payload)
         first = batches[0][1]
         if first.base_offset < self.log_end_offset < first.next_offset and self.size_bytes == 0:
-            return self._begin_within_a_batch(payload, first.base_offset)
+            return self._begin_within_a_batch(payload, first.base_offset, now_ms)
         if first.record_count == 0 and first.base_offset < self.log_end_offset < first.next_offset:
-            return self._begin_within_a_gap(payload, first)
+            return self._begin_within_a_gap(payload, first, now_ms)
         check_offsets(batches, self.log_end_offset)
         headers = [header for _, header in batches]
         markers = markers_in(payload, batches)
@@ -167,7 +158,7 @@ class PartitionLog(CleanableLog):
             began = (*unreported, *began)
         try:
             self._roll_if_due(len(payload), headers[-1], now_ms)
-            done = self._write(payload, headers, began, markers)
+            done = self._write(payload, headers, began, now_ms, markers)
         except RaylogError:
             self._unreported_epochs = began
             self._forget_epochs_behind_end()
@@ -183,18 +174,22 @@ class PartitionLog(CleanableLog):
             self._closed_because = "epochs of a failed append could not be taken back"
             raise
 
-    def _begin_within_a_batch(self, payload: Buffer, base_offset: int) -> AppendInfo:
+    def _begin_within_a_batch(self, payload: Buffer, base_offset: int, now_ms: int) -> AppendInfo:
         """Accept the batch that holds an empty log's start: the records before that were deleted at the leader."""
         start = self.log_start_offset
-        self.truncate_fully_and_start_at(base_offset)
-        done = self.append_as_follower(payload, self._now_ms)
-        self.advance_log_start(start)
+        self.truncate_fully_and_start_at(base_offset, now_ms)
+        try:
+            done = self.append_as_follower(payload, now_ms)
+            self.advance_log_start(start)
+        except RaylogError:
+            self._closed_because = self._closed_because or "a log whose first append failed has another start"
+            raise
         return done
 
-    def _begin_within_a_gap(self, payload: Buffer, first: BatchHeader) -> AppendInfo:
+    def _begin_within_a_gap(self, payload: Buffer, first: BatchHeader, now_ms: int) -> AppendInfo:
         """Append the rest of a filler: the leader's cleaner has made one of batches that ended where this log does."""
         rest = filler(self.log_end_offset, first.next_offset, first.partition_leader_epoch)
-        return self.append_as_follower(rest + bytes(memoryview(payload)[first.size :]), self._now_ms)
+        return self.append_as_follower(rest + bytes(memoryview(payload)[first.size :]), now_ms)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Record that `epoch` begins at `start_offset`; durable on return. Called at election, before any record.
@@ -209,7 +204,8 @@ class PartitionLog(CleanableLog):
         payload: Buffer,
         headers: list[BatchHeader],
         began: tuple[tuple[int, int], ...],
-        markers: Mapping[int, TxnMarker] | None = None,
+        now_ms: int,
+        markers: Mapping[int, TxnMarker],
     ) -> AppendInfo:
         active, producers = self.segments[-1], self.producers
         try:
@@ -225,7 +221,7 @@ class PartitionLog(CleanableLog):
             end = base_offset + header.last_offset_delta + 1
             active.note(base_offset, end, newest, header.batch_length + LENGTH_PREFIX_BYTES)
             if header.producer_id >= 0:
-                producers.apply(header, self._now_ms, markers.get(base_offset) if markers else None)
+                producers.apply(header, now_ms, markers.get(base_offset) if markers else None)
             if newest > largest:
                 largest = newest
         self._appended_bytes += written
@@ -233,27 +229,26 @@ class PartitionLog(CleanableLog):
         self.log_end_offset = end
         return AppendInfo(headers[0].base_offset, end, False, largest, len(headers), began)
 
-    def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int | None) -> None:
+    def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int) -> None:
         active = self.segments[-1]
         if active.size == 0:
-            if now_ms is not None:
-                active.created_ms = now_ms  # its age counts from the first batch
+            active.created_ms = now_ms  # its age counts from the first batch
             return
         full = active.size + size > self.config.segment_bytes
-        old = now_ms is not None and now_ms - active.created_ms >= self.config.segment_ms
+        old = now_ms - active.created_ms >= self.config.segment_ms
         far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
         if full or old or far:
-            self._roll()
+            self._roll(now_ms)
         elif active.size >= active.hints_at_size and active.write_hints():
             self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
-    def _roll(self) -> None:
+    def _roll(self, now_ms: int) -> None:
         """Begin a new segment at the log's end. Raises DiskFull or StorageIoError, with nothing changed."""
         if self._active.cut_unsynced:
             self._sync_cut()
         self._active.keep_aborted(self.producers.transactions.aborted)
         interval = self.config.index_interval_bytes
-        fresh = Segment.create(self.folder, self.log_end_offset, index_interval=interval, created_ms=self._now_ms)
+        fresh = Segment.create(self.folder, self.log_end_offset, index_interval=interval, created_ms=now_ms)
         with self._lock:
             old = self._active
             old.seal()
@@ -344,14 +339,16 @@ class PartitionLog(CleanableLog):
 
     # --- truncating ------------------------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, now_ms: int) -> None:
         """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
+
+        So the log may end before `offset`, and then start there, too. DiskFull: nothing is changed, or `is_closed`.
 
         An epoch that begins at or behind `offset` is dropped even where there is no batch to cut.
         """
         self._require_open()
         if offset < self.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
+            self.truncate_fully_and_start_at(offset, now_ms)
             return
         if offset >= self.log_end_offset:
             self._kept_epochs.truncate_end(offset)
@@ -379,22 +376,27 @@ class PartitionLog(CleanableLog):
             segment.cut(position, end)
             segment.unseal()
             self._settle(end)
-        start, self.producers = self._checkpoints.read_snapshot(self.segments[0].base_offset, end)
-        replay(self.segments, self.producers, start, self._now_ms)
+        start, self.producers = self._checkpoints.read_snapshot(self.segments[0].base_offset, end, now_ms)
+        replay(self.segments, self.producers, start, now_ms)
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and restart at `offset`, for a follower that the leader's log start has overtaken."""
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        """Drop everything and restart at `offset`, for a follower that the leader's log start has overtaken.
+
+        DiskFull: nothing is changed, or `is_closed`.
+        """
         self._require_open()
-        with self._cutting():
+        with self._lock:
+            self._generation += 1
             self._write_recovery_point(0)
             self._lower_cleaned_to(offset)
+        with self._cutting():
             self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
             self._checkpoints.remove_snapshots_above(-1)
             self._kept_epochs.clear()
             for segment in reversed(self.segments):
                 segment.remove_files()
             interval = self.config.index_interval_bytes
-            self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=self._now_ms)]
+            self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=now_ms)]
             self._recent.clear()
             self.producers.clear()
             self.log_start_offset = offset
@@ -447,27 +449,30 @@ class PartitionLog(CleanableLog):
 
         Only below the high watermark. Producers idle for too long are dropped, too. `now_ms` is the only time by which
         anything is deleted: pass a trusted clock. The files are renamed now and removed by `purge_deleted` after
-        file.delete.delay.ms, so that readers of slices can finish.
+        file.delete.delay.ms, so that readers of slices can finish. DiskFull, from the begin of a segment after one that
+        still takes appends: those before it are removed.
         """
         self._require_open()
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = removable(self.segments, self.config, now_ms, high_watermark, self.log_start_offset)
-        if count == len(self.segments):
-            self._roll()  # the active segment is due too: keep an empty one in its place
-        removed = self.segments[:count]
+        sealed = self.segments[: min(count, len(self.segments) - 1)]
+        removed = self._remove(sealed, now_ms)
+        if count > len(sealed):
+            self._roll(now_ms)  # the active segment is due too: keep an empty one in its place
+            removed += self._remove(self.segments[:1], now_ms)
+        return removed
+
+    def _remove(self, segments: list[Segment], now_ms: int) -> list[int]:
+        """In order: a segment that cannot be renamed stays, with all behind it."""
         with self._lock:
-            for segment in removed:  # in order: a segment that cannot be renamed stays, with all behind it
+            for segment in segments:
                 self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
                 self._recent.forget(segment)
                 self.segments.remove(segment)
                 self._unsynced = [other for other in self._unsynced if other is not segment]
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self._move_start(self.log_start_offset)
-        return [segment.base_offset for segment in removed]
-
-    def purge_deleted(self, now_ms: int) -> int:
-        """Remove files whose delay has passed; returns their number."""
-        return self._deleted.purge(now_ms)
+        return [segment.base_offset for segment in segments]
 
     # --- closing ---------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ from raylog.storage.transactions.state import Transactions
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
 _SNAPSHOT_MAGIC = b"RPS1"
 _SNAPSHOT_WITH_TRANSACTIONS = b"RPS2"
+_SNAPSHOT_WITH_TIMES = b"RPS4"
+"""Its times can be relied on: followers of earlier releases noted that of their own start with each batch."""
 
 
 class KnownBatch(NamedTuple):
@@ -172,11 +174,10 @@ class ProducerState:
             )
         return entry is None or marker.producer_epoch > entry.epoch
 
-    def apply(self, header: BatchHeader, seen_ms: int | None = None, marker: TxnMarker | None = None) -> None:
+    def apply(self, header: BatchHeader, seen_ms: int, marker: TxnMarker | None) -> None:
         """Record an appended batch, without any check. `header` carries its final offsets.
 
-        `seen_ms` is the wall clock for `expire`; without it the batch's own largest timestamp is used. `marker`: what
-        the batch is, where it ends a transaction.
+        `seen_ms` is the wall clock for `expire`. `marker`: what the batch is, where it ends a transaction; else None.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -187,14 +188,13 @@ class ProducerState:
                 self.transactions.end(marker, header.base_offset)
             elif not attributes & CONTROL_BIT:
                 self.transactions.begin(producer_id, header.base_offset)
-        seen = header.max_timestamp if seen_ms is None else seen_ms
         entry = self.producers.get(producer_id)
         if entry is None:
-            entry = self.producers[producer_id] = ProducerEntry(header.producer_epoch, [], seen)
+            entry = self.producers[producer_id] = ProducerEntry(header.producer_epoch, [], seen_ms)
         elif entry.epoch != header.producer_epoch:
             entry.epoch = header.producer_epoch
             entry.batches = []
-        entry.last_seen_ms = seen
+        entry.last_seen_ms = seen_ms
         first = header.base_sequence
         if first >= 0:
             batches = entry.batches
@@ -218,7 +218,7 @@ class ProducerState:
         copy.transactions.open = {key: opened[key] for key in producer_ids if key in opened}
         return copy
 
-    def expire(self, now_ms: int, idle_ms: int = 86_400_000) -> list[int]:
+    def expire(self, now_ms: int, idle_ms: int) -> list[int]:
         """Drop producers idle for `idle_ms`, unless their transactions are open; returns their ids, rising.
 
         Lasting ones stay: they may repeat a batch after any time, and it has to be known again.
@@ -233,6 +233,11 @@ class ProducerState:
             del self.producers[key]
             self.transactions.forget(key)
         return idle
+
+    def count_as_seen(self, now_ms: int) -> None:
+        """Have no producer count as idle since before `now_ms`."""
+        for entry in self.producers.values():
+            entry.last_seen_ms = max(entry.last_seen_ms, now_ms)
 
     def active(self) -> list[ActiveProducer]:
         """The producers, by id."""
@@ -255,22 +260,19 @@ class ProducerState:
         self.transactions.clear()
 
     def to_bytes(self) -> bytes:
-        """The snapshot: a magic, a CRC-32C, and a msgpack list ordered by producer id.
-
-        With transactions it has another magic, and a list of that list and theirs.
-        """
-        producers = sorted(self.producers.items())
-        if not self.transactions:
-            body = msgspec.msgpack.encode(producers)
-            return _SNAPSHOT_MAGIC + _crc_bytes(body) + body
-        body = msgspec.msgpack.encode((producers, *self.transactions.fields()))
-        return _SNAPSHOT_WITH_TRANSACTIONS + _crc_bytes(body) + body
+        """The snapshot: a magic, a CRC-32C, and a msgpack list of the producers by id and of their transactions."""
+        body = msgspec.msgpack.encode((sorted(self.producers.items()), *self.transactions.fields()))
+        return _SNAPSHOT_WITH_TIMES + _crc_bytes(body) + body
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> ProducerState:
-        """Read `to_bytes`; CorruptBatch when the snapshot is cut off or altered."""
+    def from_bytes(cls, data: bytes, now_ms: int) -> ProducerState:
+        """Read `to_bytes`; CorruptBatch when the snapshot is cut off or altered.
+
+        In a snapshot of an earlier release, whose times are not to be relied on, all producers count as seen `now_ms`.
+        """
         magic, body = data[:4], data[8:]
-        if magic not in (_SNAPSHOT_MAGIC, _SNAPSHOT_WITH_TRANSACTIONS) or data[4:8] != _crc_bytes(body):
+        known = (_SNAPSHOT_MAGIC, _SNAPSHOT_WITH_TRANSACTIONS, _SNAPSHOT_WITH_TIMES)
+        if magic not in known or data[4:8] != _crc_bytes(body):
             raise CorruptBatch("the producer snapshot has a wrong magic or CRC")
         state = cls()
         try:
@@ -282,4 +284,6 @@ class ProducerState:
                 state.transactions = Transactions.of(*decoded[1:])
         except msgspec.MsgspecError as error:
             raise CorruptBatch(f"the producer snapshot cannot be read ({error})") from error
+        if magic != _SNAPSHOT_WITH_TIMES:
+            state.count_as_seen(now_ms)
         return state

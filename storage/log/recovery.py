@@ -165,7 +165,7 @@ class Recovery:
     def _load_producers(self, upto: int, count: int) -> None:
         """Producer state from the newest snapshot not above `upto`, and the first `count` segments behind it."""
         start = self.segments[0].base_offset
-        self.snapshot_offset, self.producers = self.checkpoints.read_snapshot(start, upto)
+        self.snapshot_offset, self.producers = self.checkpoints.read_snapshot(start, upto, self.now_ms)
         if start > 0 and self.producers == ProducerState():
             # Those above know where transactions began whose first batches are removed, which from here on nothing
             # knows. A later recovery that read one would find other aborted transactions than the indexes of this life.

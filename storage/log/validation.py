@@ -184,7 +184,7 @@ def check_producers(batches: list[PlacedHeader], producers: ProducerState) -> Du
         if copy is not None:
             copies.append(copy)
         else:
-            staged.apply(header)
+            staged.apply(header, 0, None)  # a copy, for sequences alone
     if not copies:
         return None
     if len(copies) != len(batches):

@@ -23,11 +23,10 @@ class TransactionalLog(ReadableLog):
 
     producers: ProducerState
     _kept_epochs: KeptEpochs
-    _now_ms: int
 
     if TYPE_CHECKING:  # `PartitionLog` has them
 
-        def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int | None) -> None:
+        def _roll_if_due(self, size: int, last: BatchHeader, now_ms: int) -> None:
             """Begin a new segment before an append of `size` bytes if it is time."""
 
         def _write(
@@ -35,10 +34,20 @@ class TransactionalLog(ReadableLog):
             payload: Buffer,
             headers: list[BatchHeader],
             began: tuple[tuple[int, int], ...],
-            markers: Mapping[int, TxnMarker] | None = None,
+            now_ms: int,
+            markers: Mapping[int, TxnMarker],
         ) -> AppendInfo:
             """Append stamped batches."""
             raise NotImplementedError
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, perhaps by an error: it is to be opened again."""
+        return self._closed_because is not None
+
+    def count_producers_as_seen(self, now_ms: int) -> None:
+        """Have producers that send nothing from here on forgotten only after their whole time."""
+        self.producers.count_as_seen(now_ms)
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> AppendInfo:
         """End a producer's transaction, as its leader; in the page cache on return.
@@ -47,7 +56,6 @@ class TransactionalLog(ReadableLog):
         Raises InvalidProducerEpoch, TransactionCoordinatorFenced, DiskFull, StorageIoError; nothing is kept then.
         """
         self._require_open()
-        self._now_ms = now_ms
         offset = self.log_end_offset
         if not self.producers.check_marker(marker):
             return AppendInfo(offset, offset, duplicate=True, max_timestamp=-1, batches=1)
@@ -56,7 +64,7 @@ class TransactionalLog(ReadableLog):
         header = parse_header(payload)
         self._roll_if_due(len(payload), header, now_ms)
         stamped = stamp_all(memoryview(payload), [(0, header)], offset, leader_epoch)
-        return self._write(payload, stamped, began, {offset: marker})
+        return self._write(payload, stamped, began, now_ms, {offset: marker})
 
     @property
     def has_open_transactions(self) -> bool:

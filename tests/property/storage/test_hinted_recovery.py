@@ -109,7 +109,7 @@ def test_an_index_that_is_not_right_is_not_believed(scratch: Path, name: str, co
 
 def test_an_old_index_does_not_find_what_was_cut_and_written_again(scratch: Path) -> None:
     log = filled(scratch / "a", [3] * 100, 100, 1 << 20)
-    log.truncate_to(150)
+    log.truncate_to(150, NOW)
     for number in range(100):
         log.append_as_leader(produced(number * 2, 2, producer=9), 50, NOW)
         log.sync()

@@ -270,7 +270,7 @@ def test_any_course_of_events_leaves_what_a_list_would_hold(
         elif verb == "sync":
             assert log.sync() == twin.end
         elif verb == "cut" and number >= twin.start:
-            log.truncate_to(number)
+            log.truncate_to(number, NOW)
             twin.cut(number)
             twin.start = min(twin.start, twin.end)
         elif verb == "close":
@@ -335,7 +335,7 @@ def test_a_crash_in_a_truncation_leaves_a_prefix_with_all_below_it(
     with pytest.MonkeyPatch.context() as patch:
         crashing(patch, at)
         try:
-            log.truncate_fully_and_start_at(1000) if full else log.truncate_to(target)
+            log.truncate_fully_and_start_at(1000, NOW) if full else log.truncate_to(target, NOW)
         except Crash:
             pass
     copy = scratch / "crash"

@@ -54,7 +54,7 @@ class CleanedWorld(World):
         self.now_ms += call.later_ms
         log = self.log
         if log.segments[-1].size:
-            log._roll()
+            log._roll(self.now_ms)
         log.sync()
         log.cleaned_to = 0
         self.watermark = self.model.end

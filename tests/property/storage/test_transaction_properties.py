@@ -189,7 +189,7 @@ class World:
         model.batches.append(Batch(base, base + 1, call.producer, (), call.committed))
 
     def _cut(self, offset: int) -> None:
-        self.log.truncate_to(offset)
+        self.log.truncate_to(offset, NOW_MS)
         self.model.batches = [batch for batch in self.model.batches if batch.end <= offset]
 
     def _begin_life(self, call: Life) -> None:

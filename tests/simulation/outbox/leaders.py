@@ -56,7 +56,7 @@ class Leader:
             raise RecordTooLarge("too large")
         first = len(self.log)
         values = decode_batch(payload, 0, header).values or []
-        self.producers.apply(header._replace(base_offset=first), now_ms)
+        self.producers.apply(header._replace(base_offset=first), now_ms, None)
         for value in values:
             self._store(int((value or b"").split()[0]))
         return first

@@ -120,7 +120,7 @@ class VirtualLog:
         self.epochs.assign(LeaderEpoch(epoch), Offset(start))
         self._assigned.add(epoch)
 
-    def append(self, entries: Iterable[Entry]) -> tuple[tuple[LeaderEpoch, Offset], ...]:
+    def append(self, entries: Iterable[Entry], now_ms: int) -> tuple[tuple[LeaderEpoch, Offset], ...]:
         """Append, and return the epochs that begin in the appended entries. Durable only if all writes are."""
         begun: list[tuple[LeaderEpoch, Offset]] = []
         for entry in entries:
@@ -128,7 +128,7 @@ class VirtualLog:
             if epoch > self.epochs.latest:
                 begun.append((epoch, offset))
                 self.epochs.assign(epoch, offset)
-            self.producers.apply(header_of(offset, entry))
+            self.producers.apply(header_of(offset, entry), now_ms, None)
             self.entries.append(entry)
         if self.writes_through:
             self.durable_end = self.end
@@ -139,14 +139,14 @@ class VirtualLog:
         first = offset - self.start
         return self.entries[first : min(upper - self.start, first + limit)]
 
-    def truncate(self, to: int) -> None:
+    def truncate(self, to: int, now_ms: int) -> None:
         """Truncate to ``to``; durable, and so is the rest."""
         self.kept_watermark = min(self.kept_watermark, to)
         del self.entries[to - self.start :]
         self.epochs.truncate_end(Offset(to))
         self.durable_end = self.end
         self.truncations += 1
-        self._rebuild_producers()
+        self._rebuild_producers(now_ms)
 
     def reset(self, start: int) -> None:
         """Discard everything and restart at ``start``; durable. Producers are then unknown and may start anywhere."""
@@ -163,7 +163,7 @@ class VirtualLog:
         self.start = start
         self.epochs.truncate_start(Offset(start))
 
-    def crash(self, draw: random.Random, survives: float) -> int:
+    def crash(self, draw: random.Random, survives: float, now_ms: int) -> int:
         """Lose the unsynced tail, or some of it; returns the number of lost entries."""
         lost = self.end - self.durable_end
         if lost and draw.random() < survives:
@@ -172,7 +172,7 @@ class VirtualLog:
             to = self.end - lost
             del self.entries[to - self.start :]
             self._forget_epochs(to)
-            self._rebuild_producers()
+            self._rebuild_producers(now_ms)
         self.truncations += 1
         return lost
 
@@ -185,7 +185,7 @@ class VirtualLog:
         ]
         self.epochs = EpochHistory(kept)
 
-    def _rebuild_producers(self) -> None:
+    def _rebuild_producers(self, now_ms: int) -> None:
         """Replay the rest. Producers of entries dropped by retention keep their old state, as in a snapshot."""
         kept = {entry.producer for entry in self.entries}
         older = {
@@ -198,4 +198,4 @@ class VirtualLog:
             state.batches = [batch for batch in state.batches if batch.end_offset <= self.start]
             self.producers.producers[producer] = state
         for index, entry in enumerate(self.entries):
-            self.producers.apply(header_of(self.start + index, entry))
+            self.producers.apply(header_of(self.start + index, entry), now_ms, None)

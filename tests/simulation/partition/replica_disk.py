@@ -89,6 +89,11 @@ class OpenedLog:
         """The leader epochs."""
         return self._log.epochs
 
+    @property
+    def is_closed(self) -> bool:
+        """An error never closes it."""
+        return False
+
     def append_as_leader(self, payload: list[Entry], leader_epoch: int, now_ms: int) -> VirtualAppend:
         """Stamp a producer's batch in place and append it."""
         self._require_room()
@@ -99,7 +104,7 @@ class OpenedLog:
         offset = log.end
         chain = chained(checks.chain_before(log, offset), leader_epoch, entry.value)
         payload[0] = entry._replace(epoch=leader_epoch, chain=chain)
-        log.append(payload)
+        log.append(payload, now_ms)
         checks.appended(self._process, offset, payload)
         return VirtualAppend(offset, offset + 1)
 
@@ -135,13 +140,17 @@ class OpenedLog:
         """As the producers' state has them."""
         return self._log.producers.active()
 
-    def append_as_follower(self, payload: tuple[Entry, ...]) -> VirtualAppend:
+    def append_as_follower(self, payload: tuple[Entry, ...], now_ms: int) -> VirtualAppend:
         """Append a batch from the leader."""
         self._require_room()
         offset = self._log.end
-        epochs = self._log.append(payload)
+        epochs = self._log.append(payload, now_ms)
         self._simulation.checks.appended(self._process, offset, payload)
         return VirtualAppend(offset, self._log.end, epochs=epochs)
+
+    def count_producers_as_seen(self, now_ms: int) -> None:
+        """As the producers' state does it."""
+        self._log.producers.count_as_seen(now_ms)
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
         """Write an epoch into the checkpoint."""
@@ -183,12 +192,12 @@ class OpenedLog:
         entry = self._log.entry(min(upper, self._log.end) - 1)
         return None if entry is None else (min(upper, self._log.end) - 1, entry.value)
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, now_ms: int) -> None:
         """Truncate to ``offset``."""
         self._simulation.checks.truncating(self._process, offset)
-        self._log.truncate(offset)
+        self._log.truncate(offset, now_ms)
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Restart at ``offset``."""
         checks = self._simulation.checks
         # Entries below the new start count as dropped by retention; only those above it count as truncated.

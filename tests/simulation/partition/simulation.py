@@ -215,7 +215,7 @@ class Simulation:
         if process is None or not process.alive:
             return
         process.kill()
-        lost = self.logs[broker].crash(self.world.random, self.faults.unsynced_survives)
+        lost = self.logs[broker].crash(self.world.random, self.faults.unsynced_survives, self.world.now_ms)
         self.world.log("r{}.{} crashes ({}), {} entries lost", broker, process.life, why, lost)
         self.links[broker].break_off()
         down_us = 50_000 if self.healed else self.world.between_us(0.2, 2) * max(1, int(self.faults.down_ms))

@@ -52,7 +52,6 @@ def truncate_to_watermark(original: Callable[..., None]) -> Callable[..., None]:
 
     def enter(self: ReplicaMachine, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         if state.leader not in (self.broker, NO_LEADER):
-            self._log.truncate(self._log.high_watermark)
             out.now.append(TruncateLog(cause=cause, to=self._log.high_watermark))
         original(self, state, cause, now_ms, out)
 

@@ -244,7 +244,7 @@ class Calls(Lives):
         floor = model.floor
         model.floor, model.cutting = min(model.floor, end), True
         model.start_wanted = min(model.start, end)
-        if self._done(lambda: self.log.truncate_to(offset)):
+        if self._done(lambda: self.log.truncate_to(offset, self.now_ms)):
             if offset < model.end:
                 model.cut(offset)
             else:
@@ -277,7 +277,7 @@ class Calls(Lives):
         model.restart = model.start_wanted = offset
         if self.draw.random() < 0.5:
             self.disk.faults.fuse = self.draw.randint(0, 20)
-        if self._done(lambda: self.log.truncate_fully_and_start_at(offset)):
+        if self._done(lambda: self.log.truncate_fully_and_start_at(offset, self.now_ms)):
             model.restarted(offset)
             model.settled()
 

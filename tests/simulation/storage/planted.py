@@ -90,9 +90,9 @@ def _forgiven(original: Method) -> Method:
 
 
 def _counts_for_the_log_before(original: Method) -> Method:
-    def truncate_to(self: PartitionLog, offset: int) -> None:
+    def truncate_to(self: PartitionLog, offset: int, now_ms: int) -> None:
         generation = self._generation
-        original(self, offset)
+        original(self, offset, now_ms)
         self._generation = generation
 
     return truncate_to

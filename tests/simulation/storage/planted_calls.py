@@ -59,6 +59,14 @@ CALL_BUGS = (
             "1000",
         ),
         (
+            "what a follower appends is stamped with no time",
+            20,
+            PartitionLog,
+            "append_as_follower",
+            "self._write(payload, headers, began, now_ms, markers)",
+            "self._write(payload, headers, began, 0, markers)",
+        ),
+        (
             "producers are never forgotten",
             40,
             PartitionLog,
@@ -100,7 +108,7 @@ CALL_BUGS = (
             40,
             log,
             "check_producers",
-            "staged.apply(header)",
+            "staged.apply(header, 0, None)",
             "pass",
         ),
         (

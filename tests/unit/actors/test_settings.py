@@ -1,12 +1,16 @@
 """Configuration as the settings of logs and machines: what is described is what counts."""
 
+from pathlib import Path
+
 import pytest
 
-from raylog.actors.settings import replication_settings, topic_settings
+from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.settings import log_settings, replication_settings, topic_settings
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
 from raylog.core.configuration.config_origins import CLUSTER, DEFAULT, INHERITED, TOPIC, describe_topic
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.rewriting import Rewriting
+from raylog.storage.log.config import DAY_MS, NO_LIMIT_MS
 
 FIELDS = {
     "message.timestamp.after.max.ms": "message_timestamp_after_max_ms",
@@ -89,3 +93,17 @@ def test_every_setting_of_topics_can_be_at_either_end_of_its_range() -> None:
         )
         for value in ends:
             topic_settings({key.name: value}, {})
+
+
+def test_coordinators_are_fenced_for_good_and_others_for_a_setting() -> None:
+    def expiration_ms(topic: str, **cluster: str) -> int:
+        spec = ReplicaSpec(
+            topic_id="a" * 32, topic=topic, partition=0, broker=1, data_directory=Path(), secret=b"s",
+            replication_factor=1, topic_config={}, cluster_config=cluster,
+        )  # fmt: skip
+        return log_settings(spec)[0].producer_id_expiration_ms
+
+    assert expiration_ms("t") == DAY_MS
+    assert expiration_ms("t", **{"producer.id.expiration.ms": "1000"}) == 1000
+    for topic in ("__consumer_offsets", "__transaction_state"):
+        assert expiration_ms(topic, **{"producer.id.expiration.ms": "1000"}) == NO_LIMIT_MS

@@ -147,7 +147,7 @@ class ToyPartition:
     def _keep(self, batch: bytes) -> None:
         header = parse_header(batch)
         self.batches.append((header, batch))
-        self.producers.apply(header, marker=decode_marker(batch, 0, header) if is_marker(header) else None)
+        self.producers.apply(header, 0, decode_marker(batch, 0, header) if is_marker(header) else None)
         self.log_end = header.next_offset
 
     def delete_records(self, before: int) -> int:

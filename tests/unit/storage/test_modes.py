@@ -33,7 +33,7 @@ def fill(root: Path) -> None:
             )
             log.sync()
         log.apply_retention(NOW, 5)
-        log.truncate_to(4)
+        log.truncate_to(4, NOW)
         log.close()
         lock.release()
 

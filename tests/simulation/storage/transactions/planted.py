@@ -176,8 +176,8 @@ TRANSACTION_BUGS = bugs(
         20,
         PartitionLog,
         "append_as_follower",
-        "self._write(payload, headers, began, markers)",
-        "self._write(payload, headers, began)",
+        "self._write(payload, headers, began, now_ms, markers)",
+        "self._write(payload, headers, began, now_ms, {})",
     ),
     (
         "a cut leaves the aborted transactions of the segment",

@@ -70,6 +70,34 @@ async def test_a_disk_error_ends_this_voter_and_the_next_request_reopens_it(
     await host.close()
 
 
+async def test_a_voter_on_a_disk_that_stays_broken_is_opened_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms, openings, is_broken = 0, 0, True
+    carry_out = Voter.open
+
+    def opening(directory: Path) -> Voter:
+        nonlocal openings
+        openings += 1
+        if is_broken:
+            raise StorageIoError("open the log", OSError(30, "Read-only file system"))
+        return carry_out(directory)
+
+    monkeypatch.setattr(Voter, "open", opening)
+    monkeypatch.setattr(voter_host, "monotonic_ms", lambda: now_ms)
+    host = VoterHost(tmp_path)
+    for _ in range(600):  # two minutes of a candidate's requests
+        with pytest.raises(KafkaStorageError, match="Read-only file system"):
+            await call(host, "voter_promise", 1, "a")
+        now_ms += 200
+    assert 20 < openings < 40
+    assert len(caplog.records) == 2
+    is_broken = False
+    now_ms += voter_host.REOPEN_MAX_MS
+    assert (await call(host, "voter_promise", 2, "a")).granted
+    await host.close()
+
+
 async def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,7 +144,7 @@ def test_a_replica_does_not_stay_awake_for_markers(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0", CompactionRules(max_compaction_lag_ms=1_000))
     meta = BatchMeta(7, 0, 0, attributes=TRANSACTIONAL_BIT)
     log.append_as_leader(encode_batch([b"k"], [b"of a transaction"], [NOW], None, meta), 0, NOW)
-    log._roll()
+    log._roll(NOW)
     log.append_marker(TxnMarker(7, 1, 1, True), 0, NOW)
     log.sync()
     cleaner = cleaner_of(log)

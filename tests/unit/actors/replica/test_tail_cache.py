@@ -87,7 +87,7 @@ def test_after_a_cut_other_records_at_the_same_offsets_are_read(counted: Counted
     append(counted, tail, b"old")
     before = bytes(tail.read(1, 1 << 20, 2))
     tail.read(0, 1 << 20, 2)
-    counted.log.truncate_to(1)
+    counted.log.truncate_to(1, NOW)
     tail.forget()
     counted.log.append_as_leader(batch(b"new"), 2, NOW)
     assert tail.read(1, 1 << 20, 2) == counted.log.read(1, 1 << 20, 2) != before

@@ -40,7 +40,7 @@ class Target:
             if self.refuses & set(parcel.offsets):
                 return ev.Trouble.REFUSED
             self.records += parcel.offsets
-            self.producers.apply(header)
+            self.producers.apply(header, 0, None)
         return None
 
 

@@ -25,11 +25,14 @@ from raylog.core.replication.events import (
     LeaderAppended,
     ProduceReceived,
     ProposeIsr,
+    ResetLog,
     SendFetch,
     StateReceived,
     Synced,
     Tick,
+    TruncateLog,
 )
+from raylog.core.replication.log import LogCut
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
 
 PARTITION = TopicPartition("orders", 0)
@@ -98,10 +101,27 @@ class Context:
         )
 
     def step(self, event: Event) -> Outbox[Effect]:
-        """Feed one event and check the machine."""
+        """Feed one event and check the machine. A cut is carried out at once, exactly where it is wanted."""
         out = self.machine.step(event)
         self.machine.validate()
+        for effect in [each for each in out.now if isinstance(each, TruncateLog | ResetLog)]:
+            self.now_ms, before = max(self.now_ms, event.now_ms), self.machine._log
+            to = effect.to if isinstance(effect, TruncateLog) else effect.start_offset
+            is_reset = isinstance(effect, ResetLog)
+            out.extend(self.cut(to if is_reset else before.start, to))
         return out
+
+    def cut(self, start: int, end: int, *, done: bool = True) -> Outbox[Effect]:
+        """The log states what it is after a cut."""
+        log = self.machine._log
+        kept = [(epoch, first) for epoch, first in log.epochs.entries if first < end and start < end]
+        summary = LogSummary(
+            log_start_offset=Offset(start),
+            log_end_offset=Offset(end),
+            durable_end_offset=Offset(max(start, min(end, log.durable_end))),
+            epochs=tuple(kept),
+        )
+        return self.step(LogCut(cause="cut", now_ms=self.now_ms, log=summary, done=done))
 
     def notified(self, state: PartitionState, incarnation: int = 10) -> Outbox[Effect]:
         """The controller sends a state."""

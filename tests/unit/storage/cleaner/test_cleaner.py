@@ -123,7 +123,7 @@ def test_what_is_left_of_two_leader_epochs_stays_apart(tmp_path: Path) -> None:
         put(log, epoch, a=b"1")
         put(log, epoch, a=b"2")
     put(log, 2, a=b"last")
-    log._roll()
+    log._roll(NOW)
     log.sync()
     assert clean_once(log)
     data = log.read(0, 10_000, log.log_end_offset)
@@ -140,7 +140,7 @@ def test_a_follower_behind_gets_the_rest_of_a_gap(tmp_path: Path) -> None:
     for number in range(4):
         put(leader, 0, a=b"%d" % number)
     follower.append_as_follower(leader.read(0, 1, 4), NOW)
-    leader._roll()
+    leader._roll(NOW)
     leader.sync()
     assert clean_once(leader)
     follower.append_as_follower(leader.read(1, 1000, 4), NOW)
@@ -155,7 +155,7 @@ def test_a_log_that_was_cut_meanwhile_keeps_its_own_segments(tmp_path: Path) -> 
     order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
     assert order is not None
     cleaned = clean(order)
-    log.truncate_to(14)
+    log.truncate_to(14, NOW)
     before = table(log)
     assert not log.take_cleaned(cleaned, NOW)
     cleaned.discard()
@@ -166,12 +166,12 @@ def test_a_log_that_was_cut_meanwhile_keeps_its_own_segments(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("cut", [PartitionLog.truncate_to, PartitionLog.truncate_fully_and_start_at])
 def test_the_next_life_takes_nothing_for_clean_that_follows_a_cut(
-    tmp_path: Path, cut: Callable[[PartitionLog, int], None]
+    tmp_path: Path, cut: Callable[[PartitionLog, int, int], None]
 ) -> None:
     log = written(tmp_path / "t-0")
     assert clean_once(log)
     assert log.cleaned_to > 5
-    cut(log, 5)
+    cut(log, 5, NOW)
     assert log.cleaned_to <= 5
     known = log.cleaned_to
     log.close()
@@ -305,4 +305,35 @@ def test_a_key_of_any_size_is_cleaned(tmp_path: Path) -> None:
     assert log.take_cleaned(clean(order, memory_bytes=1000), NOW)
     assert log.size_bytes < 1_100_000
     assert log.read(0, 1 << 21, log.log_end_offset).count(large) == 1
+    log.close()
+
+
+@pytest.mark.parametrize("opened_again", [False, True])
+def test_tombstones_go_from_a_log_to_which_nothing_is_written(tmp_path: Path, opened_again: bool) -> None:
+    rules = CompactionRules(min_cleanable_dirty_ratio=0.01, delete_retention_ms=1_000)
+    log = open_log(tmp_path / "t-0", segment_bytes=250)
+    for number in range(6):
+        put(log, 0, **{f"k{number}": b"v"})
+    for number in range(6):
+        put(log, 0, **{f"k{number}": None})
+    log._roll(NOW)
+    log.sync()
+
+    def records_in(log: PartitionLog) -> int:
+        data = log.read(0, 1 << 20, log.log_end_offset)
+        return sum(header.record_count for _, header in iter_headers(data) if not header.is_control)
+
+    def cleaned_at(moment_ms: int) -> bool:
+        order = log.order_cleaning(log.log_end_offset, moment_ms, rules)
+        return order is not None and log.take_cleaned(clean(order), moment_ms)
+
+    assert cleaned_at(NOW)
+    assert records_in(log) == 6
+    if opened_again:
+        log.close()
+        log = open_log(tmp_path / "t-0", segment_bytes=250)
+    assert not cleaned_at(NOW + 999)
+    assert cleaned_at(NOW + 1_000)
+    assert records_in(log) == 0
+    assert not cleaned_at(NOW + 86_400_000), "there is nothing left to wait for"
     log.close()

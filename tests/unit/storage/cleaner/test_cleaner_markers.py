@@ -118,7 +118,7 @@ def test_a_marker_stays_while_a_snapshot_needs_it(tmp_path: Path) -> None:
     log = two_transactions(tmp_path / "t-0")
     drop_snapshots(log)
     whole = two_transactions(tmp_path / "whole")
-    whole.truncate_to(5)
+    whole.truncate_to(5, NOW)
     assert set(whole.producers.transactions.open) == {Q}
     log._checkpoints.write_snapshot(5, whole.producers, durable=True)
     whole.close()

@@ -132,7 +132,7 @@ def with_something_clean(folder: Path) -> PartitionLog:
     """A log with a segment that is clean, and a transaction open at its end."""
     log = open_log(folder)
     put(log, 1, a=b"0")
-    log._roll()
+    log._roll(NOW)
     log.sync()
     assert clean_once(log)
     send(log, P, 0, 0, b=b"0")
@@ -147,7 +147,7 @@ def ordered(log: PartitionLog, age_ms: int) -> CleaningOrder | None:
 
 def test_the_lag_counts_from_the_first_record_behind_markers(tmp_path: Path) -> None:
     log = with_something_clean(tmp_path / "t-0")
-    log._roll()
+    log._roll(NOW)
     end(log, P, 1, committed=True)
     put(log, 1, a=b"1")
     log.cleaned_to = log.segments[-1].base_offset
@@ -160,12 +160,12 @@ def test_the_lag_counts_from_the_first_record_behind_markers(tmp_path: Path) -> 
 
 def test_a_segment_of_markers_does_not_hide_the_age_of_the_next_one(tmp_path: Path) -> None:
     log = with_something_clean(tmp_path / "t-0")
-    log._roll()
+    log._roll(NOW)
     log.cleaned_to = log.log_end_offset
     end(log, P, 1, committed=True)
-    log._roll()
+    log._roll(NOW)
     put(log, 1, a=b"1")
-    log._roll()
+    log._roll(NOW)
     assert ordered(log, LAG_MS - 1) is None
     order = ordered(log, LAG_MS)
     assert order is not None
@@ -175,7 +175,7 @@ def test_a_segment_of_markers_does_not_hide_the_age_of_the_next_one(tmp_path: Pa
 
 def test_markers_alone_have_no_age(tmp_path: Path) -> None:
     log = with_something_clean(tmp_path / "t-0")
-    log._roll()
+    log._roll(NOW)
     log.cleaned_to = log.log_end_offset
     dirty = [log.has_dirty_records]
     end(log, P, 1, committed=True)
@@ -191,7 +191,7 @@ def test_a_log_that_was_cut_forgets_the_age_of_what_was_cut(tmp_path: Path) -> N
     log = open_log(tmp_path / "t-0")
     put(log, 1, a=b"old")
     assert ordered(log, LAG_MS - 1) is None
-    log.truncate_to(0)
+    log.truncate_to(0, NOW)
     later_ms = NOW + LAG_MS
     log.append_as_leader(encode_batch([b"a"], [b"new"], [later_ms], None, BatchMeta()), 1, later_ms)
     assert ordered(log, LAG_MS) is None

@@ -52,7 +52,7 @@ def test_a_really_full_disk_keeps_the_log_readable_and_writable_again(tiny_disk:
     again = open_log(tiny_disk / "t-0")
     assert (again.recovered.clean, whole(again)) == (False, expected)
     try:
-        again.truncate_to(3)
+        again.truncate_to(3, NOW)
     except DiskFull:
         assert whole(again) == expected
     again.close()
@@ -102,11 +102,13 @@ def test_a_follower_with_a_full_disk_forgets_epochs_of_unkept_batches(
     failing = log.segments[-1].write
     monkeypatch.setattr(type(log.segments[-1]), "write", _raise_disk_full)
     with pytest.raises(DiskFull):
-        log.append_as_follower(whole(leader))
+        log.append_as_follower(whole(leader), NOW)
     assert log.epochs.entries == [(1, 0)]
     monkeypatch.undo()
     assert failing is not None
-    assert log.append_as_follower(whole(leader)).epochs == ((1, 0), (2, 1), (3, 2)), "the caller learns of them now"
+    assert log.append_as_follower(whole(leader), NOW).epochs == ((1, 0), (2, 1), (3, 2)), (
+        "the caller learns of them now"
+    )
     assert log.epochs == leader.epochs
     leader.close()
     log.close()
@@ -159,13 +161,13 @@ def test_a_log_closes_when_epochs_of_a_failed_append_stay_in_its_file(
         patch.setattr(type(log.segments[-1]), "write", _raise_disk_full)
         refusing(patch, errno.ENOSPC, accepted=1)
         with pytest.raises(DiskFull):
-            log.append_as_follower(whole(leader))
+            log.append_as_follower(whole(leader), NOW)
     with pytest.raises(LogClosed, match="epochs of a failed append"):
-        log.append_as_follower(whole(leader))
+        log.append_as_follower(whole(leader), NOW)
     log.close()
     again = open_log(tmp_path / "t-0")
     assert again.epochs.entries == [(1, 0)]
-    again.append_as_follower(whole(leader))
+    again.append_as_follower(whole(leader), NOW)
     assert again.epochs == leader.epochs
     leader.close()
     again.close()

@@ -58,13 +58,13 @@ def test_a_follower_takes_the_leaders_bytes_and_epochs_as_they_are(log: Partitio
     log.append_as_leader(batch(b"a", b"b"), 3, NOW)
     log.append_as_leader(batch(b"c"), 5, NOW)
     follower = open_log(tmp_path / "f-0")
-    info = follower.append_as_follower(log.read(0, 1 << 20, 3))
+    info = follower.append_as_follower(log.read(0, 1 << 20, 3), NOW)
     assert info.epochs == ((3, 0), (5, 2))
     assert whole(follower) == whole(log)
     assert follower.epochs == log.epochs
     for wrong in (log.read(0, 1, 3), batch(b"x", base_offset=4, partition_leader_epoch=5)):
         with pytest.raises(CorruptBatch, match="goes on at 3"):
-            follower.append_as_follower(wrong)
+            follower.append_as_follower(wrong, NOW)
     follower.close()
 
 
@@ -157,7 +157,7 @@ def test_retries_are_known_after_a_clean_close_a_crash_and_a_truncation(tmp_path
     assert (clean.recovered.clean, crash.recovered.clean) == (True, False)
     for opened in (clean, crash):
         assert opened.append_as_leader(produced(9), 1, NOW)[:3] == (9, 10, True)
-        opened.truncate_to(8)
+        opened.truncate_to(8, NOW)
         assert opened.append_as_leader(produced(7), 1, NOW)[:3] == (7, 8, True)
         assert opened.append_as_leader(produced(8), 1, NOW)[:3] == (8, 9, False)
         opened.close()
@@ -219,10 +219,10 @@ def test_a_closed_log_refuses_every_call(log: PartitionLog) -> None:
     log.close()
     for call in (
         lambda: log.append_as_leader(batch(b"a"), 1, NOW),
-        lambda: log.append_as_follower(batch(b"a")),
+        lambda: log.append_as_follower(batch(b"a"), NOW),
         lambda: log.read(0, 1, 1),
         lambda: log.sync(),
-        lambda: log.truncate_to(0),
+        lambda: log.truncate_to(0, NOW),
         lambda: log.assign_leader_epoch(1, 0),
     ):
         with pytest.raises(LogClosed):
@@ -282,7 +282,7 @@ def test_the_middle_of_a_truncated_batch_goes_with_it_and_epochs_follow(log: Par
     log.append_as_leader(batch(b"a", b"b", b"c"), 1, NOW)
     log.append_as_leader(batch(b"d", b"e"), 2, NOW)
     log.sync()
-    log.truncate_to(4)
+    log.truncate_to(4, NOW)
     assert (log.log_end_offset, log.synced_end_offset) == (3, 3)
     assert log.epochs.entries == [(1, 0)]
     log.append_as_leader(batch(b"x"), 3, NOW)
@@ -292,7 +292,7 @@ def test_the_middle_of_a_truncated_batch_goes_with_it_and_epochs_follow(log: Par
 def test_truncation_at_the_end_forgets_an_epoch_that_wrote_nothing(log: PartitionLog) -> None:
     log.append_as_leader(batch(b"a"), 1, NOW)
     log.assign_leader_epoch(2, 1)
-    log.truncate_to(1)
+    log.truncate_to(1, NOW)
     assert log.epochs.entries == [(1, 0)]
     assert log.log_end_offset == 1
 
@@ -301,7 +301,7 @@ def test_a_full_truncation_starts_anywhere_and_survives_a_crash(tmp_path: Path) 
     log = open_log(tmp_path / "t-0", segment_bytes=200)
     for number in range(9):
         log.append_as_leader(batch(b"%d" % number), 1, NOW)
-    log.truncate_fully_and_start_at(100)
+    log.truncate_fully_and_start_at(100, NOW)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes, log.epochs.entries) == (100, 100, 0, [])
     log.append_as_leader(batch(b"new"), 7, NOW)
     again = open_log(crashed(log, tmp_path / "crash"))
@@ -323,7 +323,7 @@ def test_a_full_truncation_that_fails_halfway_is_finished_when_reopened(
 
     monkeypatch.setattr(Segment, "remove_files", remove_files)
     with pytest.raises(CorruptBatch, match="any error"):
-        log.truncate_fully_and_start_at(100)
+        log.truncate_fully_and_start_at(100, NOW)
     monkeypatch.undo()
     with pytest.raises(LogClosed, match="halfway"):
         log.sync()
@@ -333,9 +333,9 @@ def test_a_full_truncation_that_fails_halfway_is_finished_when_reopened(
 
 
 def test_a_follower_begins_within_a_batch_at_the_leaders_log_start(log: PartitionLog) -> None:
-    log.truncate_fully_and_start_at(5)
+    log.truncate_fully_and_start_at(5, NOW)
     values = [b"3", b"4", b"5", b"6", b"7"]
-    log.append_as_follower(batch(*values, base_offset=3, partition_leader_epoch=1))
+    log.append_as_follower(batch(*values, base_offset=3, partition_leader_epoch=1), NOW)
     assert (log.log_start_offset, log.log_end_offset) == (5, 8)
     assert values_of(log.read(5, 1, 8))[0] == (3, b"3")
 
@@ -377,7 +377,7 @@ def test_the_last_append_is_found_without_the_index_until_a_cut(log: PartitionLo
         for upper in (offset + 1, 300, 400):
             expected = [(number, b"%d" % number) for number in range(offset, upper)]
             assert offset >= upper or values_of(log.read(offset, 1 << 30, upper)) == expected
-    log.truncate_to(200)
+    log.truncate_to(200, NOW)
     assert segment.position_of(150) is None
     log.append_as_leader(batch(b"new"), 1, NOW)
     assert values_of(log.read(200, 1 << 20, 201)) == [(200, b"new")]

@@ -71,7 +71,7 @@ def test_a_follower_keeps_the_times_that_its_leader_gave(log: PartitionLog, tmp_
     rewriting(log, GZIP, append_time=True)
     log.append_as_leader(batch(b"a", b"b", timestamps=TWO), 1, LATER)
     follower = open_log(tmp_path / "follower")
-    follower.append_as_follower(whole(log))
+    follower.append_as_follower(whole(log), NOW)
     assert whole(follower) == whole(log)
     follower.close()
 

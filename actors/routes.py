@@ -2,7 +2,7 @@
 
 Transaction coordinators send markers this way, and leader roles records (``actors/roles``).
 What was found is kept until it proves wrong. It proves no absence: whether a topic was deleted is decided only by the
-controller's answer to a question that was asked afterwards, which holds what was committed until then (protocol.md).
+controller's answer to a later question, which holds what was committed until then (protocol.md).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Routes:
     async def leader(self, partition: TopicPlace) -> Route | None:
         """Return the way to a partition's leader; None = the topic was deleted. Raises RaylogError or OSError.
 
-        None is the controller's answer to a question that was asked after this call: what was seen before may be an
+        None is the controller's answer to a query that was sent after this call: what was seen before may be an
         earlier topic of that name.
         """
         seen = self._topics.get(partition.topic)
@@ -140,7 +140,7 @@ class Routes:
             connection.close("no longer needed")
 
     async def _look_up(self, partition: TopicPlace) -> _Seen:
-        """Return the partition's topic; what denies it was asked for after this call."""
+        """Return the partition's topic; what denies it was requested after this call."""
         begun_before, name = self._look_ups, partition.topic
         async with self._looking:
             seen = self._topics.get(name)

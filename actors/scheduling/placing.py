@@ -70,7 +70,7 @@ class Placing:
         """Return the targets that, by what is known, do not take one of these records; that is forgotten.
 
         It may be of an earlier topic of that name, or of the time before partitions were added: only an answer to a
-        question that is asked now says that a target is gone.
+        query that is sent now says that a target does not exist.
         """
         doubted = {
             envelope.topic
@@ -90,7 +90,7 @@ class Placing:
             reply = await self._host.metadata(wanted)
         except RaylogError:
             for name in wanted:
-                if name in doubted:  # another look-up may have ended meanwhile, and have been asked for earlier
+                if name in doubted:  # another look-up may have ended meanwhile, and have been sent earlier
                     self.forget(name)
             return
         if len(self._topics) > TOPICS_MAX:

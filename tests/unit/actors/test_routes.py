@@ -111,7 +111,7 @@ async def test_a_deleted_topic_has_no_leader(world: World, is_created_again: boo
     assert world.dialled == []
 
 
-async def test_a_topic_that_was_created_again_is_found_though_the_earlier_one_is_remembered(world: World) -> None:
+async def test_a_topic_that_was_created_again_is_found(world: World) -> None:
     found = routes_in(world)
     assert await found.leader(ORDERS) is not None
     world.topic_id = "n" * 32
@@ -122,12 +122,12 @@ async def test_a_topic_that_was_created_again_is_found_though_the_earlier_one_is
     assert await found.leader(ORDERS) is None
 
 
-async def test_what_was_asked_before_denies_no_topic(world: World) -> None:
+async def test_an_answer_to_an_earlier_query_denies_no_topic(world: World) -> None:
     """The answer on its way is of before: the topic may have been created while it was."""
     found = routes_in(world)
     world.exists = False
     early = asyncio.create_task(found.leader(ORDERS))
-    await asyncio.sleep(0)  # the question is asked
+    await asyncio.sleep(0)  # the query is sent
     world.exists = True
     late = asyncio.create_task(found.leader(ORDERS))
     assert await early is None

@@ -1,4 +1,4 @@
-"""Where delayed records go: a target is gone only by an answer to a question that was asked for them."""
+"""Where delayed records go: a target does not exist only by an answer to a query that was sent for them."""
 
 import asyncio
 from typing import Any, cast
@@ -22,13 +22,13 @@ class Host:
         self.topic_id = OLD
         self.partitions = 1
         self.is_away = False
-        self.asked = 0
+        self.queries = 0
 
     def now_ms(self) -> int:
         return 1_000
 
     async def metadata(self, names: list[str]) -> MetadataReply:
-        self.asked += 1
+        self.queries += 1
         if self.is_away:
             raise NotController
         rows = [MetadataPartition(number, 1, 1, "h", 1, [1], [1], []) for number in range(self.partitions)]
@@ -81,7 +81,7 @@ async def test_a_target_that_was_created_again_gets_its_records_at_once() -> Non
     assert await stage.resolve(body(OLD)) == [(UNDELIVERABLE_TOPIC, 0)]
 
 
-async def test_a_target_is_not_gone_while_nobody_can_be_asked() -> None:
+async def test_a_target_exists_while_no_controller_answers() -> None:
     stage = Stage()
     await stage.resolve(body(OLD))
     stage.host.topic_id, stage.host.is_away = NEW, True
@@ -98,8 +98,8 @@ async def test_a_partition_that_was_added_gets_its_records_at_once() -> None:
     assert await stage.resolve(body(OLD, 3)) == [(UNDELIVERABLE_TOPIC, 0)]
 
 
-async def test_what_is_known_and_fits_is_not_asked_for_again() -> None:
+async def test_what_is_known_and_fits_is_not_requested_again() -> None:
     stage = Stage()
     await stage.resolve(body(OLD))
     await stage.resolve(body(OLD))
-    assert stage.host.asked == 1
+    assert stage.host.queries == 1

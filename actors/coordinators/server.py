@@ -270,6 +270,8 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         try:
             request = SleepCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch)
             await self._link.call(SLEEP_COORDINATOR.name, request, timeout_s=REGISTER_TIMEOUT_S)
+        except OSError as broken:
+            self._trouble = NotController(f"it is not known whether it ends: {broken}")
         except RaylogError as refusal:
             if refusal.is_remote or isinstance(refusal, NotController):
                 logger.debug("%s: it stays: %s", self._name, refusal)

@@ -111,7 +111,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
             reply = await self._link.call(ALLOCATE_PRODUCER_IDS.name, request, timeout_s=REGISTER_TIMEOUT_S)
             granted = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
             first, given = granted.first, granted.count
-        except RaylogError:
+        except (RaylogError, OSError):
             first = given = 0  # the machine requests them again
         if runner is not None and runner is self._runner:
             runner.producer_ids(first, given)

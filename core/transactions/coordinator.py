@@ -69,6 +69,8 @@ EXPIRED_IDS_MAX: Final = 1_000
 _IDS: Final = ""
 """What requests wait for that need a producer id; no transactional id is empty."""
 _WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived | EndReceived
+_TAKEN_ALWAYS: Final = (SleepRefused, ProducerIdsGranted, RequestDropped)
+"""Notices that are taken while a proposal to sleep is under way, too: something waits for them."""
 
 
 class TransactionMachine:
@@ -160,7 +162,7 @@ class TransactionMachine:
         """Return the error of an event that is invalid in every state."""
         if not self._loaded:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
-        if self._idleness.is_closed and not isinstance(event, SleepRefused):
+        if self._idleness.is_closed and not isinstance(event, _TAKEN_ALWAYS):
             return NotCoordinator("The coordinator ends, because its transactions were not used; find it again.")
         if isinstance(event, (Notice, ListReceived)):
             return None
@@ -311,8 +313,10 @@ class TransactionMachine:
     def _set_timeout(self, txn: TxnChanged, decision: TxnDecision) -> None:
         if txn.timeout_ms == NEVER:
             return
-        known = txn.started_ms >= 0 and decision.wall_ms >= 0
-        open_ms = max(0, decision.wall_ms - txn.started_ms) if known else 0
+        # A transaction that was kept for another process has the whole timeout of the producer that took it over.
+        since_ms = txn.started_ms if txn.writer == txn.producer else txn.changed_ms
+        known = since_ms >= 0 and decision.wall_ms >= 0
+        open_ms = max(0, decision.wall_ms - since_ms) if known else 0
         self._timeouts.set(txn.transactional_id, decision.now_ms + max(0, txn.timeout_ms - open_ms))
 
     # ------------------------------------------------------------ time

@@ -51,6 +51,8 @@ class Transactions:
         self.next_id = next_id
         self.grants_ids = True
         self.request = 0
+        self.holds_grants = False
+        """Whether requested producer ids do not come."""
         self.replies: dict[int, Result] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.markers: list[ev.EndTxn] = []
@@ -267,6 +269,8 @@ class Transactions:
                 case ev.EndTxn():
                     self.markers.append(effect)
                 case ev.RequestProducerIds():
+                case ev.RequestProducerIds() if self.holds_grants:
+                    pass
                     granted.append(self._granted(effect.count))
                 case ProposeSleep():
                     self.proposals += 1

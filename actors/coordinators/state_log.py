@@ -18,6 +18,7 @@ from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.transport import dial
 from raylog.core.config import TopicConfig
+from raylog.core.coordinators.share import KeyShare
 from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
 from raylog.rpc import Connection, Reply, Secret
@@ -78,9 +79,15 @@ class StateLog:
         self._sequence = 0
         self.config: dict[str, str] = {}
         """The topic's configuration when its leader was last looked up."""
+        self._partitions = 0
         self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
         """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
         self._looking = asyncio.Lock()
+
+    @property
+    def share(self) -> KeyShare:
+        """The keys that belong to this partition, by the topic when its leader was last looked up."""
+        return KeyShare(self._partition, self._partitions, self.config)
 
     def become(self, identity: Identity) -> None:
         """Use this producer id and epoch from now on; sequences start at 0."""
@@ -155,6 +162,7 @@ class StateLog:
         code, topic_id, _, _, partitions, config = row[:6]
         if code or not isinstance(partitions, list) or self._partition >= len(partitions):
             raise ConnectionResetError(f"{self._topic} is not there yet")
+        self._partitions = len(partitions)
         _, _, leader_epoch, host, port, *_ = partitions[self._partition]
         if not port:
             raise ConnectionResetError(f"{self._topic}-{self._partition} has no leader at the moment")

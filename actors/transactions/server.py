@@ -66,7 +66,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
             transaction_settings(self.spec.cluster_config, self._log.config),
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
         )
-        return _Runner(TransactionMachine(settings=settings, index=self.spec.index), self)
+        return _Runner(TransactionMachine(settings=settings, share=self._log.share), self)
 
     def _end_load(self) -> None:
         self._markers.abandon()

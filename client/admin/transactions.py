@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from raylog.client.admin.groups import AT_ONCE, keys_of_each_coordinator
 from raylog.client.cluster.cluster_client import TRANSACTION, ClusterClient
 from raylog.client.cluster.deadline import Deadline
@@ -112,7 +114,11 @@ class AsyncTransactionAdmin:
                 return []
             async with at_once:
                 rows = await self.cluster.call_coordinator(
-                    key, LIST_TRANSACTIONS, request, timeout_s=deadline.left_s, kind=TRANSACTION
+                    key,
+                    LIST_TRANSACTIONS,
+                    msgspec.structs.replace(request, coordinator=partition),
+                    timeout_s=deadline.left_s,
+                    kind=TRANSACTION,
                 )
             listed = (TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows)
             return [row for row in listed if row.transactional_id.startswith(prefix)]  # earlier releases send all

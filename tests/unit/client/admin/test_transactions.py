@@ -108,7 +108,7 @@ def test_the_coordinators_that_were_ever_used_list_their_transactions(cluster: T
     with Admin(**cluster.options) as admin:
         found = admin.list_transactions(["Ongoing"], longer_than_ms=5)
     assert found == [TransactionListing("idle", 11, "Empty"), TransactionListing("orders", 7, "Ongoing")]
-    assert answers.listed == [ListTransactionsRequest(["Ongoing"], 5)]
+    assert answers.listed == [ListTransactionsRequest(["Ongoing"], 5, coordinator=0)]
 
 
 def test_without_a_transaction_ever_none_is_listed(cluster: ToyCluster) -> None:

@@ -256,7 +256,7 @@ def test_a_description_has_the_open_transaction() -> None:
     txns.reply(txns.add_group(producer))
     assert txns.reply(txns.describe()) == {
         "transactional_id": NAME,
-        "coordinator": 7,
+        "coordinator": 0,
         "producer_id": producer.producer_id,
         "producer_epoch": producer.epoch,
         "state": "Ongoing",

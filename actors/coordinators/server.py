@@ -180,6 +180,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             raise NotCoordinator("not registered")
         self._log.become(identity)
         fence, _ = encoded_row(fence_row(self._epoch), None)
+        await self._log.fence_earlier(fence, timeout_s=LOAD_TIMEOUT_S)
         end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
         runner = self._new_runner()
         rows = await self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S)

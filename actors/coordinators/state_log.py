@@ -21,6 +21,7 @@ from raylog.core.config import TopicConfig
 from raylog.core.coordinators.share import KeyShare
 from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
+from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE
 from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
@@ -32,6 +33,8 @@ REQUEST_TIMEOUT_MS: Final = 5_000
 RETRY_S: Final = 0.03
 READ_BYTES: Final = 4 * 1024 * 1024
 MAX_SEQUENCE: Final = 2**31 - 1
+PRODUCER_EPOCH_MAX: Final = 2**15 - 1
+"""Fences all other epochs of a producer id; no coordinator writes with it."""
 
 BATCH_HEAD_BYTES: Final = 128
 """Room for what a batch has besides its rows: header, and the heads of its columns."""
@@ -111,6 +114,19 @@ class StateLog:
         reply = await self._request("produce", [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
         self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
         return int(reply.args[0]) + len(rows)
+
+    async def fence_earlier(self, row: EncodedRow, *, timeout_s: float) -> None:
+        """Fence the producer ids that coordinators of this partition had before this one's, with a row of each.
+
+        A coordinator whose epochs are used up continues with another id, and what is appended with that fences no
+        process that still has the one before. Ids grow, so those of later coordinators are left alone.
+        """
+        reply = await self._request(DESCRIBE_PRODUCERS.name, [], timeout_s=timeout_s)
+        for known in DESCRIBE_PRODUCERS.read_reply(reply.args):
+            if known.producer_id < self._identity.producer_id and known.producer_epoch < PRODUCER_EPOCH_MAX:
+                meta = BatchMeta(known.producer_id, PRODUCER_EPOCH_MAX, 0)
+                batch = encode_batch([row[0]], [row[1]], [wall_ms()], meta=meta)
+                await self._request(PRODUCE.name, [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
 
     async def read_to(self, end: int, *, timeout_s: float) -> LiveRows:
         """Return the live rows from the log's start up to ``end``, which an append returned."""

@@ -391,7 +391,8 @@ class TransactionMachine:
             txn = self._txns[name]
             open_ms = decision.wall_ms - txn.started_ms if txn.started_ms >= 0 and decision.wall_ms >= 0 else -1
             if txn.state in states and (event.longer_than_ms < 0 or open_ms >= event.longer_than_ms):
-                rows.append([name, txn.producer.producer_id, txn.state.value])
+                writer = txn.writer if txn.state.is_open else txn.producer
+                rows.append([name, writer.producer_id, txn.state.value])
         decision.reply(event.request, rows)
 
     def _describe(self, event: DescribeReceived, decision: TxnDecision) -> None:

@@ -285,6 +285,7 @@ class TransactionManager:
 
     async def _added(self, wanted: list[tuple[str, int]]) -> None:
         """Add partitions. Until it is answered it is not known whether the transaction has begun, so this goes on."""
+        added: dict[tuple[str, int], str] = {}
         while True:
             try:
                 limit = Deadline(self._request_s)

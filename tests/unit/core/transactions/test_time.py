@@ -323,3 +323,11 @@ def test_a_transaction_that_was_kept_has_the_whole_timeout(restarts: bool) -> No
     else:
         txns.tick(1)
         assert txns.state() is TxnState.PREPARE_ABORT
+
+
+def test_the_list_names_the_writer_of_an_open_transaction() -> None:
+    """As a description does; after the writer's last epoch the next producer has another id."""
+    txns = Transactions()
+    producer = txns.begun(ORDERS)
+    txns = txns.edit(producer=producer._replace(producer_id=producer.producer_id + 50))
+    assert [row[1] for row in txns.list()] == [producer.producer_id]  # type: ignore[index]

@@ -1,8 +1,8 @@
 """Where leaders of partitions and coordinators of groups are, for processes of the cluster. Owned by a shell.
 
 Transaction coordinators send markers this way, and leader roles records (``actors/roles``).
-What was found is kept until it proves wrong. The controller's metadata decides whether a topic was deleted: it has
-every topic that was ever acknowledged, and no other.
+What was found is kept until it proves wrong. It proves no absence: whether a topic was deleted is decided only by the
+controller's answer to a later question, which holds what was committed until then (protocol.md).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from raylog.actors.transport import dial
 from raylog.core.errors import LeaderNotAvailable, UnknownTopicOrPartition
@@ -39,6 +40,19 @@ class TopicPlace(Protocol):
     def partition(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A topic as the controller has answered, and the number of that look-up."""
+
+    topic: MetadataTopic
+    look_up: int
+
+    def has(self, place: TopicPlace) -> bool:
+        """Return whether this is the partition's topic, and has the partition."""
+        topic = self.topic
+        return not topic.error_code and topic.topic_id == place.topic_id and place.partition < len(topic.partitions)
+
+
 @dataclass(slots=True)
 class Route:
     """The way to one participant; ``leader_epoch`` counts for partitions."""
@@ -56,24 +70,36 @@ class Routes:
         """Nothing is looked up before the first call."""
         self._fetch_metadata = fetch_metadata
         self._secret = secret
-        self._topics: dict[str, MetadataTopic] = {}
+        self._topics: dict[str, _Seen] = {}
+        self._look_ups = 0
+        """How many have begun."""
         self._groups: dict[str, _Place] = {}
         self._brokers: list[_Place] = []
         self._connections: dict[_Place, Connection] = {}
         self._looking = asyncio.Lock()
-        self._dialling: dict[_Place, asyncio.Lock] = {}
+        self._dialling: WeakValueDictionary[_Place, asyncio.Lock] = WeakValueDictionary()
+        """Of the places that are being dialled now."""
 
     async def leader(self, partition: TopicPlace) -> Route | None:
-        """Return the way to a partition's leader; None = the topic was deleted. Raises RaylogError or OSError."""
-        topic = self._topics.get(partition.topic) or await self._look_up(partition.topic)
+        """Return the way to a partition's leader; None = the topic was deleted. Raises RaylogError or OSError.
+
+        None is the controller's answer to a query that was sent after this call: what was seen before may be an
+        earlier topic of that name.
+        """
+        seen = self._topics.get(partition.topic)
+        if seen is None or not seen.has(partition):
+            seen = await self._look_up(partition)
+        topic = seen.topic
 
         def forget() -> None:
-            if self._topics.get(partition.topic) is topic:
+            if self._topics.get(partition.topic) is seen:
                 del self._topics[partition.topic]
 
-        if topic.error_code == UnknownTopicOrPartition.code or topic.topic_id != partition.topic_id:
-            forget()  # a topic that is created under this name is another one
-            return None
+        if topic.error_code not in (0, UnknownTopicOrPartition.code):
+            forget()
+            raise LeaderNotAvailable(f"{partition.topic} is not known at the moment (error {topic.error_code}).")
+        if topic.error_code or topic.topic_id != partition.topic_id:
+            return None  # a topic that is created under this name is another one
         if partition.partition >= len(topic.partitions):
             forget()
             raise LeaderNotAvailable(f"{partition.topic}-{partition.partition} is not known yet.")
@@ -91,7 +117,7 @@ class Routes:
     async def group_coordinator(self, group: str) -> Route:
         """Return the way to a group's coordinator, which is started if need be. Raises RaylogError or OSError."""
         place = self._groups.get(group)
-        if place is None:
+        if place is None or self._standing(place) is None:  # its process may have ended, and another have the address
             place = await self._find_coordinator(group)
             if len(self._groups) >= KNOWN_MAX:
                 self._groups.clear()
@@ -113,16 +139,19 @@ class Routes:
         for connection in connections.values():
             connection.close("no longer needed")
 
-    async def _look_up(self, name: str) -> MetadataTopic:
+    async def _look_up(self, partition: TopicPlace) -> _Seen:
+        """Return the partition's topic; what denies it was requested after this call."""
+        begun_before, name = self._look_ups, partition.topic
         async with self._looking:
-            known = self._topics.get(name)
-            if known is not None:  # another participant was looked up meanwhile
-                return known
-            topic = (await self._metadata([name])).topics[0]
+            seen = self._topics.get(name)
+            if seen is not None and (seen.look_up > begun_before or seen.has(partition)):
+                return seen  # another participant was looked up meanwhile
+            self._look_ups = number = self._look_ups + 1
+            seen = _Seen((await self._metadata([name])).topics[0], number)
             if len(self._topics) >= KNOWN_MAX:
                 self._topics.clear()
-            self._topics[name] = topic
-            return topic
+            self._topics[name] = seen
+            return seen
 
     async def _find_coordinator(self, group: str) -> _Place:
         async with self._looking:
@@ -148,12 +177,19 @@ class Routes:
 
     async def connect(self, place: _Place) -> Connection:
         """Return a connection to a process, one for all. Raises RaylogError or OSError."""
-        async with self._dialling.setdefault(place, asyncio.Lock()):
-            standing = self._connections.get(place)
-            if standing is not None and not standing.is_closed:
+        lock = self._dialling.get(place)
+        if lock is None:
+            lock = self._dialling[place] = asyncio.Lock()
+        async with lock:
+            standing = self._standing(place)
+            if standing is not None:
                 return standing
             for known in [known for known, connection in self._connections.items() if connection.is_closed]:
                 del self._connections[known]
             connection = await dial(*place, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
             self._connections[place] = connection
             return connection
+
+    def _standing(self, place: _Place) -> Connection | None:
+        connection = self._connections.get(place)
+        return None if connection is None or connection.is_closed else connection

@@ -297,11 +297,13 @@ class OffsetDeleteResult(Message, frozen=True):
 class ListGroupsRequest(Message, frozen=True):
     """List the groups of this coordinator; only those of these states and types, if any are named.
 
-    A coordinator of an earlier release answers with all of them.
+    A coordinator of an earlier release answers with all of them. ``coordinator``: the number of the coordinator that
+    the sender takes this one for; another one refuses. -1 = any, as in earlier releases.
     """
 
     states: Sequence[str] = ()
     types: Sequence[str] = ()
+    coordinator: Int64 = -1
 
 
 class ListedGroup(Message, frozen=True):

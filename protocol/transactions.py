@@ -87,12 +87,15 @@ class ListTransactionsRequest(Message, frozen=True):
     """List the transactional ids of this coordinator.
 
     ``states``: as in Kafka, such as ``Ongoing``; none = all. ``longer_than_ms``: open for so long; -1 = any.
-    ``transactional_id_prefix``: only ids that begin with it; earlier releases list the others, too.
+    ``transactional_id_prefix``: only ids that begin with it; earlier releases list the others, too. ``coordinator``:
+    the number of the coordinator that the sender takes this one for; another one refuses. -1 = any, as in earlier
+    releases.
     """
 
     states: Sequence[str] = ()
     longer_than_ms: Int64 = NONE
     transactional_id_prefix: str = ""
+    coordinator: Int64 = NONE
 
 
 class ListedTransaction(Message, frozen=True):

@@ -17,6 +17,7 @@ from raylog.actors.coordinators.state_log import READ_BYTES, EncodedRow, encoded
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.settings import cleaner_pace, topic_settings
 from raylog.core.controller.coordinators import COMPACTED
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.records import OffsetCommitted, OffsetKey
 from raylog.storage.batch.records import BatchMeta, encode_batch
@@ -82,7 +83,7 @@ def load(fetches: list[bytes], end: int) -> tuple[int, int, float]:
     rows = LiveRows()
     for fetch in fetches:
         rows.gather(fetch, end)
-    machine = CoordinatorMachine(settings=GroupSettings(), new_member_id=lambda client: client)
+    machine = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=lambda client: client)
     live = 0
     for key, value in rows:
         machine.replay(key, value)

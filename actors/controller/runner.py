@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol
 
+from raylog.actors.controller.confirmed import ConfirmedAnswers, QuestionedLog
 from raylog.actors.request_table import RequestT, RequestTable
 from raylog.actors.runner import Runner
 from raylog.core.controller import events as ctl
@@ -30,16 +31,12 @@ from raylog.protocol.notifications import (
 )
 
 
-class ControllerLog(Protocol):
+class ControllerLog(QuestionedLog, Protocol):
     """The metadata log: ``actors/metadata/quorum_runner.py``, or a model of it. Offsets count records."""
 
     @property
     def log_end_offset(self) -> int:
         """The log end offset."""
-
-    @property
-    def committed_offset(self) -> int:
-        """The end of the committed records."""
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Append records as one batch; :meth:`ControllerRunner.release` is to follow."""
@@ -91,6 +88,9 @@ class ControllerRunner(Generic[RequestT]):
         self._ports = ports
         self._on_records = on_records
         self._requests: RequestTable[RequestT] = RequestTable()
+        self._begun: dict[int, int] = {}
+        """Where the log ended when a request came, of those whose answers state facts."""
+        self._answers: ConfirmedAnswers[RequestT] = ConfirmedAnswers(log)
         self._runner: Runner[ctl.Event, ctl.Effect] = Runner(
             machine.step,
             {
@@ -139,10 +139,20 @@ class ControllerRunner(Generic[RequestT]):
         except BaseException:  # any error: no machine knows this number, so nothing else would forget the request
             del self._requests[number]
             raise
+        # Members' own requests are answered in the order of what they are notified of.
+        if isinstance(event, ctl.ClientRequest) and not isinstance(event, ctl.MemberRequest):
+            self._begun[number] = self._log.log_end_offset
         self._runner.feed(event)
+
+    def inform(self, request: RequestT, result: object) -> None:
+        """Answer with what is decided now, once that is committed and this controller is known to have led now."""
+        self._answers.send(
+            request, lambda it: it.reply(result), end=self._log.log_end_offset, now_ms=self._ports.now_ms()
+        )
 
     def tick(self) -> None:
         """Advance the time."""
+        self._answers.expire(self._ports.now_ms())
         self._runner.feed(ctl.Tick(cause="tick", now_ms=self._ports.now_ms()))
 
     def session_lost(self, session: int, cause: str) -> None:
@@ -158,12 +168,14 @@ class ControllerRunner(Generic[RequestT]):
         self._runner.feed(ctl.RestRequested(cause="rest", now_ms=self._ports.now_ms()))
 
     def release(self) -> None:
-        """Carry out the effects of records that are committed now."""
+        """Carry out the effects of records that are committed now, and send the answers that count now."""
         self._runner.release()
+        self._answers.settle()
 
     def end(self) -> None:
         """Take no more events and carry out no more effects."""
         self._runner.end()
+        self._answers.end()
 
     # ------------------------------------------------------------ effects
 
@@ -175,14 +187,19 @@ class ControllerRunner(Generic[RequestT]):
     def _reply(self, effect: Reply) -> None:
         if effect.warning:
             self._ports.warn(effect.warning)
-        request = self._requests.pop(effect.request, None)
-        if request is not None:
-            request.reply(effect.result)
+        self._answer(effect.request, lambda request: request.reply(effect.result))
 
     def _refuse(self, effect: Refuse) -> None:
-        request = self._requests.pop(effect.request, None)
-        if request is not None:
-            request.fail(effect.error)
+        self._answer(effect.request, lambda request: request.fail(effect.error))
+
+    def _answer(self, number: int, send: Callable[[RequestT], None]) -> None:
+        request, end = self._requests.pop(number, None), self._begun.pop(number, None)
+        if request is None:
+            return
+        if end is None:
+            send(request)
+        else:
+            self._answers.send(request, send, end=end, now_ms=self._ports.now_ms())
 
     def _publish(self, effect: ctl.PublishMetadata) -> None:
         update = MetadataUpdate(effect.from_version, [record.to_wire() for record in effect.records])

@@ -250,7 +250,7 @@ class ControllerServer:
             case ControllerMetricsRequest():
                 request.reply(self._metrics(runner.machine))
             case MetadataRequest():
-                request.reply(metadata_answer(runner.machine.image, args.topics))
+                runner.inform(request, metadata_answer(runner.machine.image, args.topics))
             case _:
                 runner.take(request, lambda number: event_for(args, session, number, monotonic_ms()))
 
@@ -284,6 +284,11 @@ class ControllerServer:
     def on_committed(self, end: int) -> None:
         """Carry out the effects of records below ``end``."""
         self._committed.set()
+        if self._runner is not None:
+            self._runner.release()
+
+    def on_confirmed(self) -> None:
+        """Send the answers that waited for a majority's confirmation."""
         if self._runner is not None:
             self._runner.release()
 

@@ -180,6 +180,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             raise NotCoordinator("not registered")
         self._log.become(identity)
         fence, _ = encoded_row(fence_row(self._epoch), None)
+        await self._log.fence_earlier(fence, timeout_s=LOAD_TIMEOUT_S)
         end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
         runner = self._new_runner()
         rows = await self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S)
@@ -270,6 +271,8 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         try:
             request = SleepCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch)
             await self._link.call(SLEEP_COORDINATOR.name, request, timeout_s=REGISTER_TIMEOUT_S)
+        except OSError as broken:
+            self._trouble = NotController(f"it is not known whether it ends: {broken}")
         except RaylogError as refusal:
             if refusal.is_remote or isinstance(refusal, NotController):
                 logger.debug("%s: it stays: %s", self._name, refusal)

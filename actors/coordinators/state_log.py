@@ -18,8 +18,10 @@ from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.transport import dial
 from raylog.core.config import TopicConfig
+from raylog.core.coordinators.share import KeyShare
 from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
+from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE
 from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
@@ -31,6 +33,8 @@ REQUEST_TIMEOUT_MS: Final = 5_000
 RETRY_S: Final = 0.03
 READ_BYTES: Final = 4 * 1024 * 1024
 MAX_SEQUENCE: Final = 2**31 - 1
+PRODUCER_EPOCH_MAX: Final = 2**15 - 1
+"""Fences all other epochs of a producer id; no coordinator writes with it."""
 
 BATCH_HEAD_BYTES: Final = 128
 """Room for what a batch has besides its rows: header, and the heads of its columns."""
@@ -78,9 +82,15 @@ class StateLog:
         self._sequence = 0
         self.config: dict[str, str] = {}
         """The topic's configuration when its leader was last looked up."""
+        self._partitions = 0
         self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
         """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
         self._looking = asyncio.Lock()
+
+    @property
+    def share(self) -> KeyShare:
+        """The keys that belong to this partition, by the topic when its leader was last looked up."""
+        return KeyShare(self._partition, self._partitions, self.config)
 
     def become(self, identity: Identity) -> None:
         """Use this producer id and epoch from now on; sequences start at 0."""
@@ -104,6 +114,19 @@ class StateLog:
         reply = await self._request("produce", [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
         self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
         return int(reply.args[0]) + len(rows)
+
+    async def fence_earlier(self, row: EncodedRow, *, timeout_s: float) -> None:
+        """Fence the producer ids that coordinators of this partition had before this one's, with a row of each.
+
+        A coordinator whose epochs are used up continues with another id, and what is appended with that fences no
+        process that still has the one before. Ids grow, so those of later coordinators are left alone.
+        """
+        reply = await self._request(DESCRIBE_PRODUCERS.name, [], timeout_s=timeout_s)
+        for known in DESCRIBE_PRODUCERS.read_reply(reply.args):
+            if known.producer_id < self._identity.producer_id and known.producer_epoch < PRODUCER_EPOCH_MAX:
+                meta = BatchMeta(known.producer_id, PRODUCER_EPOCH_MAX, 0)
+                batch = encode_batch([row[0]], [row[1]], [wall_ms()], meta=meta)
+                await self._request(PRODUCE.name, [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
 
     async def read_to(self, end: int, *, timeout_s: float) -> LiveRows:
         """Return the live rows from the log's start up to ``end``, which an append returned."""
@@ -155,6 +178,7 @@ class StateLog:
         code, topic_id, _, _, partitions, config = row[:6]
         if code or not isinstance(partitions, list) or self._partition >= len(partitions):
             raise ConnectionResetError(f"{self._topic} is not there yet")
+        self._partitions = len(partitions)
         _, _, leader_epoch, host, port, *_ = partitions[self._partition]
         if not port:
             raise ConnectionResetError(f"{self._topic}-{self._partition} has no leader at the moment")

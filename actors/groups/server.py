@@ -53,7 +53,8 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
             feature_level=self._feature_level,
         )
-        return _Runner(CoordinatorMachine(settings=settings, new_member_id=_new_member_id), self)
+        machine = CoordinatorMachine(settings=settings, share=self._log.share, new_member_id=_new_member_id)
+        return _Runner(machine, self)
 
     def look_up_topics(self, topics: Sequence[str]) -> None:
         """Fetch metadata for the runner; one look-up at a time, the topics of others wait for it."""

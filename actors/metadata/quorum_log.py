@@ -51,6 +51,9 @@ class LogListener(Protocol):
     def on_committed(self, end: int) -> None:
         """Everything below ``end`` is committed."""
 
+    def on_confirmed(self) -> None:
+        """A majority has confirmed that this controller led when it was questioned."""
+
     def on_failed(self, reason: str) -> None:
         """No further record can be committed: the controller has to end."""
 
@@ -156,6 +159,11 @@ class QuorumLog:
         """Pass it on."""
         if self._listener is not None:
             self._listener.on_committed(end)
+
+    def on_confirmed(self) -> None:
+        """Pass it on."""
+        if self._listener is not None:
+            self._listener.on_confirmed()
 
     def on_voters(self, voters: Mapping[str, str]) -> None:
         """Pass it on."""

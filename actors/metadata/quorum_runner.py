@@ -85,6 +85,9 @@ class QuorumListener(Protocol):
     def on_committed(self, end: int) -> None:
         """Everything below ``end`` is committed."""
 
+    def on_confirmed(self) -> None:
+        """``confirmed_question`` has grown."""
+
     def on_voters(self, voters: Mapping[str, str]) -> None:
         """The log needs a record with this configuration."""
 
@@ -153,6 +156,7 @@ class QuorumRunner:
         self._next: MetadataSnapshot | None = None
         """The one that replaces the log's beginning at the event that is queued."""
         self._taking = False
+        self._questions = 0
         self._image = MetadataImage()
         self._reading: _Reading | None = None
         self._runner: Runner[ev.ProposerEvent, ev.ProposerEffect] = Runner(
@@ -164,6 +168,7 @@ class QuorumRunner:
                 ev.SendSnapshot: self._send_snapshot,
                 ev.Won: self._won,
                 ev.Committed: self._committed,
+                ev.Confirmed: lambda _: listener.on_confirmed(),
                 ev.EnterVoters: lambda effect: listener.on_voters(_by_name(effect.members)),
                 ev.Fenced: self._fenced,
                 ev.Hopeless: lambda effect: listener.on_failed(DataDirectoryError(effect.reason)),
@@ -205,6 +210,22 @@ class QuorumRunner:
         entered = [record for record in records if isinstance(record, VotersEntered)]
         members = _by_number(entered[-1].voters) if entered else None
         self._feed(ev.Appended(now_ms=self._ports.now_ms(), span=span, members=members))
+
+    @property
+    def confirmed_question(self) -> int:
+        """The last of :meth:`question` that a majority has answered."""
+        return self.proposer.confirmed
+
+    def question(self) -> int:
+        """Question a majority whether it has promised no higher epoch; returns the number of the question.
+
+        The listener is called when it is answered. Raises :class:`NotController` when a newer controller has been seen.
+        """
+        if self.proposer.phase != "leading":
+            raise NotController("A newer controller runs; this one has to end.")
+        self._questions = number = self._questions + 1
+        self._feed(ev.LeadershipQuestioned(now_ms=self._ports.now_ms(), question=number))
+        return number
 
     def offer(self, image: MetadataImage) -> None:
         """Take a snapshot when enough was appended since the last one. It is used once all its records are committed.

@@ -6,13 +6,13 @@ controller, through the role's host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.scheduling.bodies import Body, envelope_of
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, UnknownTopicOrPartition
 from raylog.core.scheduling.envelope import BY_KEY, name_among
 from raylog.core.scheduling.events import Target
 from raylog.core.scheduling.keys import offset_of
@@ -66,16 +66,38 @@ class Placing:
         found = self._topics.get(name)
         return found is not None and now_ms - found.known_ms < FRESH_MS
 
-    async def look_up(self, names: Iterable[str]) -> None:
-        """Fetch the metadata of some topics; what is known stays where the controller is away."""
+    def doubts(self, bodies: Iterable[Body]) -> set[str]:
+        """Return the targets that, by what is known, do not take one of these records; that is forgotten.
+
+        It may be of an earlier topic of that name, or of the time before partitions were added: only an answer to a
+        query that is sent now says that a target does not exist.
+        """
+        doubted = {
+            envelope.topic
+            for body in bodies
+            if (envelope := envelope_of(body)) is not None
+            and (topic := self._topics.get(envelope.topic)) is not None
+            and (topic.topic_id != envelope.topic_id or envelope.partition >= topic.partitions)
+        }
+        for name in doubted:
+            self.forget(name)
+        return doubted
+
+    async def look_up(self, names: Iterable[str], doubted: Container[str] = ()) -> None:
+        """Fetch the metadata of some topics; where the controller is away, what is known stays, but for the doubted."""
         wanted = sorted(set(names))
         try:
             reply = await self._host.metadata(wanted)
         except RaylogError:
+            for name in wanted:
+                if name in doubted:  # another look-up may have ended meanwhile, and have been sent earlier
+                    self.forget(name)
             return
         if len(self._topics) > TOPICS_MAX:
             self._topics.clear()
         for row in reply.topics:
+            if row.error_code not in (0, UnknownTopicOrPartition.code):
+                continue
             topic_id = "" if row.error_code else row.topic_id
             config = {key: str(value) for key, value in dict(row.config).items()}
             self._topics[row.topic] = TargetTopic(topic_id, len(row.partitions), config, self._host.now_ms())

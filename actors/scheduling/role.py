@@ -321,14 +321,17 @@ class SchedulerRole(Role):
             self._failed(error)
             return
         names = {envelope.topic for body in found if (envelope := envelope_of(body)) is not None}
+        doubted = placing.doubts(found)
         stale = [name for name in names if not placing.is_known(name, now_ms)]
         if stale:
-            self.host.spawn(self._look_up_and_resolve(keys, found, stale), "scheduler metadata")
+            self.host.spawn(self._look_up_and_resolve(keys, found, stale, doubted), "scheduler metadata")
         else:
             self._resolved(keys, found)
 
-    async def _look_up_and_resolve(self, keys: tuple[int, ...], found: list[Body], names: list[str]) -> None:
-        await self.placing.look_up(names)
+    async def _look_up_and_resolve(
+        self, keys: tuple[int, ...], found: list[Body], names: list[str], doubted: set[str]
+    ) -> None:
+        await self.placing.look_up(names, doubted)
         await self._resolved_with_dead(keys, found)
 
     def _resolved(self, keys: tuple[int, ...], found: list[Body]) -> None:

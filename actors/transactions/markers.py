@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from raylog.actors.routes import Routes
 from raylog.core.errors import GroupIdNotFound, InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
@@ -24,7 +24,9 @@ from raylog.rpc.host.occasional import OccasionalWarning
 logger = logging.getLogger(__name__)
 
 UNDER_WAY_MAX: Final = 200
-"""Most requests to participants at a time."""
+"""Most requests to participants at a time, apart from those that have waited for long."""
+IN_ROOM_S: Final = 0.5
+"""How long a request takes room of others: a participant that hangs is waited for outside."""
 MARKER_TIMEOUT_MS: Final = 5_000
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 1.0
@@ -77,8 +79,7 @@ class MarkerSender:
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                async with self._room:
-                    await self._try(effect, participant, coordinator_epoch)
+                await self._in_room(self._try(effect, participant, coordinator_epoch))
             except TransactionCoordinatorFenced as fenced:
                 self._on_fenced(f"a newer coordinator has taken over: {fenced}")
                 return
@@ -92,6 +93,21 @@ class MarkerSender:
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_LAST_S)
+
+    async def _in_room(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it within the room that bounds how many requests are under way; wait for slow ones outside."""
+        attempt: asyncio.Task[None] | None = None
+        try:
+            async with self._room:
+                attempt = asyncio.create_task(work, name=f"{self._name} marker request")
+                await asyncio.wait([attempt], timeout=IN_ROOM_S)
+            await attempt
+        finally:
+            if attempt is None:
+                work.close()
+            else:
+                attempt.cancel()
+                await asyncio.gather(attempt, return_exceptions=True)
 
     async def _try(self, effect: EndTxn, participant: Participant, coordinator_epoch: int) -> None:
         """Send it once; returns when the participant has ended the transaction, or cannot have it any more."""

@@ -66,7 +66,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
             transaction_settings(self.spec.cluster_config, self._log.config),
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
         )
-        return _Runner(TransactionMachine(settings=settings, index=self.spec.index), self)
+        return _Runner(TransactionMachine(settings=settings, share=self._log.share), self)
 
     def _end_load(self) -> None:
         self._markers.abandon()
@@ -111,7 +111,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
             reply = await self._link.call(ALLOCATE_PRODUCER_IDS.name, request, timeout_s=REGISTER_TIMEOUT_S)
             granted = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
             first, given = granted.first, granted.count
-        except RaylogError:
+        except (RaylogError, OSError):
             first = given = 0  # the machine requests them again
         if runner is not None and runner is self._runner:
             runner.producer_ids(first, given)

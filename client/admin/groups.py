@@ -9,6 +9,8 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from raylog.client.admin.descriptions import (
     GroupDescription,
     GroupListing,
@@ -81,7 +83,9 @@ class AsyncGroups:
             if not await self._had_groups(partition, deadline):
                 return
             async with at_once:
-                rows = await self.cluster.call_coordinator(key, LIST_GROUPS, request, timeout_s=deadline.left_s)
+                rows = await self.cluster.call_coordinator(
+                    key, LIST_GROUPS, msgspec.structs.replace(request, coordinator=partition), timeout_s=deadline.left_s
+                )
             found.update((row.group_id, row.protocol_type, row.state, row.group_type) for row in rows)
 
         keys = keys_of_each_coordinator(len(topic.partitions), config=topic.config)

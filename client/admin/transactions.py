@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from raylog.client.admin.groups import AT_ONCE, keys_of_each_coordinator
 from raylog.client.cluster.cluster_client import TRANSACTION, ClusterClient
 from raylog.client.cluster.deadline import Deadline
@@ -25,6 +27,7 @@ from raylog.protocol.transactions import (
     DESCRIBE_TRANSACTION,
     INIT_TRANSACTIONS,
     LIST_TRANSACTIONS,
+    DescribeTransactionReply,
     DescribeTransactionRequest,
     InitTransactionsRequest,
     ListTransactionsRequest,
@@ -34,7 +37,9 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 LONGEST_TRANSACTION_MS = 900_000
 """Default of `transaction.max.timeout.ms`: a transaction that is open for longer hangs, or has been prepared."""
 _BY_ADMINISTRATOR = -1
-_FENCING_TIMEOUT_MS = 60_000
+_FENCING_TIMEOUT_MS = 1
+"""Of the transactions of a producer that begins none: every `transaction.max.timeout.ms` allows it."""
+_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,11 @@ class AsyncTransactionAdmin:
                 return []
             async with at_once:
                 rows = await self.cluster.call_coordinator(
-                    key, LIST_TRANSACTIONS, request, timeout_s=deadline.left_s, kind=TRANSACTION
+                    key,
+                    LIST_TRANSACTIONS,
+                    msgspec.structs.replace(request, coordinator=partition),
+                    timeout_s=deadline.left_s,
+                    kind=TRANSACTION,
                 )
             listed = (TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows)
             return [row for row in listed if row.transactional_id.startswith(prefix)]  # earlier releases send all
@@ -138,14 +147,17 @@ class AsyncTransactionAdmin:
         found = await asyncio.gather(*(self._describe(each, timeout_s) for each in wanted))
         return dict(zip(wanted, found, strict=True))
 
-    async def _describe(self, transactional_id: str, timeout_s: float) -> TransactionDescription:
-        found = await self.cluster.call_coordinator(
+    async def _transaction(self, transactional_id: str, timeout_s: float) -> DescribeTransactionReply:
+        return await self.cluster.call_coordinator(
             transactional_id,
             DESCRIBE_TRANSACTION,
             DescribeTransactionRequest(transactional_id),
             timeout_s=timeout_s,
             kind=TRANSACTION,
         )
+
+    async def _describe(self, transactional_id: str, timeout_s: float) -> TransactionDescription:
+        found = await self._transaction(transactional_id, timeout_s)
         return TransactionDescription(
             found.transactional_id,
             found.coordinator,
@@ -248,21 +260,32 @@ class AsyncTransactionAdmin:
         ]
         if not suspects:
             return []
-        owned = await self._owned({each.producer.producer_id for each in suspects}, deadline)
+        owned = await self._owned(deadline)
+        ids = {info.name: info.topic_id for info in metadata.topics.values()}
         return sorted(
-            (each for each in suspects if (each.partition, each.producer.producer_id) not in owned),
+            (
+                each
+                for each in suspects
+                if (ids.get(each.partition.topic), each.partition.partition, each.producer.producer_id) not in owned
+            ),
             key=lambda each: (each.partition, each.producer.producer_id),
         )
 
-    async def _owned(self, producer_ids: set[int], deadline: Deadline) -> set[tuple[TopicPartition, int]]:
-        """The partitions that coordinators hold in the transactions of these producers."""
-        listed = await self.list_transactions(timeout_s=deadline.left_s)
-        owned: set[tuple[TopicPartition, int]] = set()
-        for row in listed:
-            if row.producer_id in producer_ids:
+    async def _owned(self, deadline: Deadline) -> set[tuple[str | None, int, int]]:
+        """The topic ids and partitions that coordinators hold in open transactions, with the ids of their writers.
+
+        Each open one is described: the list may have the id of its next producer, which is another one once the
+        epochs of the writer's were used up.
+        """
+        listed = await self.list_transactions(_OPEN_STATES, timeout_s=deadline.left_s)
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def of(transactional_id: str) -> set[tuple[str | None, int, int]]:
+            async with at_once:
                 try:
-                    found = await self._describe(row.transactional_id, deadline.left_s)
+                    found = await self._transaction(transactional_id, deadline.left_s)
                 except TransactionalIdNotFound:
-                    continue  # it has expired since it was listed
-                owned |= {(where, found.producer_id) for where in found.partitions}
-        return owned
+                    return set()  # it has expired since it was listed
+            return {(row.topic_id, row.partition, found.producer_id) for row in found.partitions}
+
+        return set().union(*await asyncio.gather(*(of(row.transactional_id) for row in listed)))

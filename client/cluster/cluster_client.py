@@ -313,9 +313,12 @@ class ClusterClient:
         return (await self.call_leader(*partition, LIST_OFFSETS, request, timeout_s=timeout_s))[0]
 
     async def coordinator(self, key: str, *, timeout_s: float, kind: str = GROUP) -> Endpoint:
-        """The endpoint of the coordinator of a group or transactional id; waits while it is being started."""
+        """The endpoint of the coordinator of a group or transactional id; waits while it is being started.
+
+        It is known as long as the connection with it is open: its process may end, and another get its address.
+        """
         known = self._coordinators.get((kind, key))
-        if known is None:
+        if known is None or self.live_connection(known) is None:
             found = await self.call_broker(FIND_COORDINATOR, FindCoordinatorRequest(kind, key), timeout_s=timeout_s)
             known = self._coordinators[kind, key] = (found.host, found.port)
         return known

@@ -49,8 +49,11 @@ COMPACTED: Mapping[str, str] = {**INTERNAL_TOPIC_CONFIG, "cleanup.policy": "comp
 """The same from the feature level on at which topics are compacted."""
 PRODUCER_IDS_MAX = 100_000
 """Producer ids that one request may take."""
-PRODUCER_EPOCHS = 32_768
-"""Producer epochs are 16-bit; after the last one a coordinator continues with another producer id."""
+PRODUCER_EPOCHS = 32_767
+"""Producer epochs are 16-bit; after the last but one a coordinator continues with another producer id. The last one
+fences the earlier id: no coordinator is registered with it."""
+EPOCHS_OF_EARLIER_RELEASES = 32_768
+"""They gave out the last one, too."""
 START_RETRY_MS = 5_000
 """A coordinator that was started but has not registered is started again after this time."""
 
@@ -151,7 +154,7 @@ class Coordinators:
         producer_id = held.producer_id if held is not None else ProducerId(-1)
         if epoch == -1:
             epoch = held.epoch + 1 if held is not None else 0
-            if epoch % PRODUCER_EPOCHS == 0:
+            if held is None or not keeps_producer(held.epoch, epoch):
                 producer_id = self._allocate(1, decision)
         placed = Coordinator(
             kind=event.kind, index=event.index, epoch=epoch, producer_id=producer_id, host=event.host, port=event.port
@@ -227,3 +230,11 @@ class Coordinators:
                 port=placed.port,
             )
         )
+
+
+def keeps_producer(held: int, epoch: int) -> bool:
+    """Return whether a coordinator may have the producer id of the one before, because its producer epoch is higher.
+
+    Whatever release registered the one before.
+    """
+    return epoch % PRODUCER_EPOCHS > max(held % PRODUCER_EPOCHS, held % EPOCHS_OF_EARLIER_RELEASES)

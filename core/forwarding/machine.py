@@ -360,12 +360,11 @@ class ForwarderMachine:
         lanes = after(self.note.lanes, arrived)
         count = sum(len(parcel.offsets) for parcel in arrived)
         again: list[Again] = []
-        lost = list(self.note.lost)
         for route, way in self._ways.items():
             if way.trouble is not None:
-                again += self._other_way(route, way, lanes, lost)
+                again += self._other_way(route, way, lanes)
         self._ways = {}
-        note = replace(self.note, lanes=tuple(lanes.values()), lost=tuple(lost), sent=self.note.sent + count)
+        note = replace(self.note, lanes=tuple(lanes.values()), sent=self.note.sent + count)
         if again:
             self.note = replace(note, again=tuple(again))
             self._resolve()
@@ -379,12 +378,11 @@ class ForwarderMachine:
         else:
             self._decide_on(now_ms)
 
-    def _other_way(self, route: Route, way: _Way, lanes: dict[Route, Lane], lost: list[Route]) -> list[Again]:
+    def _other_way(self, route: Route, way: _Way, lanes: dict[Route, Lane]) -> list[Again]:
         """Return in which other way the parcels of a lane in trouble are sent."""
         first, *others = way.left
         if way.trouble is ev.Trouble.DELETED:
-            lanes.pop(route)
-            lost += [source for source, _ in first.sources if source not in lost]
+            lanes.pop(route)  # its topic is looked up once more: it may have been created again
         elif way.trouble is ev.Trouble.FORGOTTEN:
             lanes[route] = replace(lanes[route], epoch=lanes[route].epoch + 1, next_sequence=0)
         is_refused = way.trouble is ev.Trouble.REFUSED

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from raylog.core.coordinators.idleness import Idleness
+from raylog.core.coordinators.share import KeyShare
 from raylog.core.decision import Story
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
@@ -84,9 +85,13 @@ __all__ = ["CoordinatorMachine", "GroupSettings"]
 class CoordinatorMachine:
     """All groups whose names hash to one partition of ``__consumer_offsets``."""
 
-    def __init__(self, *, settings: GroupSettings, new_member_id: Callable[[str], str]) -> None:
-        """Start before replay. ``new_member_id`` makes a fresh unique member id from a client id."""
+    def __init__(self, *, settings: GroupSettings, share: KeyShare, new_member_id: Callable[[str], str]) -> None:
+        """Start before replay. ``new_member_id`` makes a fresh unique member id from a client id.
+
+        ``share``: the groups that this coordinator has; others are refused.
+        """
         self._settings = settings
+        self._share = share
         self._new_member_id = new_member_id
         self._groups: dict[str, Group] = {}
         """The groups of the classic protocol, and those that only have offsets."""
@@ -211,13 +216,16 @@ class CoordinatorMachine:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
         if self._idleness.is_closed and not isinstance(event, SleepRefused):
             return NotCoordinator("The coordinator ends, because its groups were not used; find it again.")
-        if isinstance(event, (Notice, ListGroupsReceived)):
+        if isinstance(event, Notice):
             return None
+        if isinstance(event, ListGroupsReceived):
+            return self._share.list_refusal(event.coordinator)
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
-        if isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
+        refusal = self._share.refusal(event.group)
+        if refusal is None and isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
             return admission.member_error(event, self._settings)
-        return None
+        return refusal
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
         match event:

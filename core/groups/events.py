@@ -155,6 +155,8 @@ class ListGroupsReceived(CoordinatorRequest):
 
     states: Sequence[str] = ()
     types: Sequence[str] = ()
+    coordinator: int = -1
+    """Whose list it is; -1 = not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,8 +270,20 @@ class VotersWanted:
     voters: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipQuestioned:
+    """Find out whether this proposer leads at this moment: a majority has to answer what is sent from now on.
+
+    ``question`` numbers grow; an answer to one answers all before it.
+    """
+
+    now_ms: int
+    question: int
+
+
 ProposerEvent = (
     Tick
+    | LeadershipQuestioned
     | PromiseAnswered
     | AppendAnswered
     | VoterSilent
@@ -355,6 +367,13 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed:
+    """When this question came, no majority had promised a higher epoch: every record committed then is known."""
+
+    question: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnterVoters:
     """Write a record with this configuration: only answers of its members count from then on."""
 
@@ -377,5 +396,14 @@ class Hopeless:
 
 
 ProposerEffect = (
-    RequestPromise | ReadHistory | SendAppend | SendSnapshot | Won | Committed | EnterVoters | Fenced | Hopeless
+    RequestPromise
+    | ReadHistory
+    | SendAppend
+    | SendSnapshot
+    | Won
+    | Committed
+    | Confirmed
+    | EnterVoters
+    | Fenced
+    | Hopeless
 )

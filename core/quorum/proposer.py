@@ -3,15 +3,16 @@
 electing: every known broker is sent a promise request; adopting: the best log among them is read, and its last
 configuration names the voters whose promises count; leading: appended batches go to every voter and learner, and are
 committed when a majority of the configuration has them on disk. Entries of earlier epochs are committed only with a
-later entry of this epoch (R6). A configuration counts once it is in the log; the next one follows only when it, and a
-record of this epoch, are committed. The proposer has no disk, so all its effects are in ``now``. A snapshot replaces
-the log's committed beginning; it is sent to a voter whose log begins earlier, or ends before it. Driven by the
+later entry of this epoch (R6). A majority is questioned whether this proposer still leads (R9): each answer to what
+was sent after the question counts. A configuration counts once it is in the log; the next one follows only when it,
+and a record of this epoch, are committed. The proposer has no disk, so all its effects are in ``now``. A snapshot
+replaces the log's committed beginning; it is sent to a voter whose log begins earlier, or ends before it. Driven by the
 controller's shell and by the simulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -24,11 +25,13 @@ from raylog.core.quorum.events import (
     Appended,
     BrokersFound,
     Committed,
+    Confirmed,
     EnterVoters,
     Fenced,
     HistoryRead,
     HistoryUnreadable,
     Hopeless,
+    LeadershipQuestioned,
     PromiseAnswered,
     ProposerEffect,
     ProposerEvent,
@@ -75,11 +78,15 @@ class _Voter:
     """The last request was not answered."""
     refuses_since_ms: int | None = None
     """Since when all its answers to appends show a promise of a higher epoch."""
+    questioned: int = 0
+    """The last question of leadership when the last request was sent."""
+    confirmed: int = 0
+    """The last question that it has answered: it had promised no higher epoch."""
 
     def answered(self, identity: str, held: int) -> None:
         """Note an answer. Another copy under the same number has another end on disk, and has refused nothing."""
         if self.identity != identity:
-            self.identity, self.matched, self.refuses_since_ms = identity, -1, None
+            self.identity, self.matched, self.refuses_since_ms, self.confirmed = identity, -1, None, 0
         self.held, self.is_silent = held, False
 
 
@@ -106,6 +113,9 @@ class Proposer:
         self.phase = "electing"
         self.history = LogHistory()
         self.committed = 0
+        self.confirmed = 0
+        """The last question of leadership that a majority has answered."""
+        self._question = 0
         self.members: dict[int, str] = {}
         """The configuration in force: the last one in the log. Not empty once this incarnation has written a batch."""
         self._members_end = 0
@@ -167,6 +177,11 @@ class Proposer:
                 for number in event.voters - set(self._voters):
                     self._voters[number] = _Voter(due_ms=decision.now_ms)
                 self._change(decision)
+            case LeadershipQuestioned():
+                self._question = event.question
+                for number in sorted(self.members):
+                    if self.phase == "leading" and self._voters[number].request == 0:
+                        self._send(number, self._voters[number], decision)
             case _:
                 assert_never(event)
         return decision
@@ -347,7 +362,7 @@ class Proposer:
     def _send(self, number: int, voter: _Voter, decision: ProposerDecision) -> None:
         if self._own_end == 0:
             return  # the first record of this epoch is in flight
-        voter.request = self._new_request()
+        voter.request, voter.questioned = self._new_request(), self._question
         voter.due_ms = decision.now_ms + self._settings.heartbeat_ms
         base = self.history.start
         if voter.identity and min(voter.held, voter.start) < base:
@@ -395,7 +410,8 @@ class Proposer:
             voter.due_ms = decision.now_ms + self._settings.heartbeat_ms
             self._refused(event.voter, event.promised, decision)
             return
-        voter.refuses_since_ms = None
+        voter.refuses_since_ms, voter.confirmed = None, voter.questioned
+        self._confirm(decision)
         if event.matched is None:
             at, voter.start = voter.start, self.history.common_end(event.history)
             if voter.start != at or min(voter.held, voter.start) < self.history.start:
@@ -406,7 +422,8 @@ class Proposer:
         voter.start = voter.matched = max(voter.matched, event.matched)
         self._commit(decision)
         self._change(decision)
-        if event.voter in self._served() and (voter.start < self.history.end or voter.held < self.history.start):
+        lags = voter.start < self.history.end or voter.held < self.history.start
+        if event.voter in self._served() and (lags or voter.confirmed < self._question):
             self._send(event.voter, voter, decision)
 
     def _refused(self, number: int, promised: int, decision: ProposerDecision) -> None:
@@ -425,16 +442,24 @@ class Proposer:
         self.phase = "ended"
         decision.now.append(Fenced(epoch=promised, by=number))
 
-    def _commit(self, decision: ProposerDecision) -> None:
-        ends = sorted(
-            self._voters[number].matched
+    def _of_a_majority(self, fact: Callable[[_Voter], int]) -> int:
+        """Return the highest number that a majority of the configuration has reached; -1 = too few have answered."""
+        found = sorted(
+            fact(self._voters[number])
             for number, identity in self.members.items()
             if self._voters[number].identity == identity
         )
         needed = majority(len(self.members))
-        if len(ends) < needed:
-            return
-        end = ends[-needed]
+        return found[-needed] if len(found) >= needed else -1
+
+    def _confirm(self, decision: ProposerDecision) -> None:
+        question = self._of_a_majority(lambda voter: voter.confirmed)
+        if question > self.confirmed:
+            self.confirmed = question
+            decision.now.append(Confirmed(question=question))
+
+    def _commit(self, decision: ProposerDecision) -> None:
+        end = self._of_a_majority(lambda voter: voter.matched)
         if end > self.committed and self.history.epoch_before(end) == self.epoch:
             self.committed = end
             decision.now.append(Committed(end=end))

@@ -15,6 +15,7 @@ from typing import Final, assert_never
 
 from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
 from raylog.core.coordinators.idleness import Idleness
+from raylog.core.coordinators.share import KeyShare
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Story
 from raylog.core.errors import (
@@ -68,16 +69,18 @@ EXPIRED_IDS_MAX: Final = 1_000
 
 _IDS: Final = ""
 """What requests wait for that need a producer id; no transactional id is empty."""
+_TAKEN_ALWAYS: Final = (SleepRefused, ProducerIdsGranted, RequestDropped)
+"""Notices that are taken while a proposal to sleep is under way, too: something waits for them."""
 _WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived | EndReceived
 
 
 class TransactionMachine:
     """All transactional ids that hash to one partition of ``__transaction_state``."""
 
-    def __init__(self, *, settings: TxnSettings, index: int) -> None:
-        """Start before replay. ``index``: the number of the partition."""
+    def __init__(self, *, settings: TxnSettings, share: KeyShare) -> None:
+        """Start before replay. ``share``: the ids that this coordinator has; others are refused."""
         self._settings = settings
-        self._index = index
+        self._share = share
         self._txns: dict[str, TxnChanged] = {}
         self._timeouts = Timeouts()
         self._ending = Ending()
@@ -160,15 +163,18 @@ class TransactionMachine:
         """Return the error of an event that is invalid in every state."""
         if not self._loaded:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
-        if self._idleness.is_closed and not isinstance(event, SleepRefused):
+        if self._idleness.is_closed and not isinstance(event, _TAKEN_ALWAYS):
             return NotCoordinator("The coordinator ends, because its transactions were not used; find it again.")
-        if isinstance(event, (Notice, ListReceived)):
+        if isinstance(event, Notice):
             return None
+        if isinstance(event, ListReceived):
+            return self._share.list_refusal(event.coordinator)
         if event.transactional_id == "":
             return InvalidRequest("A transactional id may not be empty; set transactional_id.")
-        if isinstance(event, InitReceived):
+        refusal = self._share.refusal(event.transactional_id)
+        if refusal is None and isinstance(event, InitReceived):
             return rules.timeout_error(event, self._settings)
-        return None
+        return refusal
 
     def _handle(self, event: Event, decision: TxnDecision) -> None:
         match event:
@@ -311,8 +317,10 @@ class TransactionMachine:
     def _set_timeout(self, txn: TxnChanged, decision: TxnDecision) -> None:
         if txn.timeout_ms == NEVER:
             return
-        known = txn.started_ms >= 0 and decision.wall_ms >= 0
-        open_ms = max(0, decision.wall_ms - txn.started_ms) if known else 0
+        # A transaction that was kept for another process has the whole timeout of the producer that took it over.
+        since_ms = txn.started_ms if txn.writer == txn.producer else txn.changed_ms
+        known = since_ms >= 0 and decision.wall_ms >= 0
+        open_ms = max(0, decision.wall_ms - since_ms) if known else 0
         self._timeouts.set(txn.transactional_id, decision.now_ms + max(0, txn.timeout_ms - open_ms))
 
     # ------------------------------------------------------------ time
@@ -383,7 +391,8 @@ class TransactionMachine:
             txn = self._txns[name]
             open_ms = decision.wall_ms - txn.started_ms if txn.started_ms >= 0 and decision.wall_ms >= 0 else -1
             if txn.state in states and (event.longer_than_ms < 0 or open_ms >= event.longer_than_ms):
-                rows.append([name, txn.producer.producer_id, txn.state.value])
+                writer = txn.writer if txn.state.is_open else txn.producer
+                rows.append([name, writer.producer_id, txn.state.value])
         decision.reply(event.request, rows)
 
     def _describe(self, event: DescribeReceived, decision: TxnDecision) -> None:
@@ -397,7 +406,7 @@ class TransactionMachine:
             event.request,
             {
                 "transactional_id": txn.transactional_id,
-                "coordinator": self._index,
+                "coordinator": self._share.index,
                 "producer_id": identity.producer_id,
                 "producer_epoch": identity.epoch,
                 "state": txn.state.value,

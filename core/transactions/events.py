@@ -82,6 +82,8 @@ class ListReceived(CoordinatorRequest):
     states: Sequence[str] = ()
     longer_than_ms: int = -1
     transactional_id_prefix: str = ""
+    coordinator: int = -1
+    """Whose list it is; -1 = not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,9 @@ class Transaction(Protocol):
     def may_send(self, topic: str, partition: int) -> bool:
         """Whether the partition is in the transaction; if not, it is being added, and the sender will look again."""
 
+    def topic_id(self, topic: str, partition: int) -> str:
+        """Which topic the partition was of when it was added; empty = it is not in the transaction."""
+
     def failed(self, error: RaylogError) -> None:
         """A batch has failed."""
 

@@ -47,6 +47,7 @@ from raylog.core.errors import (
     RaylogError,
     RecordTooLarge,
     RequestTimedOut,
+    TransactionAbortable,
 )
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.method import Method
@@ -123,7 +124,7 @@ class Delivery:
             if line or queue.sealed or queue.open is not None:
                 self._recover()
             return
-        if not is_free:
+        if not is_free or not self._is_of_added_topic():
             return
         if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
             self._is_known_to_leader = not context.config.enable_idempotence
@@ -150,6 +151,27 @@ class Delivery:
             self._producer_id, self._producer_epoch = transaction.identity
             self._next_sequence, self._is_known_to_leader = 0, False
         return True
+
+    def _is_of_added_topic(self) -> bool:
+        """Whether the leader's topic is the one that is in the transaction; if not, nothing may be sent to it.
+
+        A topic that was created again during the transaction is no participant: its records would get no marker.
+        """
+        transaction, queue = self._context.transaction, self._queue
+        added = "" if transaction is None else transaction.topic_id(queue.topic, queue.partition)
+        if not added or added == self._topic_id:
+            return True
+        known = self._context.cluster.metadata.topic(queue.topic)
+        if known is not None and known.topic_id == added:
+            self._recover()  # the connection is older than that
+        else:
+            self.fail_queue(
+                TransactionAbortable(
+                    f"The topic {queue.topic!r} was deleted and created again during the transaction, so that what was "
+                    "sent to it before does not exist any more."
+                )
+            )
+        return False
 
     def drop_unsent(self, error: RaylogError) -> None:
         """Fail what has no request in flight: the transaction is given up."""

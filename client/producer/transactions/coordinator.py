@@ -93,10 +93,14 @@ class CoordinatorCalls:
 
     async def add_partitions(
         self, identity: Identity, partitions: Sequence[tuple[str, int]], deadline: Deadline
-    ) -> None:
-        """Add partitions to the transaction. Raises UnknownTopicOrPartition for a topic that does not exist."""
+    ) -> dict[tuple[str, int], str]:
+        """Add partitions to the transaction; returns the topic ids that were added.
+
+        Raises UnknownTopicOrPartition for a topic that does not exist.
+        """
         rows = [TxnPartition(await self._topic_id(topic, deadline), topic, number) for topic, number in partitions]
         await self._call(ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest(self._id, *identity, rows), deadline)
+        return {(row.topic, row.partition): row.topic_id for row in rows}
 
     async def add_group(self, identity: Identity, group_id: str, deadline: Deadline) -> None:
         """Add a group to the transaction."""

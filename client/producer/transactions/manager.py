@@ -122,6 +122,10 @@ class TransactionManager:
                 self._adding = asyncio.get_running_loop().create_task(self._add_partitions())
         return False
 
+    def topic_id(self, topic: str, partition: int) -> str:
+        """Which topic the partition was of when it was added; empty = it is not in the transaction."""
+        return self.state.partitions.get((topic, partition), "")
+
     def failed(self, error: RaylogError) -> None:
         """A batch has failed: the transaction cannot be committed."""
         if self.state.failed(error):
@@ -281,14 +285,16 @@ class TransactionManager:
 
     async def _added(self, wanted: list[tuple[str, int]]) -> None:
         """Add partitions. Until it is answered it is not known whether the transaction has begun, so this goes on."""
+        added: dict[tuple[str, int], str] = {}
         while True:
             try:
-                await self._coordinator.add_partitions(self.state.identity, wanted, Deadline(self._request_s))
+                limit = Deadline(self._request_s)
+                added = await self._coordinator.add_partitions(self.state.identity, wanted, limit)
                 break
             except RaylogError as error:
                 if not error.retriable or self.state.status is Status.FATAL_ERROR or "topic" in error.details:
                     raise
-        self.state.partitions.update(wanted)
+        self.state.partitions.update(added)
         self._wanted.difference_update(wanted)
 
     # Errors

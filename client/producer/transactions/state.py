@@ -79,8 +79,9 @@ class TransactionState:
         before it would."""
         self.status = Status.UNINITIALIZED
         self.identity = UNKNOWN
-        self.partitions: set[tuple[str, int]] = set()
-        """Those that the coordinator has added to the open transaction."""
+        self.partitions: dict[tuple[str, int], str] = {}
+        """Those that the coordinator has added to the open transaction, with the ids of their topics: a topic that is
+        created again under the same name is another participant."""
         self.groups: set[str] = set()
         """Groups whose offsets are committed with it, added likewise."""
         self.prepared: PreparedTxnState | None = None

@@ -3,13 +3,16 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from raylog.actors.coordinators.state_log import Identity, StateLog, encoded_row
 from raylog.actors.metrics.collector import Inquiries
 from raylog.actors.metrics.transactions import transaction_metrics
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import InvalidProducerEpoch, ProducerFenced
+from raylog.core.errors import InvalidProducerEpoch, NotCoordinator, ProducerFenced
 from raylog.core.ids import TopicPartition
 from raylog.core.metrics.exposition import render
 from raylog.core.transactions.states import TxnState
@@ -189,3 +192,44 @@ async def test_coordinators_that_are_not_used_have_no_process(cluster: LocalClus
                 await producer.send_and_wait("t", value)
             await eventually(lambda: not cluster.coordinators, what="the coordinator has ended")
         assert await committed_values(cluster, 2, "t") == [b"0", b"1"]
+
+
+@in_cluster(config=QUICK)
+async def test_a_coordinator_fences_those_with_the_producer_id_before_its_own(
+    cluster: LocalCluster, talk: Talk
+) -> None:
+    """Once its producer epochs are used up, it has another id."""
+    await call(talk, "init_transactions", ID, 60_000, -1, -1)
+    index, _ = await coordinator(talk)
+    server = cluster.coordinators["transaction", index]
+    row, _ = encoded_row(["fence", 0], None)
+
+    def log(producer_id: int, epoch: int) -> StateLog:
+        found = StateLog(server._topic, index, secret=SECRET, fetch_metadata=server._fetch_metadata)
+        found.become(Identity(producer_id, epoch))
+        return found
+
+    before, after, later = log(7_000, 32_766), log(7_001, 0), log(7_002, 0)
+    try:
+        await before.append([row], timeout_s=READ_S)
+        await later.append([row], timeout_s=READ_S)
+        await after.fence_earlier(row, timeout_s=READ_S)
+        await after.fence_earlier(row, timeout_s=READ_S)
+        with pytest.raises(InvalidProducerEpoch):
+            await before.append([row], timeout_s=READ_S)
+        await after.append([row], timeout_s=READ_S)
+        await later.append([row], timeout_s=READ_S)
+    finally:
+        for each in (before, after, later):
+            each.close()
+
+
+@in_cluster(config=QUICK)
+async def test_a_coordinator_refuses_what_belongs_to_another(cluster: LocalCluster, talk: Talk) -> None:
+    """Its address was another's before: a client that remembers that is sent on."""
+    async with AsyncProducer(transactional_id=ID, **cluster.clients()) as producer:
+        await producer.init_transactions()
+        index, _ = await coordinator(talk)
+        others = [await coordinator(talk, name) for name in map(str, range(10))]
+        endpoint = next(endpoint for number, endpoint in others if number != index)
+        await refused(talk.call(endpoint, "init_transactions", [ID, 60_000, -1, -1]), NotCoordinator)

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from raylog.client.group.assignors import strategies_of
 from raylog.client.group.membership import Call, Membership
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import (
@@ -63,7 +64,9 @@ class GroupOfMembers(RuleBasedStateMachine):
 
     def _rebuilt(self) -> CoordinatorMachine:
         machine = CoordinatorMachine(
-            settings=GroupSettings(initial_rebalance_delay_ms=0), new_member_id=self._new_member_id
+            settings=GroupSettings(initial_rebalance_delay_ms=0),
+            share=EVERY_KEY,
+            new_member_id=self._new_member_id,
         )
         for key, value in self.log:
             machine.replay(key, value)

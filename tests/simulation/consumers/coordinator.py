@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from raylog.actors.groups.runner import GroupCoordinatorRunner
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import CoordinatorLoadInProgress, RaylogError
 from raylog.core.features import CONSUMER_GROUPS_LEVEL
@@ -109,7 +110,7 @@ class Coordinator:
             self.is_alive = False
             return
         settings = GroupSettings(min_session_timeout_ms=100, assignment_interval_ms=50, topics_check_ms=300)
-        self.machine = _Checked(settings=settings, new_member_id=lambda client_id: client_id)
+        self.machine = _Checked(settings=settings, share=EVERY_KEY, new_member_id=lambda client_id: client_id)
         self.machine.is_checked = self.simulation.validate
         self.runner = GroupCoordinatorRunner(self.machine, self)
         for key, value in self.simulation.rows:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import (
@@ -59,7 +60,7 @@ class _WatchedMachine(CoordinatorMachine):
     """The real machine; its steps are reported to the books, and each is validated."""
 
     def __init__(self, life: Coordinator, settings: GroupSettings) -> None:
-        super().__init__(settings=settings, new_member_id=life._new_member_id)
+        super().__init__(settings=settings, share=EVERY_KEY, new_member_id=life._new_member_id)
         self._life = life
 
     def step(self, event: ev.Event) -> Outbox[ev.Effect]:

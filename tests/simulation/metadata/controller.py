@@ -133,6 +133,11 @@ class MetadataController(SimController):
         if self.controller is not None:
             self.controller.release()
 
+    def on_confirmed(self) -> None:
+        super().on_confirmed()
+        if self.controller is not None:
+            self.controller.release()
+
     def on_failed(self, error: Exception) -> None:
         super().on_failed(error)
         self.die()

@@ -196,6 +196,15 @@ class ControllerNode(Pausable):
         """The end of the synced log."""
         return self.durable
 
+    @property
+    def confirmed_question(self) -> int:
+        """There are no other controllers."""
+        return 0
+
+    def question(self) -> int:
+        """Answered at once."""
+        return 0
+
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
         """Write records; their sync takes a while."""
         self.records.extend(records)

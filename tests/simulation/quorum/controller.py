@@ -55,6 +55,8 @@ class SimController:
         self.paused_until_ms = 0
         self.known_end = 0
         """End of its log known to be committed."""
+        self.questions: list[tuple[int, int]] = []
+        """Its open questions of leadership, each with the end of what any controller had committed by then."""
         self.leads = False
         self.end_reason = ""
         self.beside_data: set[int] = set()
@@ -81,6 +83,9 @@ class SimController:
             self.looks = None
             runner.brokers_found(frozenset(world.numbers))
         runner.tick()
+        if self.leads and self.proposer.phase == "leading" and world.random.random() < 0.1:
+            self.questions.append((runner.question(), world.image.version))
+            self.on_confirmed()
         if self.DECIDES and self.leads and self.wanted != world.wanted:
             self.wanted = world.wanted
             runner.want_voters(sorted(self.wanted))
@@ -139,6 +144,13 @@ class SimController:
         self.world.is_on_a_majority(self, end)
         self.world.is_committed([batch for batch in self.runner.batches if self.known_end < batch[0].end <= end])
         self.known_end = end
+        self._maybe_die()
+
+    def on_confirmed(self) -> None:
+        """R9: what had been committed when the question came is in its log."""
+        while self.questions and self.questions[0][0] <= self.runner.confirmed_question:
+            _, end = self.questions.pop(0)
+            self.world.is_confirmed(self, end)
         self._maybe_die()
 
     def on_failed(self, error: Exception) -> None:

@@ -63,6 +63,8 @@ class World:
         """Share of syncs that take long."""
         self.snapshots = 0
         self.restarts = 0
+        self.confirmations = 0
+        """How often a controller was confirmed to lead."""
         self.changes = 0
         """Number of configurations written."""
         self.held: dict[tuple[str, int], int] = {}
@@ -187,6 +189,16 @@ class World:
                     if isinstance(record, ControllerStarted) and record.controller_epoch != batch[0].epoch:
                         raise Broken(f"{batch[0]} begins another epoch: {record}")
                     self.apply(record)
+
+    def is_confirmed(self, controller: SimController, end: int) -> None:
+        """R9: a controller that a majority has confirmed knew everything that was committed when it was questioned."""
+        self.confirmations += 1
+        if controller.runner.log_end_offset < end or any(
+            self.committed.get(span.start) not in (None, (span, payload))
+            for span, payload in controller.runner.batches
+            if span.start < end
+        ):
+            raise Broken(f"{controller.name} was confirmed without what was committed up to {end}")
 
     def are_committed(self, batches: list[Batch]) -> None:
         """I10: a voter drops only what is committed."""

@@ -1,6 +1,7 @@
 """Routes to participants: looked up once, again when they prove wrong, and one connection to each process."""
 
 import asyncio
+import gc
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,8 @@ LEADER = ("host", 9_001)
 class Dialled:
     """A connection that answers searches for coordinators."""
 
-    def __init__(self, place: tuple[str, int]) -> None:
+    def __init__(self, world: "World", place: tuple[str, int]) -> None:
+        self.world = world
         self.place = place
         self.is_closed = False
 
@@ -27,7 +29,7 @@ class Dialled:
         self.is_closed = True
 
     async def call(self, method: str, request: object, *, timeout_s: float) -> Reply:
-        return cast(Reply, type("Answer", (), {"args": FindCoordinatorReply(0, "host", 9_100)}))
+        return cast(Reply, type("Answer", (), {"args": FindCoordinatorReply(0, *self.world.coordinator)}))
 
 
 class World:
@@ -40,14 +42,17 @@ class World:
         self.topic_id = ORDERS.topic_id
         self.leader = LEADER
         self.exists = True
+        self.error_code = 0
+        self.partitions = 1
+        self.coordinator = ("host", 9_100)
         self.brokers = [("host", 8_001), ("host", 8_002)]
 
     async def metadata(self, names: list[str]) -> object:
         self.lookups.append(names)
-        await asyncio.sleep(0)
         host, port = self.leader
-        partitions = [[0, 1, 4, host, port, [1], [1], []]]
-        code = 0 if self.exists else UnknownTopicOrPartition.code
+        partitions = [[number, 1, 4, host, port, [1], [1], []] for number in range(self.partitions)]
+        code = self.error_code if self.exists else UnknownTopicOrPartition.code
+        await asyncio.sleep(0)
         topics = [[code, self.topic_id, name, False, partitions, {}] for name in names]
         return ["c", 1, [[number, *place, "n"] for number, place in enumerate(self.brokers)], topics]
 
@@ -55,7 +60,7 @@ class World:
         await asyncio.sleep(0)
         if (host, port) in self.refused:
             raise ConnectionFailed("refused")
-        self.dialled.append(Dialled((host, port)))
+        self.dialled.append(Dialled(self, (host, port)))
         return self.dialled[-1]
 
 
@@ -104,6 +109,72 @@ async def test_a_deleted_topic_has_no_leader(world: World, is_created_again: boo
     world.exists, world.topic_id = is_created_again, "another topic of that name"
     assert await found.leader(ORDERS) is None
     assert world.dialled == []
+
+
+async def test_a_topic_that_was_created_again_is_found(world: World) -> None:
+    found = routes_in(world)
+    assert await found.leader(ORDERS) is not None
+    world.topic_id = "n" * 32
+    again = ORDERS._replace(topic_id=world.topic_id)
+    routes_found = await asyncio.gather(found.leader(again), found.leader(again._replace(partition=0)))
+    assert None not in routes_found
+    assert len(world.lookups) == 2
+    assert await found.leader(ORDERS) is None
+
+
+async def test_an_answer_to_an_earlier_query_denies_no_topic(world: World) -> None:
+    """The answer on its way is of before: the topic may have been created while it was."""
+    found = routes_in(world)
+    world.exists = False
+    early = asyncio.create_task(found.leader(ORDERS))
+    await asyncio.sleep(0)  # the query is sent
+    world.exists = True
+    late = asyncio.create_task(found.leader(ORDERS))
+    assert await early is None
+    assert await late is not None
+    assert world.lookups == [["orders"], ["orders"]]
+
+
+async def test_many_partitions_of_a_deleted_topic_share_an_answer(world: World) -> None:
+    found = routes_in(world)
+    world.exists = False
+    routes_found = await asyncio.gather(*(found.leader(ORDERS._replace(partition=number)) for number in range(50)))
+    assert routes_found == [None] * 50
+    assert len(world.lookups) <= 2
+
+
+async def test_partitions_that_were_added_are_found(world: World) -> None:
+    found = routes_in(world)
+    assert await found.leader(ORDERS) is not None
+    world.partitions = 3
+    assert await found.leader(ORDERS._replace(partition=2)) is not None
+
+
+async def test_another_error_than_unknown_denies_no_topic(world: World) -> None:
+    found = routes_in(world)
+    world.error_code = LeaderNotAvailable.code
+    with pytest.raises(LeaderNotAvailable):
+        await found.leader(ORDERS)
+
+
+async def test_places_that_were_dialled_are_not_kept(world: World) -> None:
+    found = routes_in(world)
+    for port in range(9_200, 9_220):
+        world.leader = ("host", port)
+        route = await found.leader(ORDERS)
+        assert route is not None
+        route.forget()
+    gc.collect()
+    assert not found._dialling
+
+
+async def test_an_address_whose_connection_broke_is_no_coordinators_any_more(world: World) -> None:
+    """The process has ended; another may listen there by now."""
+    found = routes_in(world)
+    await found.group_coordinator("g")
+    world.dialled[-1].is_closed = True
+    world.coordinator = ("host", 9_101)
+    assert cast(Any, (await found.group_coordinator("g")).connection).place == ("host", 9_101)
 
 
 async def test_a_partition_without_a_leader_is_looked_up_each_time(world: World) -> None:

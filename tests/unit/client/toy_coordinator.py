@@ -13,6 +13,7 @@ from typing import Any
 from raylog.actors.groups.requests import event_for
 from raylog.client.group.exchange import read_assignment
 from raylog.core import errors
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics, RequestDropped, Tick, TopicsSeen
@@ -78,7 +79,7 @@ class ToyCoordinator:
         _abort_all(self._endpoint)
 
     def _rebuilt(self) -> CoordinatorMachine:
-        machine = CoordinatorMachine(settings=self.settings, new_member_id=self._new_member_id)
+        machine = CoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_member_id)
         for key, value in self.log:
             machine.replay(key, value)
         machine.loaded(self._now_ms(), wall_ms=int(time.time() * 1000))

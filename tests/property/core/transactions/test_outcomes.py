@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from raylog.core.coordinators.events import AppendRecords, RequestDropped, Tick
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import ProducerFenced, RaylogError
 from raylog.core.outbox import Outbox
@@ -106,7 +107,7 @@ class Coordination(RuleBasedStateMachine):
         """Effects that wait for ``unstored``."""
         self.open_requests: dict[int, tuple[str, Producer | str, Any]] = {}
         self.markers: list[ev.EndTxn] = []
-        self.machine = TransactionMachine(settings=SETTINGS, index=0)
+        self.machine = TransactionMachine(settings=SETTINGS, share=EVERY_KEY)
         for key, value in self.stored:
             self.machine.replay(key, value)
         self.carry_out(self.machine.loaded(self.now_ms, wall_ms=WALL_MS + self.now_ms))
@@ -304,7 +305,7 @@ class Coordination(RuleBasedStateMachine):
     @invariant()
     def what_is_stored_is_what_the_machine_has(self) -> None:
         if not self.unstored:
-            after = TransactionMachine(settings=SETTINGS, index=0)
+            after = TransactionMachine(settings=SETTINGS, share=EVERY_KEY)
             for key, value in self.stored:
                 after.replay(key, value)
             assert after.hard_state() == self.machine.hard_state()

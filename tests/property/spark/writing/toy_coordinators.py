@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from raylog.core.coordinators.events import Tick
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import ProducerFenced, RaylogError
 from raylog.core.transactions.coordinator import TransactionMachine
@@ -64,7 +65,7 @@ class ToyCoordinators:
     def __init__(self, prefix: str, chance: random.Random) -> None:
         self.prefix = prefix
         self._chance = chance
-        self.machine = TransactionMachine(settings=TxnSettings(max_timeout_ms=TIMEOUT_MS), index=0)
+        self.machine = TransactionMachine(settings=TxnSettings(max_timeout_ms=TIMEOUT_MS), share=EVERY_KEY)
         self.machine.loaded(0, wall_ms=0)
         self.now_ms = 0
         self.visible: list[Record] = []

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.coordinators.state_log import encoded_row
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.storage.batch.cleaned import filler
 from raylog.storage.batch.records import encode_batch
@@ -73,7 +74,7 @@ def test_the_live_rows_make_the_same_coordinator_as_all_rows(steps: list[tuple[s
     payload = b"".join(batch(*groups.log[at : at + each], first=at) for at in range(0, len(groups.log), each))
     rows = LiveRows()
     rows.gather(payload, len(groups.log))
-    machine = CoordinatorMachine(settings=GroupSettings(), new_member_id=str)
+    machine = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     for key, value in rows:
         machine.replay(key, value)
     machine.loaded(0)

@@ -7,6 +7,7 @@ import pytest
 
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, NotCoordinator
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 
@@ -41,7 +42,9 @@ class Ports:
         self.proposals = 0
         self.reasons: list[str] = []
         settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
-        self.machine = CoordinatorMachine(settings=settings, new_member_id=lambda client: f"{client}-1")
+        self.machine = CoordinatorMachine(
+            settings=settings, share=EVERY_KEY, new_member_id=lambda client: f"{client}-1"
+        )
         self.runner: GroupCoordinatorRunner[SentRequest, Row] = GroupCoordinatorRunner(self.machine, self)
 
     def now_ms(self) -> int:

@@ -177,6 +177,25 @@ async def test_only_so_many_requests_are_under_way_at_a_time(monkeypatch: pytest
     await stage.sender.stop()
 
 
+async def test_participants_that_hang_delay_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connections are open, and their processes paused."""
+    monkeypatch.setattr(markers, "UNDER_WAY_MAX", 2)
+    monkeypatch.setattr(markers, "IN_ROOM_S", 0.01)
+    stage = Stage()
+    hung = [BILLS._replace(partition=number) for number in range(9)]
+
+    async def call(method: str, request: WriteTxnMarkersRequest, *, timeout_s: float) -> None:
+        if request.topic_id == BILLS.topic_id:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(stage.participants, "call", call)
+    stage.send(*hung)
+    stage.send(ORDERS)
+    await eventually(lambda: stage.written == [ORDERS])
+    await stage.sender.stop()
+    assert not [task for task in asyncio.all_tasks() if "marker" in task.get_name() and not task.cancelling()]
+
+
 async def test_a_coordinator_that_was_replaced_sends_no_more() -> None:
     stage = Stage()
     stage.participants.answers = [remote(TransactionCoordinatorFenced())]

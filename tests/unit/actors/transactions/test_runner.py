@@ -6,6 +6,7 @@ import pytest
 
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.transactions.runner import TransactionRunner
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.errors import InvalidRequest, NotCoordinator
 from raylog.core.transactions.coordinator import TransactionMachine, TxnSettings
 from raylog.core.transactions.events import EndTxn
@@ -42,7 +43,7 @@ class Ports:
         self.wanted_ids: list[int] = []
         self.proposals = 0
         self.reasons: list[str] = []
-        machine = TransactionMachine(settings=TxnSettings(sleep_after_ms=100), index=0)
+        machine = TransactionMachine(settings=TxnSettings(sleep_after_ms=100), share=EVERY_KEY)
         self.runner: TransactionRunner[SentRequest, Row] = TransactionRunner(machine, self)
         for key, value in self.log:
             self.runner.replay(key, value)

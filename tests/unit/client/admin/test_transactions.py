@@ -45,7 +45,9 @@ class Answers:
         self.initialized: list[str] = []
         self.markers: list[WriteTxnMarkersRequest] = []
         cluster.create_topic("__transaction_state", partitions=1)
-        cluster.create_topic("t", partitions=2)
+        self.topic_id = cluster.create_topic("t", partitions=2)
+        """Of the topic in the transaction."""
+        self.listed_id = 7
         cluster.partitions["__transaction_state", 0].high_watermark = 1
         cluster.extra_methods |= {
             "list_transactions": self._list,
@@ -68,13 +70,13 @@ class Answers:
 
     def _list(self, request: Request) -> None:
         self.listed.append(LIST_TRANSACTIONS.read_request(request.args))
-        request.reply([ListedTransaction("orders", 7, "Ongoing"), ListedTransaction("idle", 11, "Empty")])
+        request.reply([ListedTransaction("orders", self.listed_id, "Ongoing"), ListedTransaction("idle", 11, "Empty")])
 
     def _describe(self, request: Request) -> None:
         name = DESCRIBE_TRANSACTION.read_request(request.args).transactional_id
         if name != "orders":
             raise TransactionalIdNotFound(f"No producer has the transactional id {name!r}.")
-        partitions = [TxnPartition("id", "t", 1)]
+        partitions = [TxnPartition(self.topic_id, "t", 1)]
         request.reply(
             DescribeTransactionReply(
                 transactional_id="orders",
@@ -90,7 +92,9 @@ class Answers:
         )
 
     def _initialize(self, request: Request) -> None:
-        self.initialized.append(INIT_TRANSACTIONS.read_request(request.args).transactional_id)
+        wanted = INIT_TRANSACTIONS.read_request(request.args)
+        assert wanted.transaction_timeout_ms == 1, "every transaction.max.timeout.ms allows it"
+        self.initialized.append(wanted.transactional_id)
         request.reply(InitTransactionsReply(7, 4))
 
     def run(self, *arguments: str) -> Outcome:
@@ -108,7 +112,7 @@ def test_the_coordinators_that_were_ever_used_list_their_transactions(cluster: T
     with Admin(**cluster.options) as admin:
         found = admin.list_transactions(["Ongoing"], longer_than_ms=5)
     assert found == [TransactionListing("idle", 11, "Empty"), TransactionListing("orders", 7, "Ongoing")]
-    assert answers.listed == [ListTransactionsRequest(["Ongoing"], 5)]
+    assert answers.listed == [ListTransactionsRequest(["Ongoing"], 5, coordinator=0)]
 
 
 def test_without_a_transaction_ever_none_is_listed(cluster: ToyCluster) -> None:
@@ -141,6 +145,20 @@ def test_only_old_transactions_without_a_coordinator_hang(cluster: ToyCluster, a
         cluster.asleep.add(("t", 1))
         cluster.version += 1
         assert admin.find_hanging_transactions() == [], "it would be woken, and has none open"
+
+
+def test_a_transaction_whose_producer_id_is_used_up_does_not_hang(cluster: ToyCluster, answers: Answers) -> None:
+    """It is prepared: the list of an earlier release has the id of the next producer."""
+    answers.listed_id = 12
+    with Admin(**cluster.options) as admin:
+        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [8]
+
+
+def test_a_transaction_with_an_earlier_topic_of_that_name_hangs(cluster: ToyCluster, answers: Answers) -> None:
+    """The topic was deleted and created again: nothing ends what is open in it now."""
+    answers.topic_id = "another id"
+    with Admin(**cluster.options) as admin:
+        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [7, 8]
 
 
 def test_a_hanging_transaction_is_ended_by_a_marker_of_the_next_epoch(cluster: ToyCluster, answers: Answers) -> None:

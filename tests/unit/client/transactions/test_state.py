@@ -20,7 +20,7 @@ def state_in(status: Status) -> TransactionState:
     if status is Status.READY:
         return state
     state.begin()
-    state.partitions.add(("t", 0))
+    state.partitions["t", 0] = "id"
     if status is Status.PREPARED:
         state.prepare()
     elif status is Status.ABORTABLE_ERROR:

@@ -18,6 +18,7 @@ from raylog.core.errors import (
     InvalidTxnState,
     ProducerFenced,
     RaylogError,
+    TransactionAbortable,
     TransactionAborted,
 )
 from raylog.core.ids import TopicPartition
@@ -333,3 +334,34 @@ def test_the_asynchronous_producer_does_the_same(cluster: ToyCluster, coordinato
     assert coordinator.values("t", 0) == [b"kept"]
     assert coordinator.values("t", 0, committed=False) == [b"lost", b"cancelled"]
     assert coordinator.offsets == {("board", "t", 0): 9}
+
+
+def test_a_topic_that_is_created_again_ends_the_transaction(cluster: ToyCluster, coordinator: ToyTransactions) -> None:
+    """The new topic is no participant: its records would never be committed."""
+    cluster.create_topic("t")
+    with transactional(cluster) as producer:
+        producer.begin_transaction()
+        producer.send("t", b"before").result(10)
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        with pytest.raises(TransactionAbortable):
+            producer.send("t", b"after").result(10)
+        with pytest.raises(TransactionAbortable):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        assert cluster.records("t", 0) == []
+        with producer.transaction():
+            producer.send("t", b"next").result(10)
+    assert coordinator.values("t", 0) == [b"next"]
+
+
+def test_a_topic_that_is_created_again_between_transactions(cluster: ToyCluster, coordinator: ToyTransactions) -> None:
+    cluster.create_topic("t")
+    with transactional(cluster) as producer:
+        with producer.transaction():
+            producer.send("t", b"before").result(10)
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        with producer.transaction():
+            producer.send("t", b"after").result(10)
+    assert coordinator.values("t", 0) == [b"after"]

@@ -12,6 +12,7 @@ from raylog.core.controller import (
     StartCoordinator,
     record_from_wire,
 )
+from raylog.core.controller.coordinators import EPOCHS_OF_EARLIER_RELEASES, PRODUCER_EPOCHS, keeps_producer
 from raylog.core.errors import (
     CoordinatorNotAvailable,
     DataDirectoryError,
@@ -297,3 +298,19 @@ def test_producer_ids_are_handed_out_once_across_lives_of_the_controller() -> No
 def test_an_absurd_number_of_producer_ids_is_refused(count: int) -> None:
     with pytest.raises(InvalidRequest):
         Bench().start().producer_ids(count)
+
+
+@pytest.mark.parametrize("first", [0, 32_760, 65_530, 98_290, 5 * 32_768 - 6])
+def test_each_coordinator_is_fenced_by_the_next(first: int) -> None:
+    """Its producer epoch is higher, or its producer id another one; the last epoch of an id stays free to fence it."""
+    ids = [0]
+    held, held_epoch = first, first % EPOCHS_OF_EARLIER_RELEASES  # an earlier release registered it
+    for epoch in range(first + 1, first + 40_000):
+        producer_epoch = epoch % PRODUCER_EPOCHS
+        assert producer_epoch < EPOCHS_OF_EARLIER_RELEASES - 1
+        if keeps_producer(held, epoch):
+            assert producer_epoch > held_epoch
+        else:
+            ids.append(epoch)
+        held, held_epoch = epoch, producer_epoch
+    assert len(ids) <= 16, "few ids are used up"

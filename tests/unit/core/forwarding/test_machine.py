@@ -116,6 +116,19 @@ def test_a_topic_that_is_deleted_meanwhile_loses_nothing_more(desk: Desk) -> Non
     assert again.records == [4, 5]
 
 
+def test_a_topic_that_was_created_again_gets_what_the_earlier_one_did_not(desk: Desk) -> None:
+    desk.add_piece(2, "jobs")
+    desk.begin()
+    desk.settle()
+    desk.delete_topic("jobs")
+    again = desk.add_topic("jobs", "jobs again")
+    for _ in range(3):
+        desk.add_piece(2, "jobs")
+    desk.settle()
+    assert again.records == [2, 3, 4, 5, 6, 7]
+    assert not desk.holds("dead")
+
+
 def test_what_a_target_refuses_is_undeliverable_and_the_rest_arrives(desk: Desk) -> None:
     desk.targets["jobs"].refuses = frozenset({3})
     for _ in range(5):

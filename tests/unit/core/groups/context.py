@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import MemberIdRequired, RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
@@ -55,7 +56,7 @@ class Groups:
         self.replies: dict[int, list[object] | dict[str, object]] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.last: Outbox[Effect] = Outbox()
-        self.machine = CoordinatorMachine(settings=self.settings, new_member_id=self._new_id)
+        self.machine = CoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_id)
         for key, value in self.log:
             self.machine.replay(key, value)
         self.machine.loaded(now_ms, wall_ms=WALL_START_MS + now_ms)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import OffsetCommitReceived, Tick
@@ -185,7 +186,7 @@ def test_expiry_is_spread_over_ticks() -> None:
 def test_retention_follows_the_time_of_day_across_machine_restarts() -> None:
     groups = Groups()
     groups.commit(1)
-    after = CoordinatorMachine(settings=GroupSettings(), new_member_id=str)
+    after = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     for key, value in groups.log:
         after.replay(key, value)
     uptime_ms = 90 * DAY_MS
@@ -195,7 +196,7 @@ def test_retention_follows_the_time_of_day_across_machine_restarts() -> None:
 
 
 def test_without_a_time_of_day_nothing_expires() -> None:
-    after = CoordinatorMachine(settings=GroupSettings(), new_member_id=str)
+    after = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     after.loaded(0)
     after.step(
         OffsetCommitReceived(

@@ -12,6 +12,7 @@ from raylog.core.coordinators.events import (
     SleepRequested,
     Tick,
 )
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply, Result
 from raylog.core.errors import RaylogError
 from raylog.core.outbox import Outbox
@@ -50,12 +51,14 @@ class Transactions:
         self.now_ms = now_ms
         self.next_id = next_id
         self.grants_ids = True
+        self.holds_grants = False
+        """Whether requested producer ids do not come."""
         self.request = 0
         self.replies: dict[int, Result] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.markers: list[ev.EndTxn] = []
         self.proposals = 0
-        self.machine = TransactionMachine(settings=self.settings, index=7)
+        self.machine = TransactionMachine(settings=self.settings, share=EVERY_KEY)
         for key, value in self.log:
             self.machine.replay(key, value)
         self._carry_out(self.machine.loaded(now_ms, wall_ms=self.wall_ms))
@@ -266,6 +269,8 @@ class Transactions:
                     self.refusals[effect.request] = effect.error
                 case ev.EndTxn():
                     self.markers.append(effect)
+                case ev.RequestProducerIds() if self.holds_grants:
+                    pass
                 case ev.RequestProducerIds():
                     granted.append(self._granted(effect.count))
                 case ProposeSleep():

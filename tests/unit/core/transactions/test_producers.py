@@ -265,5 +265,7 @@ def test_a_kept_transaction_has_the_timeout_of_its_new_producer() -> None:
     txns.tick(10 * TIMEOUT_MS)
     assert txns.state() is TxnState.ONGOING
     txns.init(keep=True)
-    txns.tick()
+    txns.tick(TIMEOUT_MS - 1)
+    assert txns.state() is TxnState.ONGOING, "it counts from the takeover"
+    txns.tick(1)
     assert txns.state() is TxnState.PREPARE_ABORT

@@ -2,11 +2,13 @@
 
 import pytest
 
+from raylog.core.coordinators.events import SleepRequested
 from raylog.core.errors import InvalidRequest, NotCoordinator, ProducerFenced, TransactionalIdNotFound
+from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import EXPIRED_IDS_MAX
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
-from tests.unit.core.transactions.context import BILLS, GROUP, NAME, ORDERS, TIMEOUT_MS, Transactions
+from tests.unit.core.transactions.context import BILLS, FIRST_ID, GROUP, NAME, ORDERS, TIMEOUT_MS, Transactions
 
 SLEEP_MS = 300_000
 SLEEPS = TxnSettings(sleep_after_ms=SLEEP_MS)
@@ -254,7 +256,7 @@ def test_a_description_has_the_open_transaction() -> None:
     txns.reply(txns.add_group(producer))
     assert txns.reply(txns.describe()) == {
         "transactional_id": NAME,
-        "coordinator": 7,
+        "coordinator": 0,
         "producer_id": producer.producer_id,
         "producer_epoch": producer.epoch,
         "state": "Ongoing",
@@ -282,3 +284,50 @@ def test_the_age_of_the_oldest_open_transaction_is_known() -> None:
     txns.begun(BILLS, name="other")
     txns.tick(100)
     assert txns.machine.longest_open_ms(txns.wall_ms) == 300
+
+
+def test_producer_ids_that_come_while_it_would_sleep_are_taken() -> None:
+    """The grant, or its failure, arrives between the proposal to sleep and its refusal."""
+    txns = Transactions(TxnSettings(sleep_after_ms=120_000))
+    for count in (100, 0):
+        txns.holds_grants = True
+        request = txns.init(name=f"before-{count}")
+        txns.step(SleepRequested(cause="rest", now_ms=txns.now_ms))
+        txns.drop(request)
+        txns.tick(50)
+        first = txns.next_id if count else 0
+        txns.step(ev.ProducerIdsGranted(cause="ids", now_ms=txns.now_ms, first=first, count=count))
+        txns.refuse_sleep()
+        txns.holds_grants = False
+        txns.next_id += count
+        txns.now_ms += 1_000
+        assert txns.producer(f"after-{count}").producer_id >= FIRST_ID
+        while not txns.machine._ids.is_empty:  # the next round begins without any
+            txns.machine._ids.take()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_transaction_that_was_kept_has_the_whole_timeout(restarts: bool) -> None:
+    txns = Transactions()
+    producer = txns.producer(two_phase=True)
+    txns.add(producer, ORDERS)
+    txns.tick(10 * TIMEOUT_MS)
+    held = txns.identity(txns.init(keep=True))
+    if restarts:
+        txns = txns.restarted()
+    txns.tick(TIMEOUT_MS - 1)
+    assert txns.state() is TxnState.ONGOING
+    if restarts:
+        txns.reply(txns.end(held))
+        assert txns.state() is TxnState.PREPARE_COMMIT
+    else:
+        txns.tick(1)
+        assert txns.state() is TxnState.PREPARE_ABORT
+
+
+def test_the_list_names_the_writer_of_an_open_transaction() -> None:
+    """As a description does; after the writer's last epoch the next producer has another id."""
+    txns = Transactions()
+    producer = txns.begun(ORDERS)
+    txns = txns.edit(producer=producer._replace(producer_id=producer.producer_id + 50))
+    assert [row[1] for row in txns.list()] == [producer.producer_id]  # type: ignore[index]

@@ -1,0 +1,65 @@
+"""A coordinator serves the keys of its own partition only."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from raylog.actors.groups.requests import EVENTS as GROUP_EVENTS
+from raylog.actors.transactions.requests import EVENTS as TXN_EVENTS
+from raylog.core.coordinators.hashing import HASH_KEY, JAVA, coordinator_partition
+from raylog.core.coordinators.share import EVERY_KEY, KeyShare
+from raylog.core.decision import Refuse
+from raylog.core.errors import NotCoordinator, RaylogError
+from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.settings import GroupSettings
+from raylog.core.transactions.coordinator import TransactionMachine
+from raylog.core.transactions.settings import TxnSettings
+from raylog.protocol.groups import ListGroupsRequest
+from raylog.protocol.message import Message
+from raylog.protocol.transactions import ListTransactionsRequest
+from tests.unit.protocol.samples import PLAIN, of_this_release
+
+LISTS = (ListGroupsRequest, ListTransactionsRequest)
+KEYS = [f"key-{number}" for number in range(100)]
+JAVAS = {HASH_KEY: JAVA}
+
+
+@pytest.mark.parametrize("config", [{}, JAVAS])
+def test_each_key_is_of_one_coordinator(config: Mapping[str, str]) -> None:
+    shares = [KeyShare(index, 7, config) for index in range(7)]
+    for key in KEYS:
+        having = [share.index for share in shares if share.refusal(key) is None]
+        assert having == [coordinator_partition(key, 7, config)]
+
+
+def test_a_topic_of_one_partition_has_every_key() -> None:
+    assert all(EVERY_KEY.refusal(key) is None for key in KEYS)
+
+
+OWN = coordinator_partition(PLAIN[str], 5, {})
+OTHER = (OWN + 1) % 5
+
+
+def refusals(kind: type[Message], share: KeyShare) -> list[type[RaylogError]]:
+    """What a coordinator with this share refuses a request with."""
+    machine: CoordinatorMachine | TransactionMachine
+    if kind in GROUP_EVENTS:
+        machine = CoordinatorMachine(settings=GroupSettings(), share=share, new_member_id=str)
+    else:
+        machine = TransactionMachine(settings=TxnSettings(), share=share)
+    machine.loaded(0, wall_ms=1)
+    event = {**GROUP_EVENTS, **TXN_EVENTS}[kind].make(msgspec.convert(of_this_release(kind), kind), request=1, now_ms=1)
+    out = machine.step(event)  # type: ignore[arg-type]
+    return [type(each.error) for each in (*out.now, *out.after_sync) if isinstance(each, Refuse)]
+
+
+@pytest.mark.parametrize("kind", [*GROUP_EVENTS, *TXN_EVENTS], ids=lambda kind: kind.__name__)
+def test_every_method_is_refused_for_the_key_of_another_coordinator(kind: type[Message]) -> None:
+    assert refusals(kind, KeyShare(OTHER, 5)) == [NotCoordinator]
+    assert NotCoordinator not in refusals(kind, KeyShare(7 if kind in LISTS else OWN, 8 if kind in LISTS else 5))
+
+
+def test_a_list_may_be_requested_of_any_coordinator() -> None:
+    """As earlier releases do."""
+    assert KeyShare(3, 5).list_refusal(-1) is None

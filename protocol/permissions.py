@@ -8,7 +8,7 @@ from typing import Any, Final
 from raylog.core.errors import InvalidRequest
 from raylog.protocol.method import Endpoint, TokenScope
 from raylog.rpc import Grant, Permissions
-from raylog.rpc.auth.permissions import Missing, Places
+from raylog.rpc.auth.permissions import Missing, PayloadLacks, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 
 _READING = (TokenScope.READ, TokenScope.OFFSETS)
@@ -19,20 +19,27 @@ COORDINATOR_OF_TRANSACTIONS = "transaction"
 
 
 def permissions(
-    endpoint: Endpoint, *, is_internal: bool = False, topic: str = "", transactions_id: Callable[[], str] = str
+    endpoint: Endpoint,
+    *,
+    is_internal: bool = False,
+    topic: str = "",
+    transactions_id: Callable[[], str] = str,
+    is_transactional: Callable[[memoryview], bool] = bool,
 ) -> Permissions:
     """Return the lowest role for each method, and what a token covers.
 
     ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
     ``topic``: of that partition. Of an endpoint for many, ``transactions_id`` returns the id of `__transaction_state`
-    as known now, or nothing.
+    as known now, or nothing. ``is_transactional`` returns whether a payload has a batch that belongs to a transaction;
+    unless it is given, every payload does.
     """
     roles = {
         method.name: method.internal_role if is_internal and method.internal_role is not None else method.role
         for method in endpoint.methods.values()
     }
     name = f"{endpoint.name} of an internal topic" if is_internal else endpoint.name
-    return Permissions(name, roles, _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id), _places(endpoint))
+    missing = _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id)
+    return Permissions(name, roles, missing, _places(endpoint), _payloads(endpoint, is_transactional))
 
 
 def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
@@ -45,6 +52,21 @@ def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
         return dict.fromkeys(reading, reads) | dict.fromkeys(writing, writes)
 
     return places
+
+
+def _payloads(
+    endpoint: Endpoint, is_transactional: Callable[[memoryview], bool]
+) -> Callable[[Grant], Mapping[str, PayloadLacks]]:
+    writing = [method.name for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
+
+    def lacks(payload: memoryview) -> str:
+        # An open transaction holds back every reader of committed records, which is more than a writer may do.
+        return "a prefix of transactional ids, and a batch belongs to a transaction" if is_transactional(payload) else ""
+
+    def payloads(grant: Grant) -> Mapping[str, PayloadLacks]:
+        return {} if grant.transactional_id_prefix else dict.fromkeys(writing, lacks)
+
+    return payloads
 
 
 def _together(ranges: tuple[range, ...]) -> Container[int]:

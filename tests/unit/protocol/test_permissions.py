@@ -17,6 +17,8 @@ from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Grant, Request, RequestConnection, Role, TopicGrant
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
+from raylog.storage.batch.header import TRANSACTIONAL_BIT, is_transactional
+from raylog.storage.batch.records import BatchMeta, encode_batch
 from tests.unit.protocol.samples import of_this_release
 
 READING = Grant(2**33, (TopicGrant("id", "t", (range(1), range(2, 4))),))
@@ -45,11 +47,14 @@ class Answers:
         """The handler got the request; here it drops it."""
 
 
-def lacks(endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False) -> str:
+def lacks(
+    endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False, payload: bytes = b""
+) -> str:
     """The sentence of the refusal; empty when the handler got the request."""
     answers, handled = Answers(), list[Request]()
-    request = Request(cast("RequestConnection", answers), 1, method, args, memoryview(b""), False)
-    allowed, handler = permissions(endpoint, is_internal=is_internal).admit(Role.TOKEN, grant, handled.append)
+    request = Request(cast("RequestConnection", answers), 1, method, args, memoryview(payload), False)
+    found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
+    allowed, handler = found.admit(Role.TOKEN, grant, handled.append)
     if allowed is not None and method not in allowed:
         return "role"
     handler(request)
@@ -84,6 +89,24 @@ def test_a_token_writes_to_the_topics_that_it_names() -> None:
     assert "write to any topic" in lacks(BROKER, "init_producer_id", [], READING)
     for method in ("delete_records", "write_txn_markers", "describe_producers", "replica_status"):
         assert lacks(REPLICA, method, ["out", 0, 0, 0, 0], WRITING) == "role"
+
+
+def batch(attributes: int = 0) -> bytes:
+    return encode_batch(None, [b"v"], [1], meta=BatchMeta(7, 0, 0, attributes=attributes))
+
+
+def test_a_batch_of_a_transaction_needs_a_prefix_of_transactional_ids() -> None:
+    inside = batch(TRANSACTIONAL_BIT)
+    writing = Grant(2**33, (TopicGrant("out", "sunk", writes=True),), group="readers")
+    for endpoint in (REPLICA, BROKER):
+        for payload in (inside, batch() + inside, batch() + inside + b"torn"):
+            sentence = lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=payload)
+            assert "lacks a prefix of transactional ids" in sentence
+            assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], WRITING, payload=payload) == ""
+        assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=batch() + batch()) == ""
+        # What is malformed is refused by the leader, as a whole.
+        assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=b"x" * 70 + inside) == ""
+    assert permissions(REPLICA).payloads(writing)["produce"](memoryview(batch())), "unless told, it is closed"
 
 
 @pytest.mark.parametrize("method", ["init_transactions", "end_txn", "describe_transaction"])

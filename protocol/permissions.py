@@ -61,7 +61,7 @@ def _payloads(
 
     def lacks(payload: memoryview) -> str:
         # An open transaction holds back every reader of committed records, which is more than a writer may do.
-        return "a prefix of transactional ids, and a batch belongs to a transaction" if is_transactional(payload) else ""
+        return "a prefix of transactional ids, for a batch of a transaction" if is_transactional(payload) else ""
 
     def payloads(grant: Grant) -> Mapping[str, PayloadLacks]:
         return {} if grant.transactional_id_prefix else dict.fromkeys(writing, lacks)
@@ -163,6 +163,38 @@ def _lacks_offsets_of_transaction(request: Any, grant: Grant) -> str:
     return _lacks_id(request.transactional_id, grant) or _lacks_group_named(request.group_id, grant)
 
 
+def _lacks_commit_of_transaction(request: Any, grant: Grant) -> str:
+    return _lacks_id(request.transactional_id, grant) or _lacks_offsets(request, grant)
+
+
+def _lacks_offsets(request: Any, grant: Grant) -> str:
+    return _lacks_group_named(request.group_id, grant) or _lacks_topics_of_offsets(request, grant)
+
+
+def _lacks_topics_of_offsets(request: Any, grant: Grant) -> str:
+    """A group's offsets are those of topics: who commits or sees one has to be one who reads there, as in Kafka.
+
+    The group of a sink is its own: it keeps notes there, under the topic of the transactions.
+    """
+    is_sink = request.group_id == grant.transactional_id_prefix
+    rows = request.offsets if hasattr(request, "offsets") else request.partitions
+    if rows is None:
+        return "" if is_sink else "the right to see the offsets of all topics; name the partitions"
+    topics = {(topic.topic_id, topic.topic): _Ranges(topic.reads) for topic in grant.topics}
+    for row in rows:
+        if is_sink and row.topic == TRANSACTIONS_TOPIC:
+            continue
+        if row.partition not in topics.get((row.topic_id, row.topic), ()):
+            return f"the right to read partition {row.partition} of {row.topic!r}"
+    return ""
+
+
+def _lacks_subscription(request: Any, grant: Grant) -> str:
+    read = {topic.topic for topic in grant.topics if topic.reads}
+    strange = [topic for topic in request.subscribed_topics or () if topic not in read]
+    return f"the right to read {strange[0]!r}" if strange else _lacks_group_named(request.group_id, grant)
+
+
 def _lacks_prefix(request: Any, grant: Grant) -> str:
     prefix = request.transactional_id_prefix
     return "" if grant.has_transactional_id(prefix) else f"the transactional ids that begin with {prefix!r}"
@@ -191,6 +223,9 @@ _LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
     TokenScope.TRANSACTION: _lacks_transactional_id,
     TokenScope.TRANSACTION_PARTITIONS: _lacks_partitions_of_transaction,
     TokenScope.TRANSACTION_OFFSETS: _lacks_offsets_of_transaction,
+    TokenScope.TRANSACTION_COMMIT: _lacks_commit_of_transaction,
     TokenScope.PREFIX: _lacks_prefix,
     TokenScope.GROUP: _lacks_group,
+    TokenScope.GROUP_OFFSETS: _lacks_offsets,
+    TokenScope.SUBSCRIPTION: _lacks_subscription,
 }

@@ -42,8 +42,12 @@ class Answers:
     def __init__(self, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cluster = cluster
         self.listed: list[ListTransactionsRequest] = []
+        self.listed_id = 7
         self.initialized: list[str] = []
         self.markers: list[WriteTxnMarkersRequest] = []
+        self.known = [OPEN, HANGING, YOUNG, CLOSED]
+        self.ended_meanwhile: list[int] = []
+        """Producers whose transactions end after the next look at their partition."""
         cluster.create_topic("__transaction_state", partitions=1)
         cluster.create_topic("t", partitions=2)
         cluster.partitions["__transaction_state", 0].high_watermark = 1
@@ -57,7 +61,8 @@ class Answers:
         def serve_producers(replica: ToyReplica, request: Request) -> None:
             if request.method == DESCRIBE_PRODUCERS.name:
                 at = (replica.partition.topic, replica.partition.partition)
-                request.reply([OPEN, HANGING, YOUNG, CLOSED] if at == WHERE else [])
+                request.reply(self.known if at == WHERE else [])
+                self.known = [each for each in self.known if each.producer_id not in self.ended_meanwhile]
             elif request.method == WRITE_TXN_MARKERS.name:
                 self.markers.append(WRITE_TXN_MARKERS.read_request(request.args))
                 request.reply(Empty())
@@ -68,7 +73,7 @@ class Answers:
 
     def _list(self, request: Request) -> None:
         self.listed.append(LIST_TRANSACTIONS.read_request(request.args))
-        request.reply([ListedTransaction("orders", 7, "Ongoing"), ListedTransaction("idle", 11, "Empty")])
+        request.reply([ListedTransaction("orders", self.listed_id, "Ongoing"), ListedTransaction("idle", 11, "Empty")])
 
     def _describe(self, request: Request) -> None:
         name = DESCRIBE_TRANSACTION.read_request(request.args).transactional_id
@@ -133,14 +138,28 @@ def test_the_producers_of_a_partition_are_described(cluster: ToyCluster, answers
     assert found[WHERE][3].txn_start_offset is None
 
 
-def test_only_old_transactions_without_a_coordinator_hang(cluster: ToyCluster, answers: Answers) -> None:
+def test_what_no_coordinator_knows_hangs_whatever_its_timestamps_are(cluster: ToyCluster, answers: Answers) -> None:
     with Admin(**cluster.options) as admin:
-        [found] = admin.find_hanging_transactions()
-        assert (found.partition, found.producer.producer_id) == (WHERE, 8)
+        found = admin.find_hanging_transactions()
+        assert [(each.partition, each.producer.producer_id) for each in found] == [(WHERE, 8), (WHERE, 9)]
+        [old] = admin.find_hanging_transactions(longer_than_ms=900_000)
+        assert old.producer.producer_id == 8
         assert admin.find_hanging_transactions(longer_than_ms=NEW_MS) == []
         cluster.asleep.add(("t", 1))
         cluster.version += 1
         assert admin.find_hanging_transactions() == [], "it would be woken, and has none open"
+
+
+def test_what_ends_while_its_coordinator_is_asked_does_not_hang(cluster: ToyCluster, answers: Answers) -> None:
+    answers.ended_meanwhile = [8]
+    with Admin(**cluster.options) as admin:
+        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [9]
+
+
+def test_one_that_ends_is_known_though_its_next_producer_has_another_id(cluster: ToyCluster, answers: Answers) -> None:
+    answers.listed_id = 12
+    with Admin(**cluster.options) as admin:
+        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [8, 9]
 
 
 def test_a_hanging_transaction_is_ended_by_a_marker_of_the_next_epoch(cluster: ToyCluster, answers: Answers) -> None:
@@ -174,9 +193,11 @@ def test_the_commands_list_and_describe(answers: Answers) -> None:
 
 
 def test_the_commands_find_and_end_what_hangs(answers: Answers) -> None:
-    shown = answers.run("hanging").out
+    shown = answers.run("hanging", "--longer-than", "900").out
     [command] = [line.removeprefix("End it: ") for line in shown.splitlines() if line.startswith("End it: ")]
-    assert json.loads(answers.run("hanging", "--json").out)[0]["command"] == command
+    everything = json.loads(answers.run("hanging", "--json").out)
+    assert [row["producer_id"] for row in everything] == [8, 9]
+    assert everything[0]["command"] == command
     ended = answers.run(*command.split()[2:])
     assert ended.out == "The transaction of producer 8 in t-1 was aborted.\n"
     assert len(answers.markers) == 1

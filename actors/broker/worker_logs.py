@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +26,12 @@ CHECK_S: Final = 600.0
 REMOVED_AT_ONCE: Final = 10_000
 """Most files that one check removes; the others follow with the next ones."""
 
+FOLDERS: Final = ("", "old", "events", "export_events")
+"""Where they are in Ray's folder: its log monitor moves some of them."""
+
 _OF_WORKER: Final = re.compile(
-    r"(?:worker-[0-9a-f]{56}-[0-9a-f]{8}-|python-core-worker-[0-9a-f]{56}_)(?P<pid>[1-9][0-9]{0,9})"
-    r"(?:\.[0-9]+)?\.(?:out|err|log)(?:\.[0-9]+)?"
+    r"(?:worker-[0-9a-f]{56}-[0-9a-f]{8}-|python-core-worker-[0-9a-f]{56}_|event_(?:CORE_WORKER|EXPORT_TASK)_)"
+    r"(?P<pid>[1-9][0-9]{0,9})(?:\.[0-9]+)?\.(?:out|err|log)(?:\.[0-9]+)?"
 )
 
 
@@ -40,14 +44,22 @@ def kept_s() -> int | None:
 def remove_old(folder: Path, before_s: float, *, is_running: Callable[[int], bool]) -> int:
     """Remove the files of ended workers that were last written before a time; returns how many.
 
-    ``before_s``: in seconds since 1970. Raises OSError where the folder cannot be listed.
+    ``folder``: Ray's, with those in it. ``before_s``: in seconds since 1970. Raises OSError where one cannot be listed.
     """
+    removed = 0
+    for name in FOLDERS:
+        with suppress(FileNotFoundError):  # Ray makes the inner ones when it has something for them
+            removed += _remove_in(folder / name, before_s, REMOVED_AT_ONCE - removed, is_running)
+    return removed
+
+
+def _remove_in(folder: Path, before_s: float, most: int, is_running: Callable[[int], bool]) -> int:
     removed = 0
     ended: dict[int, bool] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             found = _OF_WORKER.fullmatch(entry.name)
-            if found is None or removed >= REMOVED_AT_ONCE:
+            if found is None or removed >= most:
                 continue
             try:
                 if entry.stat(follow_symlinks=False).st_mtime >= before_s:

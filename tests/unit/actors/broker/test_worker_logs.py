@@ -20,10 +20,15 @@ def files_of(pid: int) -> list[str]:
         f"python-core-worker-{WORKER}_{pid}.log",
         f"python-core-worker-{WORKER}_{pid}.1.log",
         f"worker-{WORKER}-01000000-{pid}.out.1",
+        f"old/worker-{WORKER}-01000000-{pid}.out",
+        f"old/worker-{WORKER}-01000000-{pid}.err",
+        f"events/event_CORE_WORKER_{pid}.log",
+        f"export_events/event_EXPORT_TASK_{pid}.log",
     ]
 
 
 OTHERS = [
+    *(f"events/event_RAYLET_{ENDED}.log", "events/event_GCS.log", "export_events/event_EXPORT_NODE.log"),
     *("raylet.out", "gcs_server.err", "monitor.log", "log_monitor.log", f"runtime_env_setup-{ENDED}.log"),
     *(f"worker-{WORKER}-01000000-{ENDED}", f"python-core-driver-{WORKER}_{ENDED}.log", f"x-{files_of(ENDED)[0]}"),
 ]
@@ -31,16 +36,21 @@ OTHERS = [
 
 def write(folder: Path, names: list[str], written_s: float) -> None:
     for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("a line")
         os.utime(folder / name, (written_s, written_s))
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
 
 
 def test_what_ended_workers_wrote_before_the_limit_is_removed(tmp_path: Path) -> None:
     write(tmp_path, [*files_of(ENDED), *files_of(RUNS), *OTHERS], LIMIT_S - 1)
     young = f"worker-{WORKER}-02000000-{ENDED}.out"
     write(tmp_path, [young], LIMIT_S)
-    assert remove_old(tmp_path, LIMIT_S, is_running=lambda pid: pid == RUNS) == 5
-    assert sorted(os.listdir(tmp_path)) == sorted([*files_of(RUNS), *OTHERS, young])
+    assert remove_old(tmp_path, LIMIT_S, is_running=lambda pid: pid == RUNS) == 9
+    assert listed(tmp_path) == sorted([*files_of(RUNS), *OTHERS, young])
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -70,8 +80,10 @@ def test_a_process_is_found_by_its_number() -> None:
 async def test_a_broker_removes_by_the_time_of_day(tmp_path: Path) -> None:
     write(tmp_path, files_of(ENDED), 1_000.0)
     logs = WorkerLogs(tmp_path, 60)
-    assert await logs.check(tmp_path, 60) == 5
-    assert await logs.check(tmp_path / "missing", 60) == 0, "said in the log, and tried again"
+    assert await logs.check(tmp_path, 60) == 9
+    assert await logs.check(tmp_path / "missing", 60) == 0
+    (tmp_path / "file").write_text("no folder")
+    assert await logs.check(tmp_path / "file", 60) == 0, "said in the log, and tried again"
 
 
 async def test_a_ray_of_others_is_left_alone(tmp_path: Path) -> None:
@@ -79,4 +91,4 @@ async def test_a_ray_of_others_is_left_alone(tmp_path: Path) -> None:
     for logs in (WorkerLogs(None, 60), WorkerLogs(tmp_path, None)):
         logs.start()
         await logs.stop()
-    assert len(os.listdir(tmp_path)) == 5
+    assert len(listed(tmp_path)) == 9

@@ -31,6 +31,7 @@ from raylog.launch.placement import (
     this_node,
 )
 from raylog.launch.plaintext import check_hosts, plaintext_is_allowed
+from raylog.launch.private_files import keep_ray_token_private
 from raylog.launch.ray_note import leave_note
 from raylog.launch.readiness import Readiness
 from raylog.launch.replica_reports import replica_reports
@@ -362,6 +363,7 @@ def _ensure_ray(address: str | None) -> bool:
     put_on_path_for_ray()
     with forked_workers():
         ray.init(**own_ray_options())
+    keep_ray_token_private()
     return True
 
 

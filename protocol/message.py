@@ -24,7 +24,7 @@ Setting: TypeAlias = str | int | float | bool
 """The value of a configuration key; the controller decides whether it is legal."""
 
 NAMES_MAX: Final = 10_000
-"""Most names in a list of a request; who has more asks several times."""
+"""Most names in a list of a request; a client with more of them sends several requests."""
 ROWS_MAX: Final = 100_000
 """Most entries of any other list in a request."""
 ItemT = TypeVar("ItemT")

@@ -46,7 +46,7 @@ class TokenScope(Enum):
     TRANSACTION_OFFSETS = "names the transactional id and the group"
     """That, and the field ``group_id``."""
     TRANSACTION_COMMIT = "names the transactional id and the group, and reads the partitions"
-    """That, and what GROUP_OFFSETS asks for."""
+    """That, and what GROUP_OFFSETS requires."""
     PREFIX = "names the transactional ids"
     """All transactional ids with the prefix in the field ``transactional_id_prefix``."""
     GROUP = "names the group"

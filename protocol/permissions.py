@@ -172,7 +172,7 @@ def _lacks_offsets(request: Any, grant: Grant) -> str:
 
 
 def _lacks_topics_of_offsets(request: Any, grant: Grant) -> str:
-    """A group's offsets are those of topics: who commits or sees one has to be one who reads there, as in Kafka.
+    """A group's offsets are those of topics: to commit or see one takes the right to read there, as in Kafka.
 
     The group of a sink is its own: it keeps notes there, under the topic of the transactions.
     """

@@ -32,7 +32,7 @@ OWN_RAY: Final = {
     # Ray's processes ping each other at this interval, and each ping wakes a replica that dozes.
     "RAY_grpc_keepalive_time_ms": "120000",
     # Each replica that wakes is a process, hence each would leave 103 kB in Ray's agent for its metrics, and what the
-    # control store notes of it: of 100,000 ended actors and tasks unless it is told otherwise, some 21 kB each.
+    # control store notes of it: of 100,000 ended actors and tasks by default, some 21 kB each.
     "RAY_enable_metrics_collection": "0",
     "RAY_maximum_gcs_destroyed_actor_cached_count": "1000",
     "RAY_task_events_max_num_task_in_gcs": "10000",

@@ -21,7 +21,7 @@ from raylog.actors.careful_clock import CarefulClock
 logger = logging.getLogger(__name__)
 
 KEPT_VARIABLE: Final = "RAYLOG_WORKER_LOGS_S"
-"""For how many seconds the files of ended workers are kept; unset or negative: for ever."""
+"""For how many seconds the files of ended workers are kept; unset or negative: without a limit."""
 CHECK_S: Final = 600.0
 REMOVED_AT_ONCE: Final = 10_000
 """Most files that one check removes; the others follow with the next ones."""
@@ -36,7 +36,7 @@ _OF_WORKER: Final = re.compile(
 
 
 def kept_s() -> int | None:
-    """Return for how many seconds the files are kept; None = for ever."""
+    """Return for how many seconds the files are kept; None = without a limit."""
     given = os.environ.get(KEPT_VARIABLE, "")
     return int(given) if given.isdecimal() and len(given) < 10 else None
 

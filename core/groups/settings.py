@@ -21,7 +21,7 @@ class GroupSettings:
     subscribed_names_max: int = 100_000
     """Most topics in all different subscriptions of a group of the consumer protocol; equal ones count once."""
     offsets_max: int = 100_000
-    """Most committed offsets of a group: who commits may name partitions that do not exist."""
+    """Most committed offsets of a group: a commit may name partitions that do not exist."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """Retention of an offset in a group without members."""
     txn_fence_retention_ms: int = 24 * 3_600_000

@@ -25,7 +25,7 @@ from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import is_moving
 from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, request_sleep, room_on
-from raylog.core.sleeping.shares import OVER_SHARE_IDLE_MS, Asked, Requests, has_waited, in_turns, over_share
+from raylog.core.sleeping.shares import OVER_SHARE_IDLE_MS, Claim, Requests, has_waited, in_turns, over_share
 from raylog.core.sleeping.stop import StopRest
 
 STARTS_AT_ONCE: Final = 8
@@ -83,9 +83,9 @@ class WakeQueue:
         for state in _sleepers(event, decision.image):
             full = full_broker(state, decision.image, self._taken_before(state, decision))
             if full is not None:
-                asked = self._requests.get(state.partition)
-                first_ms = decision.now_ms if asked is None or _is_over(asked, decision) else asked.first_ms
-                self._requests[state.partition] = Asked(first_ms, decision.now_ms)
+                claim = self._requests.get(state.partition)
+                first_ms = decision.now_ms if claim is None or _is_over(claim, decision) else claim.first_ms
+                self._requests[state.partition] = Claim(first_ms, decision.now_ms)
                 self._sleeping.make_room(decision, full)
                 if not woken:
                     raise _too_many(state, full, decision.image)
@@ -135,9 +135,9 @@ class WakeQueue:
         if not self._requests and besides is None:
             return []
         waiting = list[PartitionState]()
-        for partition, asked in self._requests.items():
+        for partition, claim in self._requests.items():
             state = decision.image.partition(partition)
-            if state is not None and state.asleep is not None and not _is_over(asked, decision):
+            if state is not None and state.asleep is not None and not _is_over(claim, decision):
                 waiting.append(state)
         if besides is not None and all(state.partition != besides.partition for state in waiting):
             waiting.append(besides)
@@ -168,7 +168,7 @@ class WakeQueue:
             else:
                 full.add(without)
                 left.add(state.partition)
-        self._requests = {partition: asked for partition, asked in self._requests.items() if partition in left}
+        self._requests = {partition: claim for partition, claim in self._requests.items() if partition in left}
         return full
 
     def _wake_others(self, decision: ControllerDecision) -> set[BrokerId]:
@@ -194,8 +194,8 @@ class WakeQueue:
         return full
 
 
-def _is_over(asked: Asked, decision: ControllerDecision) -> bool:
-    return decision.now_ms - asked.last_ms > REQUEST_LASTS_MS
+def _is_over(claim: Claim, decision: ControllerDecision) -> bool:
+    return decision.now_ms - claim.last_ms > REQUEST_LASTS_MS
 
 
 def _sleepers(event: WakeRequested, image: MetadataImage) -> list[PartitionState]:

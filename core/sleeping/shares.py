@@ -1,8 +1,8 @@
 """How topics share the room that brokers have for replicas that are awake. Pure; called by the queue of wakes.
 
 What has no room is served in turns: the next place is for the topic with the fewest partitions awake or ahead, so that
-a reader of hundreds of partitions delays the first one of everybody else by one place. And while a topic waits that has
-less than its share, those that have more give up what they use least.
+a reader of hundreds of partitions delays the first one of any other topic by one place. And while a topic waits that
+has less than its share, those that have more give up what they use least.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FORCED_AFTER_MS: Final = 10_000
 """When one has waited for so long, one of them sleeps though it is used, at each attempt to make room."""
 
 
-class Asked(NamedTuple):
+class Claim(NamedTuple):
     """A request for a wake: when it came first, and when it was last repeated, in milliseconds."""
 
     first_ms: int
@@ -66,10 +66,10 @@ def over_share(broker: BrokerId, limit: int, waiting: Iterable[str], image: Meta
     ]
 
 
-def has_waited(asked: Iterable[Asked], now_ms: int) -> bool:
+def has_waited(claim: Iterable[Claim], now_ms: int) -> bool:
     """Return whether one of these has waited so long that what is used has to make room."""
-    return any(now_ms - each.first_ms >= FORCED_AFTER_MS for each in asked)
+    return any(now_ms - each.first_ms >= FORCED_AFTER_MS for each in claim)
 
 
-Requests = dict[TopicPartition, Asked]
+Requests = dict[TopicPartition, Claim]
 """Requested wakes that had no room, in the order of the first requests."""

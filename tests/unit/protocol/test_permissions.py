@@ -106,7 +106,7 @@ def test_a_batch_of_a_transaction_needs_a_prefix_of_transactional_ids() -> None:
         assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=batch() + batch()) == ""
         # What is malformed is refused by the leader, as a whole.
         assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=b"x" * 70 + inside) == ""
-    assert permissions(REPLICA).payloads(writing)["produce"](memoryview(batch())), "unless told, it is closed"
+    assert permissions(REPLICA).payloads(writing)["produce"](memoryview(batch())), "it is closed by default"
 
 
 @pytest.mark.parametrize("method", ["init_transactions", "end_txn", "describe_transaction"])

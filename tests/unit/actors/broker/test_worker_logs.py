@@ -13,7 +13,7 @@ LIMIT_S = 1_000_000.0
 
 
 def files_of(pid: int) -> list[str]:
-    """The files that Ray keeps of a worker, also those that it has rotated."""
+    """The files that Ray keeps of a worker, including those that it has rotated."""
     return [
         f"worker-{WORKER}-01000000-{pid}.out",
         f"worker-{WORKER}-ffffffff-{pid}.err",
@@ -64,7 +64,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"), [("", None), ("-1", None), ("a day", None), ("86400", 86_400), ("0", 0)]
 )
-def test_the_time_is_said_where_ray_is_started(
+def test_the_time_is_set_where_ray_is_started(
     given: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEPT_VARIABLE, given)
@@ -83,7 +83,7 @@ async def test_a_broker_removes_by_the_time_of_day(tmp_path: Path) -> None:
     assert await logs.check(tmp_path, 60) == 9
     assert await logs.check(tmp_path / "missing", 60) == 0
     (tmp_path / "file").write_text("no folder")
-    assert await logs.check(tmp_path / "file", 60) == 0, "said in the log, and tried again"
+    assert await logs.check(tmp_path / "file", 60) == 0, "logged, and tried again"
 
 
 async def test_a_ray_of_others_is_left_alone(tmp_path: Path) -> None:

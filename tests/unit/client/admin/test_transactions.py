@@ -150,7 +150,7 @@ def test_what_no_coordinator_knows_hangs_whatever_its_timestamps_are(cluster: To
         assert admin.find_hanging_transactions() == [], "it would be woken, and has none open"
 
 
-def test_what_ends_while_its_coordinator_is_asked_does_not_hang(cluster: ToyCluster, answers: Answers) -> None:
+def test_what_ends_during_the_search_does_not_hang(cluster: ToyCluster, answers: Answers) -> None:
     answers.ended_meanwhile = [8]
     with Admin(**cluster.options) as admin:
         assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [9]

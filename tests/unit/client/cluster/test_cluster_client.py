@@ -157,7 +157,7 @@ async def test_an_unreachable_cluster_is_an_error_within_the_deadline(cluster: T
         await client.refresh((), timeout_s=1)
 
 
-async def test_more_topics_than_a_request_names_are_asked_for_in_parts(
+async def test_more_topics_than_a_request_names_take_several_requests(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abcde":

@@ -23,7 +23,7 @@ def is_awake(bench: Bench, topic: str, number: int) -> bool:
     return bench.image.topics[topic].partitions[number].asleep is None
 
 
-def ask(bench: Bench, topic: str, number: int) -> None:
+def request(bench: Bench, topic: str, number: int) -> None:
     if not is_awake(bench, topic, number):
         try:
             wake(bench, topic, [number])
@@ -42,35 +42,35 @@ def crowded() -> Bench:
     bench.create("many", assignment=[[1]] * MANY, config=SLEEPS)
     bench.create("few", assignment=[[1]] * 3, config=SLEEPS)
     for number in range(MANY):
-        ask(bench, "many", number)
+        request(bench, "many", number)
     return bench
 
 
 def a_second_passes(bench: Bench, idle_ms: Idle) -> None:
-    """Leaders of the large topic do what the controller requests, and its reader asks for all that sleeps."""
+    """Leaders of the large topic do what the controller requests, and its reader requests all that sleeps."""
     requested = {(found.session, found.idle_ms) for found in bench.wait(1_000) if isinstance(found, RequestSleep)}
     for number in range(MANY):
         at = TopicPartition("many", number)
         session = bench.sessions.get((at, 1))
         if is_awake(bench, "many", number) and any(
-            asked == session and idle_ms(number) >= least_ms for asked, least_ms in requested
+            session_of == session and idle_ms(number) >= least_ms for session_of, least_ms in requested
         ):
             propose(bench, 1, partition=at)
             bench.lose_replica(1, at)
     for number in range(MANY):
-        ask(bench, "many", number)
+        request(bench, "many", number)
 
 
 @pytest.mark.parametrize(
     ("idle_ms", "within_s"),
     [(6_000, 8), (3_000, 8), (0, 18)],
-    ids=["what is asked once", "what is asked each three seconds", "what is read without a pause"],
+    ids=["what is read once", "what is read each three seconds", "what is read without a pause"],
 )
 def test_the_first_partition_of_another_topic_waits_for_one_place(idle_ms: int, within_s: int) -> None:
     bench = crowded()
     assert not any(is_awake(bench, "few", number) for number in range(3))
     for _ in range(within_s):
-        ask(bench, "few", 0)
+        request(bench, "few", 0)
         a_second_passes(bench, lambda number: idle_ms)
         if is_awake(bench, "few", 0):
             break
@@ -81,21 +81,21 @@ def test_each_topic_gets_an_equal_part_and_a_busy_one_keeps_its_own() -> None:
     bench = crowded()
     for _ in range(60):
         for number in range(3):
-            ask(bench, "few", number)
+            request(bench, "few", number)
         a_second_passes(bench, lambda number: 0)
     assert sum(is_awake(bench, "few", number) for number in range(3)) == ROOM // 2, "and no more: the others are used"
     assert sum(is_awake(bench, "many", number) for number in range(MANY)) == ROOM // 2
 
 
-def test_nothing_is_pressed_where_nobody_has_more_than_a_share() -> None:
+def test_nothing_is_pressed_where_no_topic_has_more_than_a_share() -> None:
     bench = Bench().start({"replica.awake.max": "2"})
     bench.broker(1)
     for topic in ("a", "b", "c"):
         bench.create(topic, assignment=[[1]], config=SLEEPS)
-        ask(bench, topic, 0)
+        request(bench, topic, 0)
     effects = []
     for _ in range(30):
-        ask(bench, "c", 0)
+        request(bench, "c", 0)
         effects += bench.wait(1_000)
     assert {found.idle_ms for found in effects if isinstance(found, RequestSleep)} == {5_000}
 
@@ -112,7 +112,7 @@ def five_topics() -> Bench:
 
 
 @given(rows=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 7)), unique=True, max_size=30))
-def test_nobody_waits_for_more_than_one_place_of_each_other_topic(
+def test_none_waits_for_more_than_one_place_of_each_other_topic(
     five_topics: Bench, rows: list[tuple[int, int]]
 ) -> None:
     states = [five_topics.image.topics[f"t{topic}"].partitions[number] for topic, number in rows]

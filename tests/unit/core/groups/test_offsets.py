@@ -228,7 +228,7 @@ def test_replies_that_show_hard_state_wait_for_the_log_in_any_case() -> None:
     assert len(groups.last.after_sync) == 1
 
 
-def test_a_full_group_takes_no_further_offsets_and_moves_those_that_it_has() -> None:
+def test_a_full_group_takes_no_further_offsets_and_moves_its_own() -> None:
     groups = Groups(GroupSettings(offsets_max=2))
     for partition in (0, 1):
         assert groups.reply(groups.commit(7, partition=partition)) == [["flights", partition, 0]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL, REWRITING_LEVEL
-from raylog.protocol.message import Description, Empty, Int64, Message, Setting
+from raylog.protocol.message import Description, Empty, Int64, Message, Names, Rows, Setting, Settings
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
 
@@ -21,8 +21,8 @@ class CreateTopicRequest(Message, frozen=True):
     topic: str
     num_partitions: Int64
     replication_factor: Int64
-    assignments: Sequence[Sequence[Int64]] | None
-    configs: Mapping[str, Setting]
+    assignments: Rows[Rows[Int64]] | None
+    configs: Settings[Setting]
     validate_only: bool
     timeout_ms: Int64
 
@@ -46,8 +46,8 @@ class AlterTopicConfigRequest(Message, frozen=True):
     """
 
     topic: str
-    set: Mapping[str, Setting]
-    delete: Sequence[str]
+    set: Settings[Setting]
+    delete: Names
 
 
 class DescribeConfigsRequest(Message, frozen=True):
@@ -81,7 +81,7 @@ class CreatePartitionsRequest(Message, frozen=True):
 
     topic: str
     count: Int64
-    assignments: Sequence[Sequence[Int64]] | None
+    assignments: Rows[Rows[Int64]] | None
 
 
 class ReassignablePartition(Message, frozen=True):
@@ -89,7 +89,7 @@ class ReassignablePartition(Message, frozen=True):
 
     topic: str
     partition: Int64
-    replicas: Sequence[Int64] | None
+    replicas: Rows[Int64] | None
 
 
 class AlterPartitionReassignmentsRequest(Message, frozen=True):
@@ -98,7 +98,7 @@ class AlterPartitionReassignmentsRequest(Message, frozen=True):
     ``throttle``: bytes per second that each broker fetches for the replicas it gets; None = as it is.
     """
 
-    changes: Sequence[ReassignablePartition]
+    changes: Rows[ReassignablePartition]
     throttle: Int64 | None
 
 
@@ -132,7 +132,7 @@ class ElectLeadersRequest(Message, frozen=True):
     records; the partitions have to be named then.
     """
 
-    partitions: Sequence[ElectedPartition] | None
+    partitions: Rows[ElectedPartition] | None
     unclean: bool
 
 
@@ -191,7 +191,7 @@ class WakePartitionsRequest(Message, frozen=True):
     """
 
     topic: str
-    partitions: Sequence[Int64] | None = None
+    partitions: Rows[Int64] | None = None
 
 
 class WakePartitionsReply(Message, frozen=True):

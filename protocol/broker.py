@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.admin import FORWARDED
-from raylog.protocol.message import Description, Int64, Message
+from raylog.protocol.message import Description, Int64, Message, Names
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.protocol.voter import VOTER_METHODS
@@ -22,7 +22,7 @@ class MetadataRequest(Message, frozen=True):
     ``topics``: names of topics; None = all. A topic that does not exist is in the reply, with an error code.
     """
 
-    topics: Sequence[str] | None
+    topics: Names | None
 
 
 class MetadataBroker(Message, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Empty, Int64, Message
+from raylog.protocol.message import Empty, Int64, Message, Settings
 from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 
 
@@ -55,7 +55,7 @@ class StartRedriveRequest(Message, frozen=True):
     current_leader_epoch: Int64
     topic: str
     to: str
-    where: Mapping[str, str]
+    where: Settings[str]
     rate: Int64
     from_start: bool
 

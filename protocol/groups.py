@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from raylog.core.features import CONSUMER_GROUPS_LEVEL, TRANSACTIONS_LEVEL
-from raylog.protocol.message import Description, Empty, Int64, Message
+from raylog.protocol.message import Description, Empty, Int64, Message, Names, Rows
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
 
@@ -35,7 +35,7 @@ class JoinGroupRequest(Message, frozen=True):
     session_timeout_ms: Int64
     rebalance_timeout_ms: Int64
     protocol_type: str
-    protocols: Sequence[JoinGroupProtocol]
+    protocols: Rows[JoinGroupProtocol]
     """In the member's order of preference."""
 
 
@@ -80,7 +80,7 @@ class SyncGroupRequest(Message, frozen=True):
     generation_id: Int64
     member_id: str
     group_instance_id: str | None
-    assignments: Sequence[SyncGroupAssignment]
+    assignments: Rows[SyncGroupAssignment]
 
 
 class SyncGroupReply(Message, frozen=True):
@@ -111,7 +111,7 @@ class LeaveGroupRequest(Message, frozen=True):
     """Leave a group, or remove members from it."""
 
     group_id: str
-    members: Sequence[LeavingMember]
+    members: Rows[LeavingMember]
 
 
 class LeaveGroupResult(Message, frozen=True):
@@ -142,7 +142,7 @@ class OffsetCommitRequest(Message, frozen=True):
     group_id: str
     generation_id: Int64
     member_id: str
-    offsets: Sequence[OffsetCommitPartition]
+    offsets: Rows[OffsetCommitPartition]
     group_instance_id: str | None = None
 
 
@@ -168,7 +168,7 @@ class TxnOffsetCommitRequest(Message, frozen=True):
     transactional_id: str
     producer_id: Int64
     producer_epoch: Int64
-    offsets: Sequence[OffsetCommitPartition]
+    offsets: Rows[OffsetCommitPartition]
 
 
 class EndTxnOffsetsRequest(Message, frozen=True):
@@ -197,7 +197,7 @@ class TopicPartitions(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partitions: Sequence[Int64]
+    partitions: Rows[Int64]
 
 
 class ConsumerGroupHeartbeatRequest(Message, frozen=True):
@@ -218,9 +218,9 @@ class ConsumerGroupHeartbeatRequest(Message, frozen=True):
     session_timeout_ms: Int64
     rebalance_timeout_ms: Int64
     max_wait_ms: Int64
-    subscribed_topics: Sequence[str] | None
+    subscribed_topics: Names | None
     server_assignor: str | None
-    owned: Sequence[TopicPartitions] | None
+    owned: Rows[TopicPartitions] | None
 
 
 class ConsumerGroupHeartbeatReply(Message, frozen=True):
@@ -241,7 +241,7 @@ class OffsetFetchRequest(Message, frozen=True):
     """
 
     group_id: str
-    partitions: Sequence[OffsetFetchPartition] | None
+    partitions: Rows[OffsetFetchPartition] | None
     require_stable: bool = False
     member_id: str = ""
     member_epoch: Int64 = -1
@@ -276,14 +276,14 @@ class OffsetResetRequest(Message, frozen=True):
 
     group_id: str
     generation_id: Int64
-    offsets: Sequence[OffsetResetPartition]
+    offsets: Rows[OffsetResetPartition]
 
 
 class OffsetDeleteRequest(Message, frozen=True):
     """Delete committed offsets of topics that no member subscribes to; one that was not committed is none."""
 
     group_id: str
-    partitions: Sequence[OffsetFetchPartition]
+    partitions: Rows[OffsetFetchPartition]
 
 
 class OffsetDeleteResult(Message, frozen=True):
@@ -301,8 +301,8 @@ class ListGroupsRequest(Message, frozen=True):
     the sender takes this one for; another one refuses. -1 = any, as in earlier releases.
     """
 
-    states: Sequence[str] = ()
-    types: Sequence[str] = ()
+    states: Names = ()
+    types: Names = ()
     coordinator: Int64 = -1
 
 
@@ -428,22 +428,26 @@ CONSUMER_GROUP_HEARTBEAT: Final = Method(
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatReply,
     TOKEN,
-    TokenScope.GROUP,
+    TokenScope.SUBSCRIPTION,
     waits=True,
     since=CONSUMER_GROUPS_LEVEL,
 )
 LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], TOKEN, TokenScope.GROUP)
-OFFSET_COMMIT: Final = Method("offset_commit", OffsetCommitRequest, list[OffsetCommitResult], TOKEN, TokenScope.GROUP)
+OFFSET_COMMIT: Final = Method(
+    "offset_commit", OffsetCommitRequest, list[OffsetCommitResult], TOKEN, TokenScope.GROUP_OFFSETS
+)
 TXN_OFFSET_COMMIT: Final = Method(
     "txn_offset_commit",
     TxnOffsetCommitRequest,
     list[OffsetCommitResult],
     TOKEN,
-    TokenScope.TRANSACTION_OFFSETS,
+    TokenScope.TRANSACTION_COMMIT,
     since=TRANSACTIONS_LEVEL,
 )
 END_TXN_OFFSETS: Final = Method("end_txn_offsets", EndTxnOffsetsRequest, Empty, CLUSTER, since=TRANSACTIONS_LEVEL)
-OFFSET_FETCH: Final = Method("offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], TOKEN, TokenScope.GROUP)
+OFFSET_FETCH: Final = Method(
+    "offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], TOKEN, TokenScope.GROUP_OFFSETS
+)
 OFFSET_RESET: Final = Method("offset_reset", OffsetResetRequest, Empty, CLIENT)
 OFFSET_DELETE: Final = Method("offset_delete", OffsetDeleteRequest, list[OffsetDeleteResult], CLIENT)
 LIST_GROUPS: Final = Method("list_groups", ListGroupsRequest, list[ListedGroup], CLIENT)

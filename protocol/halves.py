@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Int64, Message
+from raylog.protocol.message import Int64, Message, Names, Rows
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
 
@@ -21,9 +21,9 @@ class DecideHalvesRequest(Message, frozen=True):
     partition: Int64
     current_leader_epoch: Int64
     group: str
-    txids: Sequence[str]
-    verdicts: Sequence[str]
-    checks: Sequence[Int64]
+    txids: Names
+    verdicts: Names
+    checks: Rows[Int64]
 
 
 class DecideHalvesReply(Message, frozen=True):

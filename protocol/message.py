@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import types
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -21,6 +22,18 @@ Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A whole number of 64 bits; true and false are none."""
 Setting: TypeAlias = str | int | float | bool
 """The value of a configuration key; the controller decides whether it is legal."""
+
+NAMES_MAX: Final = 10_000
+"""Most names in a list of a request; a client with more of them sends several requests."""
+ROWS_MAX: Final = 100_000
+"""Most entries of any other list in a request."""
+ItemT = TypeVar("ItemT")
+Names: TypeAlias = Annotated[Sequence[str], msgspec.Meta(max_length=NAMES_MAX)]
+"""A list of names in a request."""
+Rows: TypeAlias = Annotated[Sequence[ItemT], msgspec.Meta(max_length=ROWS_MAX)]
+"""Another list in a request: a server handles each request as a whole, while others wait."""
+Settings: TypeAlias = Annotated[Mapping[str, ItemT], msgspec.Meta(max_length=NAMES_MAX)]
+"""A mapping from names in a request."""
 
 NONE: Final = -1
 """Stands for "none" or "not known" where a number has to be given."""

@@ -45,10 +45,16 @@ class TokenScope(Enum):
     """That, and writing to all topics in the field ``partitions``."""
     TRANSACTION_OFFSETS = "names the transactional id and the group"
     """That, and the field ``group_id``."""
+    TRANSACTION_COMMIT = "names the transactional id and the group, and reads the partitions"
+    """That, and what GROUP_OFFSETS requires."""
     PREFIX = "names the transactional ids"
     """All transactional ids with the prefix in the field ``transactional_id_prefix``."""
     GROUP = "names the group"
     """The field ``group_id``."""
+    GROUP_OFFSETS = "names the group, and reads the partitions"
+    """That, and reading every partition whose offset is named; a sink's own group has its notes besides."""
+    SUBSCRIPTION = "names the group, and reads the topics"
+    """That, and reading a partition of each topic in ``subscribed_topics``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from raylog.core.errors import InvalidRequest
 from raylog.protocol.method import Endpoint, TokenScope
 from raylog.rpc import Grant, Permissions
-from raylog.rpc.auth.permissions import Missing, Places
+from raylog.rpc.auth.permissions import Missing, PayloadLacks, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 
 _READING = (TokenScope.READ, TokenScope.OFFSETS)
@@ -19,20 +19,27 @@ COORDINATOR_OF_TRANSACTIONS = "transaction"
 
 
 def permissions(
-    endpoint: Endpoint, *, is_internal: bool = False, topic: str = "", transactions_id: Callable[[], str] = str
+    endpoint: Endpoint,
+    *,
+    is_internal: bool = False,
+    topic: str = "",
+    transactions_id: Callable[[], str] = str,
+    is_transactional: Callable[[memoryview], bool] = bool,
 ) -> Permissions:
     """Return the lowest role for each method, and what a token covers.
 
     ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
     ``topic``: of that partition. Of an endpoint for many, ``transactions_id`` returns the id of `__transaction_state`
-    as known now, or nothing.
+    as known now, or nothing. ``is_transactional`` returns whether a payload has a batch that belongs to a transaction;
+    unless it is given, every payload does.
     """
     roles = {
         method.name: method.internal_role if is_internal and method.internal_role is not None else method.role
         for method in endpoint.methods.values()
     }
     name = f"{endpoint.name} of an internal topic" if is_internal else endpoint.name
-    return Permissions(name, roles, _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id), _places(endpoint))
+    missing = _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id)
+    return Permissions(name, roles, missing, _places(endpoint), _payloads(endpoint, is_transactional))
 
 
 def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
@@ -45,6 +52,21 @@ def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
         return dict.fromkeys(reading, reads) | dict.fromkeys(writing, writes)
 
     return places
+
+
+def _payloads(
+    endpoint: Endpoint, is_transactional: Callable[[memoryview], bool]
+) -> Callable[[Grant], Mapping[str, PayloadLacks]]:
+    writing = [method.name for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
+
+    def lacks(payload: memoryview) -> str:
+        # An open transaction holds back every reader of committed records, which is more than a writer may do.
+        return "a prefix of transactional ids, for a batch of a transaction" if is_transactional(payload) else ""
+
+    def payloads(grant: Grant) -> Mapping[str, PayloadLacks]:
+        return {} if grant.transactional_id_prefix else dict.fromkeys(writing, lacks)
+
+    return payloads
 
 
 def _together(ranges: tuple[range, ...]) -> Container[int]:
@@ -141,6 +163,38 @@ def _lacks_offsets_of_transaction(request: Any, grant: Grant) -> str:
     return _lacks_id(request.transactional_id, grant) or _lacks_group_named(request.group_id, grant)
 
 
+def _lacks_commit_of_transaction(request: Any, grant: Grant) -> str:
+    return _lacks_id(request.transactional_id, grant) or _lacks_offsets(request, grant)
+
+
+def _lacks_offsets(request: Any, grant: Grant) -> str:
+    return _lacks_group_named(request.group_id, grant) or _lacks_topics_of_offsets(request, grant)
+
+
+def _lacks_topics_of_offsets(request: Any, grant: Grant) -> str:
+    """A group's offsets are those of topics: to commit or see one takes the right to read there, as in Kafka.
+
+    The group of a sink is its own: it keeps notes there, under the topic of the transactions.
+    """
+    is_sink = request.group_id == grant.transactional_id_prefix
+    rows = request.offsets if hasattr(request, "offsets") else request.partitions
+    if rows is None:
+        return "" if is_sink else "the right to see the offsets of all topics; name the partitions"
+    topics = {(topic.topic_id, topic.topic): _Ranges(topic.reads) for topic in grant.topics}
+    for row in rows:
+        if is_sink and row.topic == TRANSACTIONS_TOPIC:
+            continue
+        if row.partition not in topics.get((row.topic_id, row.topic), ()):
+            return f"the right to read partition {row.partition} of {row.topic!r}"
+    return ""
+
+
+def _lacks_subscription(request: Any, grant: Grant) -> str:
+    read = {topic.topic for topic in grant.topics if topic.reads}
+    strange = [topic for topic in request.subscribed_topics or () if topic not in read]
+    return f"the right to read {strange[0]!r}" if strange else _lacks_group_named(request.group_id, grant)
+
+
 def _lacks_prefix(request: Any, grant: Grant) -> str:
     prefix = request.transactional_id_prefix
     return "" if grant.has_transactional_id(prefix) else f"the transactional ids that begin with {prefix!r}"
@@ -169,6 +223,9 @@ _LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
     TokenScope.TRANSACTION: _lacks_transactional_id,
     TokenScope.TRANSACTION_PARTITIONS: _lacks_partitions_of_transaction,
     TokenScope.TRANSACTION_OFFSETS: _lacks_offsets_of_transaction,
+    TokenScope.TRANSACTION_COMMIT: _lacks_commit_of_transaction,
     TokenScope.PREFIX: _lacks_prefix,
     TokenScope.GROUP: _lacks_group,
+    TokenScope.GROUP_OFFSETS: _lacks_offsets,
+    TokenScope.SUBSCRIPTION: _lacks_subscription,
 }

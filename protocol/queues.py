@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Description, Empty, Int64, Message
+from raylog.protocol.message import Description, Empty, Int64, Message, Rows, Settings
 from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 
 
@@ -24,7 +24,7 @@ class QueueOpenRequest(Message, frozen=True):
     current_leader_epoch: Int64
     group_id: str
     member_id: str
-    settings: Mapping[str, str]
+    settings: Settings[str]
 
 
 class QueueOpenReply(Message, frozen=True):
@@ -98,7 +98,7 @@ class QueueAcknowledgeRequest(Message, frozen=True):
     current_leader_epoch: Int64
     group_id: str
     member_id: str
-    verdicts: Sequence[QueueVerdict]
+    verdicts: Rows[QueueVerdict]
 
 
 class QueueFailure(Message, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Int64, Message
+from raylog.protocol.message import Int64, Message, Rows
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
 
@@ -43,8 +43,8 @@ class CancelScheduledRequest(Message, frozen=True):
     topic_id: str
     partition: Int64
     current_leader_epoch: Int64
-    dues: Sequence[Int64]
-    offsets: Sequence[Int64]
+    dues: Rows[Int64]
+    offsets: Rows[Int64]
 
 
 class CancelScheduledReply(Message, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
-from raylog.protocol.message import NONE, Description, Empty, Int64, Message
+from raylog.protocol.message import NONE, Description, Empty, Int64, Message, Names, Rows
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
 
@@ -52,7 +52,7 @@ class AddPartitionsToTxnRequest(Message, frozen=True):
     transactional_id: str
     producer_id: Int64
     producer_epoch: Int64
-    partitions: Sequence[TxnPartition]
+    partitions: Rows[TxnPartition]
 
 
 class AddOffsetsToTxnRequest(Message, frozen=True):
@@ -92,7 +92,7 @@ class ListTransactionsRequest(Message, frozen=True):
     releases.
     """
 
-    states: Sequence[str] = ()
+    states: Names = ()
     longer_than_ms: Int64 = NONE
     transactional_id_prefix: str = ""
     coordinator: Int64 = NONE

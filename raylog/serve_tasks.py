@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -33,7 +34,16 @@ PENDING: Final = "PENDING"
 SUCCESS: Final = "SUCCESS"
 FAILURE: Final = "FAILURE"
 REVOKED: Final = "REVOKED"
-KEYS: Final = ("bootstrap", "secret", "group_id", "partitions", "replication_factor", "lock", "retry")
+KEYS: Final = (
+    "bootstrap",
+    "secret_file",
+    "token_file",
+    "group_id",
+    "partitions",
+    "replication_factor",
+    "lock",
+    "retry",
+)
 SEND_TIMEOUT_S: Final = 30.0
 RETRY: Final = "exponential(1s, 2, 1m, 0.2)"
 
@@ -52,11 +62,28 @@ class _Outcome(msgspec.Struct, array_like=True):
     result: Any = None
 
 
+def _where(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the clients. Raises InvalidConfig for a file that cannot be read."""
+    found: dict[str, Any] = {"bootstrap": given["bootstrap"]} if "bootstrap" in given else {}
+    for proof in ("secret", "token"):
+        path = given.get(f"{proof}_file")
+        if path is not None:
+            try:
+                found[proof] = Path(path).read_text(encoding="utf-8").split("\n")[0].strip()
+            except OSError as error:
+                raise InvalidConfig(
+                    f"The {proof}_file {path} of adapter_config cannot be read: {error.strerror}."
+                ) from None
+    return found
+
+
 class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
     """Sends tasks to a queue, and works on them.
 
-    ``adapter_config`` may have ``bootstrap`` and ``secret`` (else the cluster of this Ray), ``group_id`` (`serve`),
-    ``partitions`` (4) and ``replication_factor`` of a queue that does not exist yet, ``lock`` and ``retry`` as of
+    ``adapter_config`` may have ``bootstrap`` (else the cluster of this Ray) with ``secret_file`` or ``token_file``,
+    paths on each node (else `RAYLOG_SECRET` or `RAYLOG_TOKEN`): Serve keeps and shows it, so it takes no secret itself.
+    It may have ``group_id`` (`serve`), ``partitions`` (4) and ``replication_factor`` of a queue that does not exist
+    yet, ``lock`` and ``retry`` as of
     `QueueConsumer`. ``failed_task_queue_name`` is the group's topic of dead letters; a task without a handler, or that
     cannot be read, goes to ``unprocessable_task_queue_name`` if that is given, and otherwise there as well.
     """
@@ -66,11 +93,16 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
         super().__init__(config)  # type: ignore[no-untyped-call]  # Ray has no types for it
         given: Mapping[str, Any] = config.adapter_config or {}
         for key in given:
+            if key in ("secret", "token"):
+                raise InvalidConfig(
+                    f"Ray Serve keeps adapter_config and shows it: give {key}_file, a path that is on each node, or "
+                    f"set RAYLOG_{key.upper()} where Ray is started."
+                )
             if key not in KEYS:
                 raise InvalidConfig(did_you_mean("key of adapter_config", str(key), KEYS))
         self._config = config
         self._given = given
-        self._where = {key: given[key] for key in ("bootstrap", "secret") if key in given}
+        self._where = _where(given)
         self._topic = config.queue_name
         self._results = f"{config.queue_name}.results"
         self._handlers: dict[str, Callable[..., Any]] = {}

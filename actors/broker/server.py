@@ -68,7 +68,7 @@ from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.rpc import Connection, Request, TooManyPendingCalls
-from raylog.storage.batch.header import LASTING_PRODUCERS
+from raylog.storage.batch.header import LASTING_PRODUCERS, is_transactional
 from raylog.storage.directory import DataDirectory
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,8 @@ class BrokerServer:
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = listen(self._on_request, spec, permissions(BROKER, transactions_id=self._transactions_id))
+        allowed = permissions(BROKER, transactions_id=self._transactions_id, is_transactional=is_transactional)
+        self._server = listen(self._on_request, spec, allowed)
         self.endpoint: tuple[str, int] = ("", 0)
         self._factory = factory
         self._supervisor: ReplicaSupervisor | None = None

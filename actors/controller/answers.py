@@ -17,9 +17,9 @@ from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataRe
 
 
 def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> MetadataReply:
-    """Return the reply to ``metadata``; None = all topics."""
+    """Return the reply to ``metadata``; None = all topics. A name that is there twice is answered once."""
     brokers = [MetadataBroker(found.broker, found.host, found.port, found.node_id) for found in image.online_brokers()]
-    wanted = sorted(image.topics) if names is None else names
+    wanted = sorted(image.topics) if names is None else dict.fromkeys(names)
     topics = [_topic_answer(image, image.topics.get(name), name) for name in wanted]
     creates_topics = image.config.get("auto.create.topics.enable") == "true"  # unset, it is off
     return MetadataReply(image.cluster_id, image.version, brokers, topics, creates_topics, image.feature_level)

@@ -24,6 +24,7 @@ from raylog.core.errors import RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.groups import COORDINATOR_METRICS, GROUP_COORDINATOR
+from raylog.protocol.message import NAMES_MAX
 from raylog.protocol.method import Endpoint
 from raylog.rpc import Request
 
@@ -64,7 +65,8 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
 
     async def _look_up(self) -> None:
         while self._wanted_topics and (runner := self._runner) is not None:
-            requested, self._wanted_topics = sorted(self._wanted_topics), set()
+            requested = sorted(self._wanted_topics)[:NAMES_MAX]
+            self._wanted_topics.difference_update(requested)
             try:
                 reply = await self._link.call(METADATA.name, MetadataRequest(requested), timeout_s=LOOK_UP_TIMEOUT_S)
                 found = METADATA.read_reply(reply.args)

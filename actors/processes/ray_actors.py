@@ -36,6 +36,7 @@ from raylog.actors.processes.ray_support import (
     find_controller,
     keep_unused_out,
     node_address,
+    ray_logs,
 )
 from raylog.actors.titles import broker_title, wear
 from raylog.core.errors import ConnectionFailed
@@ -199,6 +200,7 @@ class Broker:
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
         from raylog.actors.broker.dozers import Dozers
         from raylog.actors.broker.server import BrokerServer
+        from raylog.actors.broker.worker_logs import WorkerLogs, kept_s
         from raylog.actors.dozing.processes import SystemProcesses
         from raylog.actors.metrics.node import NodePage
         from raylog.actors.processes.replica_factory import RayReplicaFactory
@@ -227,6 +229,8 @@ class Broker:
 
         await begin(start)
         self._page.start()
+        self._logs = WorkerLogs(ray_logs(), kept_s())
+        self._logs.start()
         self._titling = asyncio.create_task(self._keep_title(name), name="title")
         self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
 
@@ -281,6 +285,7 @@ class Broker:
         """Stop serving and release the directory; the caller ends the actor afterwards."""
         self._titling.cancel()
         await asyncio.gather(self._titling, return_exceptions=True)
+        await self._logs.stop()
         await self._page.stop()
         await self._spares.stop()
         await self._dozers.stop()

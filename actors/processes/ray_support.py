@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import ray
@@ -176,3 +177,9 @@ def keep_unused_out() -> None:
     if name == CONTROLLER or name.startswith(ACTOR_PREFIXES):
         for library in UNUSED:
             sys.modules.setdefault(library, None)  # type: ignore[arg-type]  # Python's way to say: not to be imported
+
+
+def ray_logs() -> Path | None:
+    """Return the folder of the log files of Ray's workers on this node; None where Ray does not say."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    return None if node is None else Path(node.get_logs_dir_path())

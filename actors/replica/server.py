@@ -62,7 +62,7 @@ from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, Partition
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ReplicaMetricsRequest, ReplicaStatusRequest
 from raylog.rpc import Connection, Reply, Request
-from raylog.storage.batch.header import end_offset
+from raylog.storage.batch.header import end_offset, is_transactional
 
 logger = logging.getLogger(__name__)
 
@@ -105,9 +105,9 @@ class ReplicaServer:
         self._pace = vouching_pace(spec.cluster_config)
         self._beating = Beating(spec.topic_id, spec.partition, self._pace)
         self._ticks = TickTimer(self._tick, self._pace.beat_ms)
-        self._server = listen(
-            self._on_request, spec, permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS, topic=spec.topic)
-        )
+        is_internal = spec.topic in COORDINATED_TOPICS
+        allowed = permissions(REPLICA, is_internal=is_internal, topic=spec.topic, is_transactional=is_transactional)
+        self._server = listen(self._on_request, spec, allowed)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,

@@ -34,8 +34,6 @@ from raylog.protocol.transactions import (
 )
 
 TRANSACTIONS_TOPIC = "__transaction_state"
-LONGEST_TRANSACTION_MS = 900_000
-"""Default of `transaction.max.timeout.ms`: a transaction that is open for longer hangs, or has been prepared."""
 _BY_ADMINISTRATOR = -1
 _FENCING_TIMEOUT_MS = 1
 """Of the transactions of a producer that begins none: every `transaction.max.timeout.ms` allows it."""
@@ -233,13 +231,14 @@ class AsyncTransactionAdmin:
         self,
         topics: Iterable[str] | None = None,
         *,
-        longer_than_ms: int = LONGEST_TRANSACTION_MS,
+        longer_than_ms: int | None = None,
         timeout_s: float = 60.0,
     ) -> list[HangingTransaction]:
-        """Transactions whose last record is older than `longer_than_ms`, and which no coordinator will end.
+        """Open transactions which no coordinator knows, hence none will end.
 
         They hold readers of committed records back; `abort_transaction` ends them. Looks at these topics, at all of the
-        users' when none is named; wakes none of their partitions.
+        users' when none is named; wakes none of their partitions. `longer_than_ms`: only those whose last record has
+        an older timestamp, which its producer has chosen.
         """
         deadline = Deadline(timeout_s)
         await self.cluster.refresh(None, timeout_s=deadline.left_s)
@@ -251,25 +250,43 @@ class AsyncTransactionAdmin:
             for row in info.partitions
             if not row.is_asleep  # else it has none open: a partition does not sleep before the end
         ]
-        before_ms = int(time.time() * 1000) - longer_than_ms
+        before_ms = None if longer_than_ms is None else int(time.time() * 1000) - longer_than_ms
         suspects = [
-            HangingTransaction(where, producer)
-            for where, known in (await self.describe_producers(partitions, timeout_s=deadline.left_s)).items()
-            for producer in known
-            if producer.txn_start_offset is not None and producer.last_timestamp_ms <= before_ms
+            each
+            for each in await self._open_in(partitions, deadline)
+            if before_ms is None or each.producer.last_timestamp_ms <= before_ms
         ]
         if not suspects:
             return []
         owned = await self._owned(deadline)
         ids = {info.name: info.topic_id for info in metadata.topics.values()}
+
+        def is_owned(each: HangingTransaction) -> bool:
+            where = each.partition
+            return (ids.get(where.topic), where.partition, each.producer.producer_id) in owned
+
+        suspects = [each for each in suspects if not is_owned(each)]
+        # One that its coordinator has ended meanwhile is not open any more: its markers came before it was forgotten.
+        still_open = await self._open_in({each.partition for each in suspects}, deadline)
+        opened = {(each.partition, each.producer.producer_id, each.producer.txn_start_offset) for each in still_open}
         return sorted(
             (
                 each
                 for each in suspects
-                if (ids.get(each.partition.topic), each.partition.partition, each.producer.producer_id) not in owned
+                if (each.partition, each.producer.producer_id, each.producer.txn_start_offset) in opened
             ),
             key=lambda each: (each.partition, each.producer.producer_id),
         )
+
+    async def _open_in(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> list[HangingTransaction]:
+        """The transactions that are open in these partitions, whether they hang or not."""
+        found = await self.describe_producers(partitions, timeout_s=deadline.left_s)
+        return [
+            HangingTransaction(where, producer)
+            for where, known in found.items()
+            for producer in known
+            if producer.txn_start_offset is not None
+        ]
 
     async def _owned(self, deadline: Deadline) -> set[tuple[str | None, int, int]]:
         """The topic ids and partitions that coordinators hold in open transactions, with the ids of their writers.

@@ -32,6 +32,7 @@ from raylog.core.errors import (
 )
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
+from raylog.protocol.message import NAMES_MAX
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import LIST_OFFSETS, READ_UNCOMMITTED, ListOffsetsReply, ListOffsetsRequest
 from raylog.rpc import Connection, Grant, Token
@@ -411,11 +412,12 @@ class ClusterClient:
             names: list[str] | None = sorted(topic.topic for topic in grant.topics)  # all that it may see
         else:
             names = None if topics is None else sorted(topics)
-        reply = await self.call_broker(METADATA, MetadataRequest(names), timeout_s=deadline.left_s)
-        changed = self.metadata.update(reply, is_whole=topics is None)
-        if changed:
-            for listener in self._listeners:
-                listener(changed)
+        for part in [names] if names is None else _parts(names):
+            reply = await self.call_broker(METADATA, MetadataRequest(part), timeout_s=deadline.left_s)
+            changed = self.metadata.update(reply, is_whole=topics is None)
+            if changed:
+                for listener in self._listeners:
+                    listener(changed)
 
     async def _wait_for(self, task: asyncio.Task[None], deadline: Deadline, *, raise_its_error: bool) -> None:
         await asyncio.wait([task], timeout=deadline.left_s)
@@ -455,3 +457,8 @@ def _check_id(info: TopicInfo, grant: Grant) -> None:
 def _mark_seen(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+def _parts(names: list[str]) -> list[list[str]]:
+    """Split names into as many requests as they need; no names are one request, for the brokers."""
+    return [names[first : first + NAMES_MAX] for first in range(0, max(1, len(names)), NAMES_MAX)]

@@ -355,11 +355,12 @@ class CoordinatorMachine:
         if error is not None:
             decision.refuse(event.request, error)
         elif isinstance(event, TxnOffsetCommitReceived):
-            pending.txn_commit(self._pending, event, decision)
+            pending.txn_commit(self._pending, self._offsets, event, decision)
         else:
             if isinstance(group, Group) and event.member_id in group.members:
                 group.members[event.member_id].restart_session(event.now_ms)
-            pending.supersede(self._pending, event.group, offsets.commit(event, decision), decision)
+            committed = offsets.commit(self._offsets, event, decision)
+            pending.supersede(self._pending, event.group, committed, decision)
         self._drop_if_blank(event.group)
 
     def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:

@@ -18,6 +18,10 @@ class GroupSettings:
     max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 10_000
     """Most members of one group, and most member ids pending."""
+    subscribed_names_max: int = 100_000
+    """Most topics in all different subscriptions of a group of the consumer protocol; equal ones count once."""
+    offsets_max: int = 100_000
+    """Most committed offsets of a group: a commit may name partitions that do not exist."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """Retention of an offset in a group without members."""
     txn_fence_retention_ms: int = 24 * 3_600_000

@@ -1,6 +1,7 @@
 """Which sleeping partitions wake, and in which order, where brokers have not room for all of them.
 
-First what requests wait for, the oldest request first: a broker repeats it every second for as long as it has any.
+First what requests wait for, topic by topic in turns (``shares.py``): a broker repeats a request every second for as
+long as it has any.
 Then what no request waits for: moves, lost logs, configurations that remove records, and partitions that never sleep
 but for a stop of the cluster. Those wait for earlier ones to start as well: a broker starts the processes of replicas
 in the order in which they wake, a few at a time, and a record to one that sleeps would wait behind all of them.
@@ -11,7 +12,6 @@ Called by the controller's step. Kept in memory: a controller that starts finds 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
 from raylog.core.config import TopicConfig, sleep_after_ms
@@ -24,7 +24,8 @@ from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import is_moving
-from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, room_on
+from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, request_sleep, room_on
+from raylog.core.sleeping.shares import OVER_SHARE_IDLE_MS, Claim, Requests, has_waited, in_turns, over_share
 from raylog.core.sleeping.stop import StopRest
 
 STARTS_AT_ONCE: Final = 8
@@ -35,14 +36,13 @@ REQUEST_LASTS_MS: Final = 3_000
 
 
 class WakeQueue:
-    """Sleeping partitions that are to wake when each of their brokers has room, the oldest first."""
+    """Sleeping partitions that are to wake when each of their brokers has room, by turns of their topics."""
 
     def __init__(self, liveness: Liveness, sleeping: Sleeping) -> None:
         """``sleeping`` makes room."""
         self._liveness = liveness
         self._sleeping = sleeping
-        self._requested_ms: dict[TopicPartition, int] = {}
-        """When each was last requested, in the order of the first requests."""
+        self._requests: Requests = {}
         self._waiting: dict[TopicPartition, None] = {}
         """What no request waits for."""
         self._pressed_ms: dict[BrokerId, int] = {}
@@ -77,25 +77,27 @@ class WakeQueue:
         """Wake the named partitions of a topic, or all; answers with how many slept and are awake now.
 
         Raises TooManyAwake when a broker has as many replicas awake as it may, with those that earlier requests have
-        room for, and none of them could be woken: the first one keeps its place for a while.
+        room for, and none of them could be woken: the first one has a place in the queue for a while.
         """
         woken = 0
         for state in _sleepers(event, decision.image):
-            full = full_broker(state, decision.image, self._taken_before(state.partition, decision))
+            full = full_broker(state, decision.image, self._taken_before(state, decision))
             if full is not None:
-                self._requested_ms[state.partition] = decision.now_ms
+                claim = self._requests.get(state.partition)
+                first_ms = decision.now_ms if claim is None or _is_over(claim, decision) else claim.first_ms
+                self._requests[state.partition] = Claim(first_ms, decision.now_ms)
                 self._sleeping.make_room(decision, full)
                 if not woken:
                     raise _too_many(state, full, decision.image)
                 break
-            self._requested_ms.pop(state.partition, None)
+            self._requests.pop(state.partition, None)
             self._liveness.wake(state.partition, decision)
             woken += 1
         decision.reply(event.request, [woken])
 
     def wake_if_room(self, state: PartitionState, decision: ControllerDecision) -> None:
         """Wake a partition that is about to be written to, if it sleeps and there is room for it now."""
-        taken = self._taken_before(state.partition, decision)
+        taken = self._taken_before(state, decision)
         if state.asleep is not None and full_broker(state, decision.image, taken) is None:
             self._liveness.wake(state.partition, decision)
 
@@ -110,23 +112,47 @@ class WakeQueue:
             if decision.now_ms - self._pressed_ms.get(broker, -MAKES_ROOM_AFTER_MS) >= MAKES_ROOM_AFTER_MS:
                 self._pressed_ms[broker] = decision.now_ms
                 self._sleeping.make_room(decision, broker)
+                self._press_large_topics(decision, broker)
 
-    def _requested(self, decision: ControllerDecision) -> Iterator[PartitionState]:
-        """Yield the sleepers that requests still wait for, in the order of the first requests."""
-        for partition, requested_ms in self._requested_ms.items():
+    def _press_large_topics(self, decision: ControllerDecision, broker: BrokerId) -> None:
+        """Have the topics with more than their share of a full broker give some of it to those that wait for theirs."""
+        image, bound = decision.image, decision.image.awake_bound(broker)
+        waiting = [state.partition for state in self._requested(decision) if broker in state.replicas]
+        if bound is None or not waiting:
+            return
+        large = over_share(broker, bound.limit, {partition.topic for partition in waiting}, image)
+        for state in large:
+            request_sleep(state, decision, idle_ms=OVER_SHARE_IDLE_MS)
+        if large and has_waited((self._requests[partition] for partition in waiting), decision.now_ms):
+            largest = [state for state in large if state.partition.topic == large[0].partition.topic]
+            turn = decision.now_ms // MAKES_ROOM_AFTER_MS % len(largest)
+            request_sleep(largest[turn], decision, idle_ms=0)
+
+    def _requested(
+        self, decision: ControllerDecision, *, besides: PartitionState | None = None
+    ) -> list[PartitionState]:
+        """Return the sleepers that requests still wait for, and one ``besides``, in the order in which they wake."""
+        if not self._requests and besides is None:
+            return []
+        waiting = list[PartitionState]()
+        for partition, claim in self._requests.items():
             state = decision.image.partition(partition)
-            is_over = decision.now_ms - requested_ms > REQUEST_LASTS_MS
-            if state is not None and state.asleep is not None and not is_over:
-                yield state
+            if state is not None and state.asleep is not None and not _is_over(claim, decision):
+                waiting.append(state)
+        if besides is not None and all(state.partition != besides.partition for state in waiting):
+            waiting.append(besides)
+        return in_turns(waiting, decision.image)
 
-    def _taken_before(self, partition: TopicPartition, decision: ControllerDecision) -> Counter[BrokerId]:
-        """Return the room of each broker that is for earlier requests: their partitions wake at the next tick.
+    def _taken_before(self, sleeper: PartitionState, decision: ControllerDecision) -> Counter[BrokerId]:
+        """Return the room of each broker that is for requests before this one's: these wake at the next tick.
 
         They do not wake at once, because a request that is refused for them may write nothing.
         """
         taken = Counter[BrokerId]()
-        for state in self._requested(decision):
-            if state.partition == partition:
+        if not self._requests:
+            return taken
+        for state in self._requested(decision, besides=sleeper):
+            if state.partition == sleeper.partition:
                 break
             if full_broker(state, decision.image, taken) is None:
                 taken.update(state.replicas)
@@ -134,15 +160,15 @@ class WakeQueue:
 
     def _wake_requested(self, decision: ControllerDecision) -> set[BrokerId]:
         """Wake what earlier requests wait for and has room now; returns the brokers that had none."""
-        full, left = set[BrokerId](), dict[TopicPartition, int]()
-        for state in list(self._requested(decision)):
+        full, left = set[BrokerId](), set[TopicPartition]()
+        for state in self._requested(decision):
             without = full_broker(state, decision.image, {})
             if without is None:
                 self._liveness.wake(state.partition, decision)
             else:
                 full.add(without)
-                left[state.partition] = self._requested_ms[state.partition]
-        self._requested_ms = left
+                left.add(state.partition)
+        self._requests = {partition: claim for partition, claim in self._requests.items() if partition in left}
         return full
 
     def _wake_others(self, decision: ControllerDecision) -> set[BrokerId]:
@@ -166,6 +192,10 @@ class WakeQueue:
             self._liveness.wake(partition, decision)
             starting.update(state.replicas)
         return full
+
+
+def _is_over(claim: Claim, decision: ControllerDecision) -> bool:
+    return decision.now_ms - claim.last_ms > REQUEST_LASTS_MS
 
 
 def _sleepers(event: WakeRequested, image: MetadataImage) -> list[PartitionState]:

@@ -115,15 +115,14 @@ def abort(
 
 @transaction.command()
 @click.option("--topic", "topics", multiple=True, help="Only in this topic; may be repeated.")
-@click.option(
-    "--longer-than", "longer_s", type=float, default=900.0, show_default=True, help="Seconds since their last record."
-)
+@click.option("--longer-than", "longer_s", type=float, help="Only those whose last record is older than these seconds.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @cluster_options
-def hanging(target: Target, topics: tuple[str, ...], longer_s: float, as_json: bool) -> None:
+def hanging(target: Target, topics: tuple[str, ...], longer_s: float | None, as_json: bool) -> None:
     """Find open transactions that no coordinator will end, and the commands that end them."""
+    longer_ms = None if longer_s is None else int(longer_s * 1000)
     with _admin(target.client_arguments()) as admin:
-        found = admin.find_hanging_transactions(topics or None, longer_than_ms=int(longer_s * 1000))
+        found = admin.find_hanging_transactions(topics or None, longer_than_ms=longer_ms)
     if as_json:
         show_json([_row(each) for each in found])
     elif found:

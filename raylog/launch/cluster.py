@@ -31,6 +31,7 @@ from raylog.launch.placement import (
     this_node,
 )
 from raylog.launch.plaintext import check_hosts, plaintext_is_allowed
+from raylog.launch.private_files import keep_ray_token_private
 from raylog.launch.ray_note import leave_note
 from raylog.launch.readiness import Readiness
 from raylog.launch.replica_reports import replica_reports
@@ -360,12 +361,9 @@ def _ensure_ray(address: str | None) -> bool:
     from raylog.spark.java import put_on_path_for_ray
 
     put_on_path_for_ray()
-    # Statistics of Ray's own events are not used here, and are a sixth of the cost of an idle replica's process.
-    os.environ.setdefault("RAY_event_stats", "0")
-    # Ray's processes ping each other at this interval, and each ping wakes a replica that dozes.
-    os.environ.setdefault("RAY_grpc_keepalive_time_ms", "120000")
     with forked_workers():
         ray.init(**own_ray_options())
+    keep_ray_token_private()
     return True
 
 

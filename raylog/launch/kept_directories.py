@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -10,13 +11,16 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import DataDirectoryError, RaylogError
+from raylog.core.errors import DataDirectoryError, RaylogError, StartFailed
 from raylog.storage.log.files import private_folder, sync_folder
 
 logger = logging.getLogger(__name__)
 
 NODE_FOLDER: Final = "broker"
 """Folder of a node's broker below the data directory, where every node has its own disk."""
+ROOM_BYTES: Final = 1 << 16
+"""What a start has to be able to write: the first records of a new controller epoch, and notes."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _BROKER_FOLDER = re.compile(r"broker-[1-9][0-9]*")
 
 
@@ -25,6 +29,27 @@ def embedded_folders(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     return sorted(found for found in root.iterdir() if _BROKER_FOLDER.fullmatch(found.name) and found.is_dir())
+
+
+def check_room(folder: Path) -> None:
+    """Raise before anything is started where the disk of a directory takes nothing more; a missing one is none yet.
+
+    Without it the controller would try until the start's time is over, and the start could not name the reason. Raises
+    StartFailed at a full disk or quota, DataDirectoryError where nothing can be written for another reason.
+    """
+    if not folder.is_dir():
+        return
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StartFailed(
+                f"The disk of {folder} is full ({error.strerror}): free some space there, then start again."
+            ) from None
+        raise DataDirectoryError(f"{folder} cannot be used as a data directory: {error}") from None
 
 
 def kept(root: Path, name: str) -> str:

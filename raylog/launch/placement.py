@@ -11,7 +11,7 @@ from typing import Final
 
 from raylog.core.errors import DataDirectoryError, RaylogError, StartFailed
 from raylog.launch.controller_calls import running_folder
-from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders
+from raylog.launch.kept_directories import NODE_FOLDER, check_room, embedded_folders
 from raylog.launch.survey import check_metadata
 
 LOOPBACK: Final = "127.0.0.1"
@@ -77,6 +77,9 @@ def check_directories(root: Path, placements: list[BrokerPlacement]) -> bool:
         check_metadata(root)
     known = root / "cluster-id"
     cluster_id = known.read_text(encoding="ascii").strip()[:32] if known.exists() else None
+    here = [placement.folder for placement in placements if placement.node_id == this_node()]
+    for folder in (root, *here):
+        check_room(folder)
     for placement in placements:
         # A folder without this file may be an empty disk that is mounted there: the broker will make it its own.
         if placement.node_id == this_node() and (placement.folder / META).exists():

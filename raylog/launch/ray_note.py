@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from raylog.launch.private_files import write_private
+
 logger = logging.getLogger(__name__)
 
 NOTE: Final = "ray-address.json"
@@ -54,20 +56,19 @@ def leave_note(data_dir: Path) -> None:
 def write_note(data_dir: Path, address: str, holder: int | None) -> None:
     """Note an address, and the process with which the Ray there ends. Raises OSError."""
     note = RayNote(address, holder, None if holder is None else process_began(holder))
-    fresh = data_dir / f"{NOTE}.{os.getpid()}"
-    fresh.write_text(json.dumps(asdict(note)), encoding="utf-8")
-    fresh.replace(data_dir / NOTE)
+    write_private(data_dir / NOTE, json.dumps(asdict(note)))
 
 
 def noted_address(data_dir: Path) -> str | None:
     """Address of the Ray that was noted; None without a note, and when the process that held that Ray has ended.
 
-    That Ray may have been shut down since. A note of another user counts as none, because the address that is noted is
-    shown this user's token.
+    That Ray may have been shut down since. A note of another user, or one that others may change, counts as none,
+    because the address that is noted is shown this user's token.
     """
     path = data_dir / NOTE
     try:
-        if path.stat().st_uid not in (0, os.geteuid()):
+        found = path.stat()
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
             return None
         note = RayNote(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

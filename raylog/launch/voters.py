@@ -8,12 +8,12 @@ On a Ray cluster of several nodes the founders' directories get their broker ids
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from raylog.core.errors import DataDirectoryError
+from raylog.launch.private_files import write_private
 
 VOTERS: Final = "metadata-voters"
 ANSWER_TIMEOUT_S: Final = 60.0
@@ -38,17 +38,7 @@ def keep_voters(root: Path, voters: Sequence[int]) -> tuple[int, ...]:
     """Write the voters down, durably; returns them."""
     if tuple(voters) == kept_voters(root) or not voters:
         return tuple(voters)
-    fresh = root / f"{VOTERS}.{os.getpid()}"
-    with fresh.open("w", encoding="ascii") as file:
-        file.write(",".join(map(str, voters)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(root / VOTERS)
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_private(root / VOTERS, ",".join(map(str, voters)) + "\n", durable=True)
     return tuple(voters)
 
 

@@ -20,6 +20,8 @@ Places: TypeAlias = Mapping[str, Container[int]]
 """Partitions by the id of their topic."""
 Missing: TypeAlias = Callable[[str, Any, Grant], str]
 """What a grant lacks for a request, by its method and arguments, as a part of a sentence; empty = it is covered."""
+PayloadLacks: TypeAlias = Callable[[memoryview], str]
+"""What a grant lacks for a payload, in the same words."""
 
 
 def _lacks_all(method: str, args: Any, grant: Grant) -> str:
@@ -27,6 +29,10 @@ def _lacks_all(method: str, args: Any, grant: Grant) -> str:
 
 
 def _no_places(grant: Grant) -> Mapping[str, Places]:
+    return {}
+
+
+def _any_payload(grant: Grant) -> Mapping[str, PayloadLacks]:
     return {}
 
 
@@ -42,6 +48,8 @@ class Permissions:
     places: Callable[[Grant], Mapping[str, Places]] = _no_places
     """The partitions for which a grant covers a method, for the methods whose first two fields are topic id and
     partition. Computed once for each connection: producers and consumers call them all the time."""
+    payloads: Callable[[Grant], Mapping[str, PayloadLacks]] = _any_payload
+    """What a grant has to cover in the payloads of methods, for those where the arguments do not say it all."""
     _sets: dict[Role, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +79,9 @@ class Permissions:
     def guarded(self, handler: Handler, grant: Grant) -> Handler:
         """The handler of a connection with only a token: refuses requests outside the grant or after its end."""
         now_s, expires_s, places = time.time, grant.expires_s, self.places(grant)
+        payloads = self.payloads(grant)
+        if payloads:
+            handler = _looking_at(payloads, handler)
 
         def guard(request: Request) -> None:
             partitions = places.get(request.method)
@@ -100,6 +111,24 @@ class Permissions:
         lacking = self.missing(request.method, request.args, grant)
         if not lacking:
             return None
-        return ClusterAuthorizationFailed(
-            f"The token of this connection does not cover this {request.method}: it lacks {lacking}."
-        )
+        return _not_covered(request, lacking)
+
+
+def _looking_at(payloads: Mapping[str, PayloadLacks], handler: Handler) -> Handler:
+    """The handler of requests that are covered but for their payloads."""
+
+    def look(request: Request) -> None:
+        lacks = payloads.get(request.method)
+        lacking = "" if lacks is None else lacks(request.payload)
+        if lacking:
+            request.fail(_not_covered(request, lacking))
+        else:
+            handler(request)
+
+    return look
+
+
+def _not_covered(request: Request, lacking: str) -> ClusterAuthorizationFailed:
+    return ClusterAuthorizationFailed(
+        f"The token of this connection does not cover this {request.method}: it lacks {lacking}."
+    )

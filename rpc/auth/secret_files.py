@@ -46,14 +46,19 @@ def parse_values(text: str, path: Path) -> tuple[bytes, ...]:
 
 
 def read_values(path: Path) -> tuple[bytes, ...]:
-    """The values in a file. Raises SecretFileError, also for a file that other users may read."""
+    """The values in a file. Raises SecretFileError, also for one that other users may read, or that is another's."""
     try:
         with path.open(encoding="ascii", errors="replace") as file:
-            loose = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
+            found = os.fstat(file.fileno())
             text = file.read(4096)
     except OSError as error:
         raise SecretFileError(f"The secret in {path} cannot be read: {error.strerror}.") from None
-    if loose:
+    if found.st_uid not in (0, os.geteuid()):
+        raise SecretFileError(
+            f"{path} belongs to another user, which knows the secret and may change it: run "
+            f"`chown {os.geteuid()} {path}` if it is right."
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
         raise SecretFileError(f"{path} may be read or changed by others than its owner: run `chmod 600 {path}`.")
     return parse_values(text, path)
 

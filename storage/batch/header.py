@@ -129,6 +129,23 @@ _new = tuple.__new__
 _unpack_header = HEADER.unpack_from
 
 
+def is_transactional(payload: Buffer) -> bool:
+    """Whether a batch of the payload belongs to a transaction; read up to the first header that is malformed.
+
+    Behind such a one nothing is stored: a leader refuses the payload as a whole.
+    """
+    position = 0
+    try:
+        while position < len(payload):
+            header = parse_header(payload, position)
+            if header.attributes & TRANSACTIONAL_BIT:
+                return True
+            position += header.size
+    except CorruptBatch:
+        return False
+    return False
+
+
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at `position` and check all that needs no body; CorruptBatch for a malformed one.
 

@@ -1,5 +1,6 @@
 """The secret and the cluster's id: made once, private, and the same for all that start at once."""
 
+import errno
 import logging
 import os
 import threading
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import DataDirectoryError
-from raylog.launch.kept_directories import embedded_folders, kept
+from raylog.core.errors import DataDirectoryError, RaylogError, StartFailed
+from raylog.launch.kept_directories import check_room, embedded_folders, kept
 
 
 def test_what_was_made_once_stays_and_is_private(tmp_path: Path) -> None:
@@ -88,3 +89,28 @@ def test_a_copy_of_a_brokers_folder_is_no_broker(tmp_path: Path) -> None:
     (tmp_path / "broker-3").write_text("a file")
     assert [path.name for path in embedded_folders(tmp_path)] == ["broker-1", "broker-10", "broker-2"]
     assert embedded_folders(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "sentence"),
+    [
+        (errno.ENOSPC, StartFailed, "The disk of .*data is full .*: free some space there"),
+        (errno.EDQUOT, StartFailed, "The disk of .*data is full .*: free some space there"),
+        (errno.EROFS, DataDirectoryError, "data cannot be used as a data directory: .*Read-only"),
+    ],
+)
+def test_a_start_at_a_full_disk_names_it_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[RaylogError], sentence: str
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    root = tmp_path / "data"
+    check_room(root)
+    root.mkdir()
+    check_room(root)
+    assert list(root.iterdir()) == []
+    monkeypatch.setattr("raylog.launch.kept_directories.os.fsync", full)
+    with pytest.raises(error, match=sentence):
+        check_room(root)
+    assert list(root.iterdir()) == []

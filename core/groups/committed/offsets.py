@@ -61,6 +61,10 @@ class OffsetStore:
         held = self._by_group.get(group, {})
         return [held[key] for key in sorted(held)]
 
+    def count(self, group: str) -> int:
+        """Return how many offsets the group has."""
+        return len(self._by_group.get(group, _NO_OFFSETS))
+
     def figures(self, group: str) -> list[OffsetFigures]:
         """Return the group's offsets for the metrics."""
         return [
@@ -104,7 +108,7 @@ def commit_error(group: Group, event: OffsetCommitReceived | TxnOffsetCommitRece
     return error
 
 
-def commit(event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
+def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
     """Handle OffsetCommit of a sender that may commit; return the keys of what was committed.
 
     Replies [[topic, partition, error code]...].
@@ -119,7 +123,7 @@ def commit(event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetK
             metadata=metadata,
             committed_ms=decision.wall_ms,
         )
-        code = row_error(committed, decision.settings)
+        code = row_error(committed, decision.settings) or room_error(store, committed.key, decision.settings)
         if code == 0:
             decision.write(committed)
             keys.append(committed.key)
@@ -137,6 +141,15 @@ def row_error(committed: OffsetCommitted, settings: GroupSettings) -> int:
     if _is_too_large(committed, settings):
         return RecordTooLarge.code
     return 0
+
+
+def room_error(store: OffsetStore, key: OffsetKey, settings: GroupSettings, *, others: int = 0) -> int:
+    """Return the number of the error for a new offset in a group that has its most; 0 = there is room, or it is known.
+
+    ``others``: how many new ones are to come besides.
+    """
+    is_full = store.count(key.group) + others >= settings.offsets_max and store.get(key) is None
+    return InvalidRequest.code if is_full else 0
 
 
 def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:

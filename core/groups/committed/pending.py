@@ -21,7 +21,7 @@ from raylog.core.errors import (
     RecordTooLarge,
     TransactionCoordinatorFenced,
 )
-from raylog.core.groups.committed.offsets import row_error
+from raylog.core.groups.committed.offsets import OffsetStore, room_error, row_error
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import EndTxnOffsetsReceived, TxnOffsetCommitReceived
 from raylog.core.groups.records import OffsetCommitted, OffsetKey, PendingOffset, TxnForgotten, TxnKey, TxnOffsets
@@ -92,8 +92,13 @@ class PendingStore:
         return [row.to_wire() for group in self.groups() for row in self.of(group)]
 
 
-def txn_commit(store: PendingStore, event: TxnOffsetCommitReceived, decision: GroupDecision) -> None:
-    """Handle TxnOffsetCommit of a sender that may commit. Replies [[topic, partition, error code]...]."""
+def txn_commit(
+    store: PendingStore, committed: OffsetStore, event: TxnOffsetCommitReceived, decision: GroupDecision
+) -> None:
+    """Handle TxnOffsetCommit of a sender that may commit. Replies [[topic, partition, error code]...].
+
+    ``committed``: the offsets that the pending ones are to be added to.
+    """
     error = _commit_error(store, event)
     if error is not None:
         decision.refuse(event.request, error)
@@ -106,7 +111,10 @@ def txn_commit(store: PendingStore, event: TxnOffsetCommitReceived, decision: Gr
     rows: list[object] = []
     taken: list[PendingOffset] = []
     for item in event.offsets:
-        code = row_error(_committed(event.group, item, decision.wall_ms), decision.settings)
+        offset = _committed(event.group, item, decision.wall_ms)
+        code = row_error(offset, decision.settings)
+        if code == 0 and item[:3] not in pending:
+            code = room_error(committed, offset.key, decision.settings, others=len(pending))
         if code == 0:
             taken.append(item)
             pending[item[:3]] = item

@@ -8,7 +8,7 @@ members go on in their epochs, so that a failover causes no rebalance.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from raylog.core.decision import RequestId
 from raylog.core.groups.consumer.assignors import DEFAULT_ASSIGNOR, Reader
@@ -128,7 +128,11 @@ class ConsumerGroup:
 
     def subscribed(self) -> set[str]:
         """Return the topics that any member subscribes to."""
-        return {topic for member in self.members.values() for topic in member.topics}
+        return {topic for topics in self.subscriptions() for topic in topics}
+
+    def subscriptions(self) -> list[tuple[str, ...]]:
+        """Return the different lists of topics that members subscribe to: mostly one, which all of them share."""
+        return list({id(member.topics): member.topics for member in self.members.values()}.values())
 
     def readers(self) -> list[Reader]:
         """Return the members for an assignor."""
@@ -168,7 +172,7 @@ class ConsumerGroup:
             case EpochsDeleted():
                 self.image = None
             case MemberChanged():
-                self.members[record.member_id] = record
+                self.members[record.member_id] = self._with_shared_topics(record)
                 if record.instance_id is not None:
                     self.static[record.instance_id] = record.member_id
             case TargetChanged():
@@ -179,6 +183,11 @@ class ConsumerGroup:
                 self._claim(record.member_id, (*record.assigned, *record.revoking))
             case MemberPartDeleted():
                 self._remove(record)
+
+    def _with_shared_topics(self, member: MemberChanged) -> MemberChanged:
+        """Return the member with the very list of topics that an equal member has, so that it is kept once."""
+        topics = next((held for held in self.subscriptions() if held == member.topics), member.topics)
+        return member if topics is member.topics else replace(member, topics=topics)
 
     def _remove(self, record: MemberPartDeleted) -> None:
         member_id = record.member_id

@@ -201,6 +201,14 @@ class ConsumerGroups:
                 f"{', '.join(ASSIGNORS)}, or leave it empty."
             )
         if event.topics is not None:
+            held = [] if group is None else group.subscriptions()
+            topics = tuple(sorted(set(event.topics)))
+            if topics not in held and len(topics) + sum(map(len, held)) > self._settings.subscribed_names_max:
+                return InvalidRequest(
+                    f"The members of group {event.group!r} subscribe to different lists with more than "
+                    f"{self._settings.subscribed_names_max} names in all; give them the same topics, or use several "
+                    "groups."
+                )
             wanted = set(event.topics) | (set() if group is None else group.subscribed())
             if self._bytes_of(wanted) > self._settings.record_bytes_max:
                 return RecordTooLarge(

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from typing import Final
 
 from raylog.cli.complaints import NO_CLUSTER
 from raylog.core.errors import NoClusterFound, StartFailed
+from raylog.launch.private_files import keep_ray_token_private, open_private, write_private
 from raylog.launch.ray_note import noted_address, process_began
 
 STATE_FILE: Final = "ray.json"
@@ -68,7 +68,7 @@ def start_node(data_dir: Path) -> OwnRay:
     _ensure_token()
     command = [sys.executable, "-m", "raylog.fork_workers", "start", "--head", "--block", "--port=0"]
     command += ["--include-dashboard=false", "--disable-usage-stats"]
-    with log_path.open("wb") as log:
+    with open_private(log_path) as log:  # the node's address is read from it
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -81,7 +81,7 @@ def start_node(data_dir: Path) -> OwnRay:
     try:
         address = _wait_for_address(process, log_path)
         own = OwnRay(process.pid, process_began(process.pid) or 0, address)
-        _write(data_dir / STATE_FILE, json.dumps(asdict(own)))
+        write_private(data_dir / STATE_FILE, json.dumps(asdict(own)))
     except BaseException:  # including an interrupt: a node without a record must not stay
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
@@ -118,10 +118,11 @@ def _node_environment() -> dict[str, str]:
 
 def _ensure_token() -> None:
     """Have Ray make the token that protects its ports, as `ray.init()` does; `ray start` does not."""
-    if os.environ.get("RAY_AUTH_MODE") or _has_token():
-        return
-    command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
-    subprocess.run(command, check=True, capture_output=True, timeout=START_TIMEOUT_S)  # it prints the token: not shown
+    if not os.environ.get("RAY_AUTH_MODE") and not _has_token():
+        command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
+        # It prints the token: not shown.
+        subprocess.run(command, check=True, capture_output=True, timeout=START_TIMEOUT_S)
+    keep_ray_token_private()
 
 
 def stop_node(own: OwnRay, data_dir: Path) -> None:
@@ -220,12 +221,6 @@ def _answers(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _write(path: Path, text: str) -> None:
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    shutil.move(fresh, path)
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

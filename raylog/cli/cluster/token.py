@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import click
 from raylog.cli.options import ENV_TOKEN, Commands, Target, cluster_options
 from raylog.cli.output import moment, show_json, show_table
 
+STDIN = "-"
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -76,12 +78,17 @@ def create(
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def show(text: str, token_file: Path | None, as_json: bool) -> None:
-    """Show what a token grants, and until when. Whether its key is right, only its cluster knows."""
+    """Show what a token grants, and until when. Whether its key is right, only its cluster knows.
+
+    TOKEN "-" is read from the standard input: an argument is seen in `ps`, and kept by the shell.
+    """
     from raylog.client.admin.tokens import describe_token
 
+    if text == STDIN:
+        text = sys.stdin.read()
     text = text or (token_file.read_text(encoding="utf-8") if token_file else os.environ.get(ENV_TOKEN, ""))
     if not text:
-        raise click.UsageError(f"give a token, --token-file, or set {ENV_TOKEN}")
+        raise click.UsageError(f"give a token on the standard input (-), --token-file, or set {ENV_TOKEN}")
     found = describe_token(text)
     left_s = found.expires_s - time.time()
     if as_json:

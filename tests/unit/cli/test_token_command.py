@@ -37,6 +37,8 @@ def test_a_token_is_made_shown_and_used(cluster: ToyCluster, tmp_path: Path) -> 
     assert line not in shown.out
     path = tmp_path / "token"
     path.write_text(line + "\n")
+    piped = raylog("token", "show", "-", stdin=line + "\n")
+    assert piped == shown, "it need not be an argument"
     described = json.loads(raylog("token", "show", "--json", "--token-file", str(path)).out)
     assert (described["read"], described["write"]) == (["flights", "weather"], ["delays"])
     place = ("--bootstrap", cluster.bootstrap)

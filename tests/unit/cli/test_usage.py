@@ -74,7 +74,7 @@ def test_help_is_fast_and_loads_neither_ray_nor_rich_nor_a_client() -> None:
         ("produce --topic a --bootstrap 127.0.0.1:1", "give --secret-file, or set RAYLOG_SECRET"),
         ("token create --read a --lifetime 12", "'12' is not a time with its unit, such as 90s, 30m, 12h or 7d"),
         ("token create --read a --lifetime 0h", "'0h' is not a time"),
-        ("token show", "give a token, --token-file, or set RAYLOG_TOKEN"),
+        ("token show", "give a token on the standard input (-), --token-file, or set RAYLOG_TOKEN"),
         ("consume --topic a --offset 3", "--offset needs --partition"),
         ("consume --topic a --partition 0 --offset last", "a number, `earliest` or `latest`, not 'last'"),
         ("consume --topic a --format %x", "--format knows %k %v"),

@@ -1,6 +1,7 @@
 """Every message of every method: which requests an endpoint accepts, and compatibility between releases."""
 
-from typing import Any
+import types
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 import pytest
@@ -11,9 +12,10 @@ from raylog.core.errors import InvalidRequest
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import JOIN_GROUP, OFFSET_COMMIT
-from raylog.protocol.message import Message, read
+from raylog.protocol.message import NAMES_MAX, ROWS_MAX, Message, read
 from raylog.protocol.method import AnyMethod, Endpoint
 from raylog.protocol.replica import FETCH, REPLICA
+from raylog.rpc import Role
 from tests.unit.protocol.samples import inner, of_a_later_release, of_the_first_release, of_this_release
 
 METHODS = list(methods())
@@ -123,3 +125,35 @@ def test_a_whole_number_has_64_bits() -> None:
 
 def test_none_requests_everything_where_that_is_stated() -> None:
     assert read(MetadataRequest, [None], "metadata").topics is None
+
+
+def unbounded(kind: Any, where: str) -> list[str]:
+    """The lists and mappings of a request that may have any number of entries, at every depth."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return [found for part in args for found in unbounded(part, where)]
+    if origin is Annotated:
+        is_bounded = any(getattr(each, "max_length", None) for each in args[1:])
+        held = get_args(args[0])
+        return unbounded(held[-1], f"{where}[]") if is_bounded and held else unbounded(args[0], where)
+    if origin is not None:
+        return [where, *unbounded(args[-1], f"{where}[]")]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        return [found for field in fields for found in unbounded(field.type, f"{where}.{field.name}")]
+    return []
+
+
+@every_method
+def test_a_request_of_a_client_has_no_list_without_a_bound(endpoint: Endpoint, method: AnyMethod) -> None:
+    if method.role < Role.CLUSTER:
+        assert unbounded(method.request, method.name) == []
+
+
+def test_a_longer_list_is_refused_with_its_bound() -> None:
+    assert read(MetadataRequest, [["t"] * NAMES_MAX], "metadata").topics == ["t"] * NAMES_MAX
+    with pytest.raises(InvalidRequest, match=rf"'topics' is wrong, expected array of length <= {NAMES_MAX}"):
+        read(MetadataRequest, [["t"] * (NAMES_MAX + 1)], "metadata")
+    rows = [["id", "t", 0, 0, -1, ""]] * (ROWS_MAX + 1)
+    with pytest.raises(InvalidRequest, match=rf"'offsets' is wrong, expected array of length <= {ROWS_MAX}"):
+        read(OFFSET_COMMIT.request, ["g", -1, "", rows], "offset_commit")

@@ -17,6 +17,8 @@ from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Grant, Request, RequestConnection, Role, TopicGrant
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
+from raylog.storage.batch.header import TRANSACTIONAL_BIT, is_transactional
+from raylog.storage.batch.records import BatchMeta, encode_batch
 from tests.unit.protocol.samples import of_this_release
 
 READING = Grant(2**33, (TopicGrant("id", "t", (range(1), range(2, 4))),))
@@ -45,11 +47,14 @@ class Answers:
         """The handler got the request; here it drops it."""
 
 
-def lacks(endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False) -> str:
+def lacks(
+    endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False, payload: bytes = b""
+) -> str:
     """The sentence of the refusal; empty when the handler got the request."""
     answers, handled = Answers(), list[Request]()
-    request = Request(cast("RequestConnection", answers), 1, method, args, memoryview(b""), False)
-    allowed, handler = permissions(endpoint, is_internal=is_internal).admit(Role.TOKEN, grant, handled.append)
+    request = Request(cast("RequestConnection", answers), 1, method, args, memoryview(payload), False)
+    found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
+    allowed, handler = found.admit(Role.TOKEN, grant, handled.append)
     if allowed is not None and method not in allowed:
         return "role"
     handler(request)
@@ -86,6 +91,24 @@ def test_a_token_writes_to_the_topics_that_it_names() -> None:
         assert lacks(REPLICA, method, ["out", 0, 0, 0, 0], WRITING) == "role"
 
 
+def batch(attributes: int = 0) -> bytes:
+    return encode_batch(None, [b"v"], [1], meta=BatchMeta(7, 0, 0, attributes=attributes))
+
+
+def test_a_batch_of_a_transaction_needs_a_prefix_of_transactional_ids() -> None:
+    inside = batch(TRANSACTIONAL_BIT)
+    writing = Grant(2**33, (TopicGrant("out", "sunk", writes=True),), group="readers")
+    for endpoint in (REPLICA, BROKER):
+        for payload in (inside, batch() + inside, batch() + inside + b"torn"):
+            sentence = lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=payload)
+            assert "lacks a prefix of transactional ids" in sentence
+            assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], WRITING, payload=payload) == ""
+        assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=batch() + batch()) == ""
+        # What is malformed is refused by the leader, as a whole.
+        assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=b"x" * 70 + inside) == ""
+    assert permissions(REPLICA).payloads(writing)["produce"](memoryview(batch())), "it is closed by default"
+
+
 @pytest.mark.parametrize("method", ["init_transactions", "end_txn", "describe_transaction"])
 def test_transactions_are_those_with_the_prefix(method: str) -> None:
     request = TRANSACTION_COORDINATOR.methods[method].request
@@ -114,16 +137,57 @@ def test_a_transaction_takes_in_topics_that_the_token_writes() -> None:
 
 def test_offsets_are_those_of_the_group() -> None:
     for group, covered in (("readers", True), ("sink-", True), ("sink-1", False), ("reader", False), ("", False)):
-        for name in ("offset_commit", "offset_fetch", "join_group", "heartbeat", "describe_group", "leave_group"):
+        for name in ("join_group", "heartbeat", "describe_group", "leave_group"):
             sample = of_this_release(GROUP_COORDINATOR.methods[name].request)
             assert (lacks(GROUP_COORDINATOR, name, [group, *sample[1:]], WRITING) == "") is covered, (name, group)
         for kind, key, right in (("group", group, covered), ("transaction", group, group.startswith("sink-"))):
             assert (lacks(BROKER, "find_coordinator", [kind, key], WRITING) == "") is right, (kind, key)
         assert (lacks(TRANSACTION_COORDINATOR, "add_offsets_to_txn", ["sink-1", 1, 0, group], WRITING) == "") is covered
+        for method, args in (("offset_commit", [group, 1, "me", [OWN]]), ("offset_fetch", [group, [OWN[:3]]])):
+            assert (lacks(GROUP_COORDINATOR, method, args, WRITING) == "") is covered
         txn_commit = [group, -1, "", None, "other", 1, 0, []]
         assert lacks(GROUP_COORDINATOR, "txn_offset_commit", txn_commit, WRITING)
     for name in ("delete_group", "offset_delete", "list_groups"):
         assert lacks(GROUP_COORDINATOR, name, ["readers", []], WRITING) == "role"
+
+
+OWN = ["id", "t", 0, 7, -1, ""]
+"""A committed offset of a partition that may be read."""
+NOTE = ["any id", TRANSACTIONS_TOPIC, 0, 7, -1, "a sink's"]
+
+
+def test_offsets_are_those_of_partitions_that_the_token_reads() -> None:
+    def lacking(group: str, rows: list[list[Any]] | None, grant: Grant = WRITING) -> set[str]:
+        calls: list[tuple[str, list[Any]]] = [("offset_fetch", [group, rows and [row[:3] for row in rows]])]
+        if rows is not None:
+            calls.append(("offset_commit", [group, 1, "me", rows]))
+            calls.append(("txn_offset_commit", [group, 1, "me", None, "sink-1", 7, 0, rows]))
+        return {lacks(GROUP_COORDINATOR, name, args, grant).partition("it lacks ")[2] for name, args in calls}
+
+    assert lacking("readers", [OWN]) == lacking("sink-", [OWN]) == lacking("readers", []) == {""}
+    for strange in (
+        ["other", "u", 0, 7, -1, ""],
+        ["id", "u", 0, 7, -1, ""],
+        ["other", "t", 0, 7, -1, ""],
+        ["out", "sunk", 0, 7, -1, ""],
+        ["id", "t", -1, 7, -1, ""],
+        NOTE,
+    ):
+        assert lacking("readers", [OWN, strange]) == {f"the right to read partition {strange[2]} of {strange[1]!r}."}
+    some = Grant(2**33, READING.topics, "sink-", "readers")
+    assert lacking("readers", [["id", "t", 1, 7, -1, ""]], some) == {"the right to read partition 1 of 't'."}
+    assert lacking("sink-", [NOTE]) == lacking("sink-", None) == {""}, "its notes, and what it has stored"
+    assert "see the offsets of all topics" in lacking("readers", None).pop()
+
+
+def test_a_member_subscribes_to_topics_that_the_token_reads() -> None:
+    def lacking(group: str, topics: list[str] | None) -> str:
+        args = [group, "me", 0, None, 1, "c", 1, 1, 1, topics, None, []]
+        return lacks(GROUP_COORDINATOR, "consumer_group_heartbeat", args, WRITING)
+
+    assert lacking("readers", ["t"]) == lacking("readers", None) == ""
+    assert "the right to read 'sunk'" in lacking("readers", ["t", "sunk"])
+    assert "the group 'others'" in lacking("others", ["t"])
 
 
 def test_a_list_of_transactions_stays_within_the_prefix() -> None:

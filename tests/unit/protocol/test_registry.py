@@ -24,8 +24,11 @@ NEEDED = {
     TokenScope.TRANSACTION: {"transactional_id"},
     TokenScope.TRANSACTION_PARTITIONS: {"transactional_id", "partitions"},
     TokenScope.TRANSACTION_OFFSETS: {"transactional_id", "group_id"},
+    TokenScope.TRANSACTION_COMMIT: {"transactional_id", "group_id", "offsets"},
     TokenScope.PREFIX: {"transactional_id_prefix"},
     TokenScope.GROUP: {"group_id"},
+    TokenScope.GROUP_OFFSETS: {"group_id"},
+    TokenScope.SUBSCRIPTION: {"group_id", "subscribed_topics"},
 }
 """The fields of a request that a token is compared with."""
 READS = {"metadata", "fetch", "fetch_near", "list_offsets", "offset_for_leader_epoch", "find_times"}

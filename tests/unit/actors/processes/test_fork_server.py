@@ -15,12 +15,14 @@ import psutil
 import pytest
 
 from raylog import fork_workers
+from raylog.actors.broker.worker_logs import kept_s
 from raylog.actors.processes.fork_server import chosen, find_raylet
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux only")
 
 DEADLINE_S = 60.0
+METRICS, TASKS = "RAY_enable_metrics_collection", "RAY_task_events_max_num_task_in_gcs"
 WORKER = """
 import json, os, random, resource, signal, sys
 print(json.dumps({
@@ -174,6 +176,18 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sys.executable
     with fork_workers.forked_workers():
         assert sys.executable == before
+
+
+def test_a_ray_of_ours_keeps_little_of_workers_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fork_workers.SWITCH, "0")
+    for name in fork_workers.OWN_RAY:
+        monkeypatch.setenv(name, "taken back at the end")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(TASKS, "7")
+    with fork_workers.forked_workers():
+        assert os.environ[METRICS] == "0"
+        assert os.environ[TASKS] == "7", "the operator's"
+        assert kept_s() == 86_400
 
 
 def test_a_python_whose_path_no_script_can_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,9 @@ class Answers:
         self.listed: list[ListTransactionsRequest] = []
         self.initialized: list[str] = []
         self.markers: list[WriteTxnMarkersRequest] = []
+        self.known = [OPEN, HANGING, YOUNG, CLOSED]
+        self.ended_meanwhile: list[int] = []
+        """Producers whose transactions end after the next look at their partition."""
         cluster.create_topic("__transaction_state", partitions=1)
         self.topic_id = cluster.create_topic("t", partitions=2)
         """Of the topic in the transaction."""
@@ -59,7 +62,8 @@ class Answers:
         def serve_producers(replica: ToyReplica, request: Request) -> None:
             if request.method == DESCRIBE_PRODUCERS.name:
                 at = (replica.partition.topic, replica.partition.partition)
-                request.reply([OPEN, HANGING, YOUNG, CLOSED] if at == WHERE else [])
+                request.reply(self.known if at == WHERE else [])
+                self.known = [each for each in self.known if each.producer_id not in self.ended_meanwhile]
             elif request.method == WRITE_TXN_MARKERS.name:
                 self.markers.append(WRITE_TXN_MARKERS.read_request(request.args))
                 request.reply(Empty())
@@ -137,10 +141,12 @@ def test_the_producers_of_a_partition_are_described(cluster: ToyCluster, answers
     assert found[WHERE][3].txn_start_offset is None
 
 
-def test_only_old_transactions_without_a_coordinator_hang(cluster: ToyCluster, answers: Answers) -> None:
+def test_what_no_coordinator_knows_hangs_whatever_its_timestamps_are(cluster: ToyCluster, answers: Answers) -> None:
     with Admin(**cluster.options) as admin:
-        [found] = admin.find_hanging_transactions()
-        assert (found.partition, found.producer.producer_id) == (WHERE, 8)
+        found = admin.find_hanging_transactions()
+        assert [(each.partition, each.producer.producer_id) for each in found] == [(WHERE, 8), (WHERE, 9)]
+        [old] = admin.find_hanging_transactions(longer_than_ms=900_000)
+        assert old.producer.producer_id == 8
         assert admin.find_hanging_transactions(longer_than_ms=NEW_MS) == []
         cluster.asleep.add(("t", 1))
         cluster.version += 1
@@ -151,14 +157,20 @@ def test_a_transaction_whose_producer_id_is_used_up_does_not_hang(cluster: ToyCl
     """It is prepared: the list of an earlier release has the id of the next producer."""
     answers.listed_id = 12
     with Admin(**cluster.options) as admin:
-        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [8]
+        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [8, 9]
 
 
 def test_a_transaction_with_an_earlier_topic_of_that_name_hangs(cluster: ToyCluster, answers: Answers) -> None:
     """The topic was deleted and created again: nothing ends what is open in it now."""
     answers.topic_id = "another id"
     with Admin(**cluster.options) as admin:
-        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [7, 8]
+        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [7, 8, 9]
+
+
+def test_what_ends_during_the_search_does_not_hang(cluster: ToyCluster, answers: Answers) -> None:
+    answers.ended_meanwhile = [8]
+    with Admin(**cluster.options) as admin:
+        assert [each.producer.producer_id for each in admin.find_hanging_transactions()] == [9]
 
 
 def test_a_hanging_transaction_is_ended_by_a_marker_of_the_next_epoch(cluster: ToyCluster, answers: Answers) -> None:
@@ -192,9 +204,11 @@ def test_the_commands_list_and_describe(answers: Answers) -> None:
 
 
 def test_the_commands_find_and_end_what_hangs(answers: Answers) -> None:
-    shown = answers.run("hanging").out
+    shown = answers.run("hanging", "--longer-than", "900").out
     [command] = [line.removeprefix("End it: ") for line in shown.splitlines() if line.startswith("End it: ")]
-    assert json.loads(answers.run("hanging", "--json").out)[0]["command"] == command
+    everything = json.loads(answers.run("hanging", "--json").out)
+    assert [row["producer_id"] for row in everything] == [8, 9]
+    assert everything[0]["command"] == command
     ended = answers.run(*command.split()[2:])
     assert ended.out == "The transaction of producer 8 in t-1 was aborted.\n"
     assert len(answers.markers) == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from raylog.client.cluster import cluster_client
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import AdminConfig, load
 from raylog.core.errors import (
@@ -154,3 +155,14 @@ async def test_an_unreachable_cluster_is_an_error_within_the_deadline(cluster: T
     await client.close()
     with pytest.raises(ClientClosed):
         await client.refresh((), timeout_s=1)
+
+
+async def test_more_topics_than_a_request_names_take_several_requests(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcde":
+        cluster.create_topic(name)
+    monkeypatch.setattr(cluster_client, "NAMES_MAX", 2)
+    async with client_of(cluster) as client:
+        await client.refresh("abcde", timeout_s=5)
+        assert {name for name in "abcde" if client.metadata.topic(name) is not None} == set("abcde")

@@ -355,3 +355,26 @@ def test_members_join_from_their_feature_level_on(level: int) -> None:
     assert groups.looked_up[-1] == (TOPIC,)
     seen(groups, 4)  # with the level of this release: it was raised
     assert groups.code(first.beat()) == 0
+
+
+def test_equal_subscriptions_are_kept_once() -> None:
+    groups = Groups()
+    names = [f"topic-{number}" for number in range(50)]
+    for number in range(20):
+        Member(groups, f"m{number}", topics=tuple("".join(name) for name in names)).beat()
+    for machine in (groups.machine, groups.restarted().machine):
+        group = machine._consumers.get(GROUP)
+        assert group is not None
+        assert len(group.members) == 20
+        assert len(group.subscriptions()) == 1, "members of a group mostly read the same"
+        assert group.subscribed() == set(names)
+
+
+def test_the_different_subscriptions_of_a_group_have_a_bound_together() -> None:
+    groups = Groups(GroupSettings(subscribed_names_max=5))
+    assert Member(groups, "m1", topics=("a", "b", "c")).beat() in groups.replies
+    assert Member(groups, "m2", topics=("a", "b", "c")).beat() in groups.replies
+    assert Member(groups, "m3", topics=("a", "b")).beat() in groups.replies
+    refused = Member(groups, "m4", topics=("b",)).beat()
+    assert isinstance(groups.refusals[refused], InvalidRequest)
+    assert Member(groups, "m4", topics=("b", "a", "a")).beat() in groups.replies, "the same topics, in another order"

@@ -227,3 +227,22 @@ def test_replies_that_show_hard_state_wait_for_the_log_in_any_case() -> None:
     groups.fetch()
     assert not groups.last.now
     assert len(groups.last.after_sync) == 1
+
+
+def test_a_full_group_takes_no_further_offsets_and_moves_its_own() -> None:
+    groups = Groups(GroupSettings(offsets_max=2))
+    for partition in (0, 1):
+        assert groups.reply(groups.commit(7, partition=partition)) == [["flights", partition, 0]]
+    assert groups.reply(groups.commit(7, partition=2)) == [["flights", 2, InvalidRequest.code]]
+    assert groups.reply(groups.commit(8, partition=1)) == [["flights", 1, 0]]
+    assert groups.reply(groups.commit(7, partition=2, group="other")) == [["flights", 2, 0]]
+
+
+def test_offsets_of_transactions_count_as_well() -> None:
+    groups = Groups(GroupSettings(offsets_max=2))
+    groups.commit(7, partition=0)
+    assert groups.reply(groups.txn_commit(8, partition=0)) == [["flights", 0, 0]]
+    assert groups.reply(groups.txn_commit(8, partition=1)) == [["flights", 1, InvalidRequest.code]]
+    groups = Groups(GroupSettings(offsets_max=2))
+    for partition, code in ((0, 0), (1, 0), (2, InvalidRequest.code), (1, 0)):
+        assert groups.reply(groups.txn_commit(8, partition=partition)) == [["flights", partition, code]]

@@ -1,5 +1,6 @@
 """The secret files: their permissions, several processes that create them at once, and rotation of a secret."""
 
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +56,17 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> 
     (tmp_path / CLUSTER_FILE).chmod(mode)
     with pytest.raises(SecretFileError, match=f"run `chmod 600 {tmp_path / CLUSTER_FILE}`"):
         SecretFiles(tmp_path)()
+
+
+def test_a_secret_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_secrets(tmp_path)
+    mine = (tmp_path / CLUSTER_FILE).stat().st_uid
+    monkeypatch.setattr("raylog.rpc.auth.secret_files.os.geteuid", lambda: mine + 1)
+    if mine == 0:
+        assert read_values(tmp_path / CLUSTER_FILE), "root reads and changes everything anyway"
+        os.chown(tmp_path / CLUSTER_FILE, 7, -1)
+    with pytest.raises(SecretFileError, match=f"belongs to another user.*run `chown {mine + 1} "):
+        read_values(tmp_path / CLUSTER_FILE)
 
 
 @pytest.mark.parametrize("text", ["", "no digits at all", "c0ffee", f"{'ab' * 16} {'cd' * 16} {'ef' * 16}"])

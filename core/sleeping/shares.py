@@ -1,0 +1,75 @@
+"""How topics share the room that brokers have for replicas that are awake. Pure; called by the queue of wakes.
+
+What has no room is served in turns: the next place is for the topic with the fewest partitions awake or ahead, so that
+a reader of hundreds of partitions delays the first one of any other topic by one place. And while a topic waits that
+has less than its share, those that have more give up what they use least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from raylog.core.ids import BrokerId, TopicPartition
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.partition import PartitionState
+
+OVER_SHARE_IDLE_MS: Final = 1_000
+"""Partitions of a topic that has more than its share sleep after so long without use, while another one waits."""
+FORCED_AFTER_MS: Final = 10_000
+"""When one has waited for so long, one of them sleeps though it is used, at each attempt to make room."""
+
+
+class Claim(NamedTuple):
+    """A request for a wake: when it came first, and when it was last repeated, in milliseconds."""
+
+    first_ms: int
+    last_ms: int
+
+
+def in_turns(waiting: Sequence[PartitionState], image: MetadataImage) -> list[PartitionState]:
+    """Return partitions that wait, given in the order of their first requests, in the order in which they wake.
+
+    The n-th that a topic has awake comes before the (n+1)-th of any other; of equals the first request counts.
+    """
+    turns, ordered = Counter[str](), list[tuple[int, int, PartitionState]]()
+    for place, state in enumerate(waiting):
+        topic = state.partition.topic
+        if topic not in turns:
+            held = image.topics.get(topic)
+            turns[topic] = 0 if held is None else sum(each.asleep is None for each in held.partitions)
+        ordered.append((turns[topic], place, state))
+        turns[topic] += 1
+    return [state for _, _, state in sorted(ordered, key=lambda row: row[:2])]
+
+
+def over_share(broker: BrokerId, limit: int, waiting: Iterable[str], image: MetadataImage) -> list[PartitionState]:
+    """Return what is awake on a full broker of topics with more than their share, the largest topic first.
+
+    ``waiting``: the topics that wait for room there. Nothing, unless one of them has less than its share: an equal
+    part of the room for each topic that waits, or has something awake.
+    """
+    awake: dict[str, list[PartitionState]] = {}
+    for state in image.partitions():
+        if state.asleep is None and broker in state.replicas:
+            awake.setdefault(state.partition.topic, []).append(state)
+    wanting = set(waiting)
+    share = max(1, limit // max(1, len(wanting | set(awake))))
+    if all(len(awake.get(topic, ())) >= share for topic in wanting):
+        return []
+    return [
+        state
+        for _, held in sorted(awake.items(), key=lambda item: (-len(item[1]), item[0]))
+        if len(held) > share
+        for state in held
+    ]
+
+
+def has_waited(claim: Iterable[Claim], now_ms: int) -> bool:
+    """Return whether one of these has waited so long that what is used has to make room."""
+    return any(now_ms - each.first_ms >= FORCED_AFTER_MS for each in claim)
+
+
+Requests = dict[TopicPartition, Claim]
+"""Requested wakes that had no room, in the order of the first requests."""

@@ -1,0 +1,94 @@
+"""Log files of ended workers are removed after a time; of those that run, and of others, none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from raylog.actors.broker.worker_logs import KEPT_VARIABLE, WorkerLogs, is_running, kept_s, remove_old
+
+WORKER = "ab" * 28
+ENDED, RUNS = 4_000_001, 4_000_002
+LIMIT_S = 1_000_000.0
+
+
+def files_of(pid: int) -> list[str]:
+    """The files that Ray keeps of a worker, including those that it has rotated."""
+    return [
+        f"worker-{WORKER}-01000000-{pid}.out",
+        f"worker-{WORKER}-ffffffff-{pid}.err",
+        f"python-core-worker-{WORKER}_{pid}.log",
+        f"python-core-worker-{WORKER}_{pid}.1.log",
+        f"worker-{WORKER}-01000000-{pid}.out.1",
+        f"old/worker-{WORKER}-01000000-{pid}.out",
+        f"old/worker-{WORKER}-01000000-{pid}.err",
+        f"events/event_CORE_WORKER_{pid}.log",
+        f"export_events/event_EXPORT_TASK_{pid}.log",
+    ]
+
+
+OTHERS = [
+    *(f"events/event_RAYLET_{ENDED}.log", "events/event_GCS.log", "export_events/event_EXPORT_NODE.log"),
+    *("raylet.out", "gcs_server.err", "monitor.log", "log_monitor.log", f"runtime_env_setup-{ENDED}.log"),
+    *(f"worker-{WORKER}-01000000-{ENDED}", f"python-core-driver-{WORKER}_{ENDED}.log", f"x-{files_of(ENDED)[0]}"),
+]
+
+
+def write(folder: Path, names: list[str], written_s: float) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("a line")
+        os.utime(folder / name, (written_s, written_s))
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+
+
+def test_what_ended_workers_wrote_before_the_limit_is_removed(tmp_path: Path) -> None:
+    write(tmp_path, [*files_of(ENDED), *files_of(RUNS), *OTHERS], LIMIT_S - 1)
+    young = f"worker-{WORKER}-02000000-{ENDED}.out"
+    write(tmp_path, [young], LIMIT_S)
+    assert remove_old(tmp_path, LIMIT_S, is_running=lambda pid: pid == RUNS) == 9
+    assert listed(tmp_path) == sorted([*files_of(RUNS), *OTHERS, young])
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (tmp_path / files_of(ENDED)[0]).symlink_to(other)
+    remove_old(tmp_path, 2**40, is_running=lambda pid: False)
+    assert other.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("", None), ("-1", None), ("a day", None), ("86400", 86_400), ("0", 0)]
+)
+def test_the_time_is_set_where_ray_is_started(
+    given: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEPT_VARIABLE, given)
+    assert kept_s() == expected
+
+
+def test_a_process_is_found_by_its_number() -> None:
+    assert is_running(os.getpid())
+    assert is_running(1), "of another user"
+    assert not is_running(ENDED)
+
+
+async def test_a_broker_removes_by_the_time_of_day(tmp_path: Path) -> None:
+    write(tmp_path, files_of(ENDED), 1_000.0)
+    logs = WorkerLogs(tmp_path, 60)
+    assert await logs.check(tmp_path, 60) == 9
+    assert await logs.check(tmp_path / "missing", 60) == 0
+    (tmp_path / "file").write_text("no folder")
+    assert await logs.check(tmp_path / "file", 60) == 0, "logged, and tried again"
+
+
+async def test_a_ray_of_others_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path, files_of(ENDED), 1_000.0)
+    for logs in (WorkerLogs(None, 60), WorkerLogs(tmp_path, None)):
+        logs.start()
+        await logs.stop()
+    assert len(listed(tmp_path)) == 9

@@ -1,0 +1,35 @@
+"""What the adapter for Ray Serve takes as its configuration: no secret, because Serve keeps and shows it."""
+
+from pathlib import Path
+
+import pytest
+
+from raylog.core.errors import InvalidConfig
+
+serve = pytest.importorskip("raylog.serve_tasks", reason="ray[serve] is not installed")
+
+
+@pytest.mark.parametrize("proof", ["secret", "token"])
+def test_a_secret_is_named_by_a_path(proof: str, tmp_path: Path) -> None:
+    path = tmp_path / proof
+    path.write_text("c0ffee\nthe one before\n")
+    assert serve._where({"bootstrap": "host:9", f"{proof}_file": str(path)}) == {"bootstrap": "host:9", proof: "c0ffee"}
+    assert serve._where({}) == {}
+    with pytest.raises(
+        InvalidConfig, match=f"The {proof}_file .*missing of adapter_config cannot be read: No such file"
+    ):
+        serve._where({f"{proof}_file": str(tmp_path / "missing")})
+
+
+@pytest.mark.parametrize("proof", ["secret", "token"])
+def test_a_secret_itself_is_refused(proof: str) -> None:
+    from ray.serve.schema import TaskProcessorConfig
+
+    config = TaskProcessorConfig(
+        queue_name="q",
+        adapter="raylog.serve_tasks.RaylogTaskProcessorAdapter",
+        adapter_config={"bootstrap": "host:9", proof: "c0ffee"},
+    )
+    with pytest.raises(InvalidConfig, match=f"give {proof}_file") as refusal:
+        serve.RaylogTaskProcessorAdapter(config)
+    assert "c0ffee" not in str(refusal.value)

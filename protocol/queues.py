@@ -59,19 +59,14 @@ class QueueRange(Message, frozen=True):
     count: Int64
 
 
-class QueueAborted(Message, frozen=True):
-    """The batches of a producer are to be skipped from ``first_offset`` on, up to its next abort marker."""
-
-    producer_id: Int64
-    first_offset: Int64
-
-
 class QueueFetchReply(Message, frozen=True):
-    """The payload holds the whole batches of the ranges; only records in the ranges are locked for the member."""
+    """The payload holds the whole batches of the ranges; only records in the ranges are locked for the member.
+
+    Other batches may lie between: those of other members, and what was aborted. No batch of a range is hidden.
+    """
 
     ranges: Sequence[QueueRange]
     lock_ms: Int64
-    aborted: Sequence[QueueAborted] = ()
 
 
 class QueueVerdict(Message, frozen=True):

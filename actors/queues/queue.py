@@ -326,6 +326,7 @@ class Queue:
             first=first,
             end=end,
             max_records=args.max_records,
+            gaps=chunk.gaps(first, end),
         )
         hand = self._handed(take)
         self._requests.pop(number, None)
@@ -333,16 +334,19 @@ class Queue:
             if self._parked and self._parked[0] is fetch:
                 self._parked.popleft()
             return True
-        if not hand.ranges:
-            return False
+        if not hand.ranges:  # also where no member has work with what lay there
+            return self._is_next_elsewhere(first)
         self._parked.popleft()
         if fetch.timer is not None:
             fetch.timer.cancel()
         ranges = [wire.QueueRange(*row) for row in hand.ranges]
         payload, _ = chunk.cut(hand.ranges[0][0], hand.ranges[-1][1], len(chunk.payload))
-        aborted = [wire.QueueAborted(row.producer_id, row.first_offset) for row in chunk.aborted]
-        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, aborted), payload)
+        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms), payload)
         return True
+
+    def _is_next_elsewhere(self, first: int) -> bool:
+        machine = self.machine
+        return machine is not None and machine.next_offset(self._reader.readable_end) != first
 
     def _handed(self, take: ev.Take) -> ev.Hand | None:
         self._hand = None

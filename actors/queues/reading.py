@@ -40,9 +40,9 @@ class Chunk:
     """Whole batches from ``first`` on, up to ``end``."""
 
     def __init__(self, first: int, payload: bytes, aborted: Sequence[AbortedTxn]) -> None:
+        """``aborted``: the transactions of which nothing is handed out, as the log names them for all these batches."""
         self.first = first
         self.payload = payload
-        self.aborted = aborted
         coming = sorted(aborted, key=lambda each: each.first_offset)
         self.batches: list[ReadBatch] = []
         hidden: set[int] = set()
@@ -85,6 +85,22 @@ class Chunk:
                 return header.base_offset
             end = header.next_offset
         return end
+
+    def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of [first, end) without records for members: markers, aborted, cleaned away."""
+        found: list[tuple[int, int]] = []
+        behind = first
+        for _, header, is_hidden in self.batches:
+            if is_hidden or header.next_offset <= first:
+                continue
+            if header.base_offset >= end:
+                break
+            if header.base_offset > behind:
+                found.append((behind, header.base_offset))
+            behind = header.next_offset
+        if behind < end:
+            found.append((behind, end))
+        return found
 
     def keys(self, first: int) -> list[tuple[int, int | None]]:
         """Return the hash of each record's key, by offset, from an offset on; offsets without records are left out."""

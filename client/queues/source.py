@@ -23,7 +23,6 @@ from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import Lock, QueueMessage
 from raylog.client.queues.verdicts import UNASKED, Settled, gap_verdicts, is_unasked, taken_verdicts
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
-from raylog.client.reading.isolation import AbortedBatches
 from raylog.core.errors import ConnectionFailed, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
@@ -39,7 +38,6 @@ from raylog.protocol.queues import (
     QueueOpenRequest,
     QueueVerdict,
 )
-from raylog.protocol.replica import AbortedTxn
 from raylog.rpc import Connection
 from raylog.storage.batch.header import iter_headers
 
@@ -257,21 +255,22 @@ class QueueSource:
         now = time.monotonic()
         self._lock_s = reply.lock_ms / 1000
         locks = [Lock(self, self._session, row.count, now + self._lock_s, now) for row in reply.ranges]
-        aborted = AbortedBatches([AbortedTxn(row.producer_id, row.first_offset) for row in reply.aborted])
         messages: list[QueueMessage] = []
         place, rows = 0, reply.ranges
         failure: RaylogError | None = None
         for position, header in iter_headers(payload):
-            batch = FetchedBatch(payload, position, header, is_aborted=aborted.hides(header))
+            batch = FetchedBatch(payload, position, header)
             while place < len(rows) and rows[place].end <= header.base_offset:
                 place += 1
-            if batch.is_hidden or place == len(rows):
+            if place == len(rows):
+                break
+            if header.is_control:
                 continue
             stop = place
             while stop < len(rows) and rows[stop].first < header.next_offset:
                 stop += 1
             if stop == place:
-                continue  # with order by key, what lies between is at other members
+                continue  # what lies between is at other members, or was aborted
             opened = self._opener.pick(batch, [(row.first, row.end) for row in rows[place:stop]])
             failure = failure or opened.failure
             at = place

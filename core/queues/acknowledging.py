@@ -160,6 +160,11 @@ class Acknowledging:
         self._freed(first, end, decision)
         decision.wakes = True
 
+    def pass_over(self, first: int, end: int) -> None:
+        """Finish offsets without records that were to be handed out."""
+        self.book.put(first, end, DONE)
+        self._finished(first, end, was_held=True)
+
     def bury(self, first: int, end: int, decision: QueueDecision) -> None:
         """Finish records that the log has no more, and that no member holds."""
         self.book.put(first, end, DEAD)

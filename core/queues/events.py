@@ -74,13 +74,17 @@ class Reconfigured(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take(_Timed):
-    """Hand a member records of [first, end), which the leader has read."""
+    """Hand a member records of [first, end), which the leader has read.
+
+    ``gaps``: ranges of these, rising, without records for any member: they are finished where they would be handed out.
+    """
 
     request: RequestId
     member: str
     first: int
     end: int
     max_records: int
+    gaps: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

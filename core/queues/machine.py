@@ -8,7 +8,7 @@ none, and everything that is not finished is available there again. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -198,7 +198,7 @@ class QueueMachine:
         left = min(event.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
         ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
         handed: list[tuple[int, int, int]] = []
-        for first, end, cell in ranges:
+        for first, end, cell in self._without_gaps(ranges, event.gaps):
             count = cell.tries + 1
             until_ms = self._deadlines.add(decision.now_ms, self.policy.lock_ms, first, end)
             lock = Cell(ACQUIRED, count, event.member, until_ms, decision.now_ms)
@@ -211,6 +211,21 @@ class QueueMachine:
             handed.append((first, end, count))
         hand = ev.Hand(cause=decision.cause, request=event.request, ranges=handed, lock_ms=self.policy.lock_ms)
         decision.now.append(hand)
+
+    def _without_gaps(
+        self, ranges: Sequence[tuple[int, int, Cell]], gaps: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, int, Cell]]:
+        """Yield the parts of ranges that have records; the others are finished, so that no member answers for them."""
+        for first, end, cell in ranges:
+            for low, high in gaps:
+                if high <= first or low >= end:
+                    continue
+                if first < low:
+                    yield first, low, cell
+                self._acknowledging.pass_over(max(first, low), min(end, high))
+                first = high
+            if first < end:
+                yield first, end, cell
 
     def _taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
         """Return what a member gets, in order: first what is available again, then fresh records."""

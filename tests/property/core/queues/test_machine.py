@@ -30,6 +30,8 @@ class Worked(RuleBasedStateMachine):
         "queue.retry.max.ms": "60000",
     }
     settings_of_group: ClassVar[dict[str, str]] = {"queue.retry.backoff": "5s 20s", "queue.delivery.limit": "3"}
+    gaps: ClassVar[tuple[tuple[int, int], ...]] = ()
+    """Ranges of which the leader knows that no member has work with them: aborted, markers, cleaned away."""
 
     @initialize()
     def begin(self) -> None:
@@ -123,7 +125,10 @@ class Worked(RuleBasedStateMachine):
         if first is None:
             return
         end = min(RECORDS, first + 15)
-        effects = self.feed(ev.Take, request=self.number(), member=member, first=first, end=end, max_records=most)
+        gaps = [(max(low, first), min(high, end)) for low, high in self.gaps if low < end and high > first]
+        effects = self.feed(
+            ev.Take, request=self.number(), member=member, first=first, end=end, max_records=most, gaps=gaps
+        )
         hands = [effect for effect in effects if isinstance(effect, ev.Hand)]
         assert len(hands) == 1
         total = 0
@@ -140,6 +145,7 @@ class Worked(RuleBasedStateMachine):
                 assert held[offset][1] <= self.now, f"{offset} is at {other}, and now at {member} too"
                 del held[offset]
         assert offset not in self.done, f"{offset} was acknowledged"  # Q2
+        assert not self.is_gap(offset), f"{offset} has no record, and {member} is to answer for it"
         assert offset not in self.copies, f"{offset} has a copy, and is handed out here too"
         assert self.not_before.get(offset, 0) <= self.now, f"{offset} waits"  # Q8
         self.handed[offset] += 1
@@ -157,8 +163,8 @@ class Worked(RuleBasedStateMachine):
         return 0
 
     def is_gap(self, offset: int) -> bool:
-        """Whether there is no record; without keys the leader does not know."""
-        return False
+        """Whether there is no record; without keys the leader knows it of whole batches."""
+        return any(low <= offset < high for low, high in self.gaps)
 
     @rule(member=st.sampled_from(MEMBERS), kind=st.sampled_from((1, 1, 2, 3, 4, 5, 5, 5, 6)), pick=st.integers(0, 11))
     def acknowledge(self, member: str, kind: int, pick: int) -> None:
@@ -305,6 +311,12 @@ class WorkedByKey(Worked):
             )
 
 
+class WorkedWithTransactions(Worked):
+    """The same where transactions were aborted, and markers lie between."""
+
+    gaps: ClassVar[tuple[tuple[int, int], ...]] = ((0, 2), (7, 8), (9, 16), (31, 33), (39, 40))
+
+
 class WorkedRetryTopic(Worked):
     """The same in a retry topic, whose records were handed out elsewhere before."""
 
@@ -324,6 +336,8 @@ Worked.TestCase.settings = settings(max_examples=60, stateful_step_count=60, dea
 WorkedByKey.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestWorked = Worked.TestCase
 TestWorkedByKey = WorkedByKey.TestCase
+WorkedWithTransactions.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestWorkedWithTransactions = WorkedWithTransactions.TestCase
 WorkedRetryTopic.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 WorkedRetryTopicByKey.TestCase.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
 TestWorkedRetryTopic = WorkedRetryTopic.TestCase

@@ -38,11 +38,12 @@ RANGE_BYTES: Final = 60
 class _Parked:
     """A fetch that waits for records."""
 
-    __slots__ = ("args", "request", "timer")
+    __slots__ = ("args", "came_ms", "request", "timer")
 
-    def __init__(self, request: Request, args: wire.QueueFetchRequest) -> None:
+    def __init__(self, request: Request, args: wire.QueueFetchRequest, came_ms: int) -> None:
         self.request = request
         self.args = args
+        self.came_ms = came_ms
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -171,6 +172,7 @@ class Queue:
         if self._connections.get(member) is not connection:
             self._connections[member] = connection
             connection.on_close(lambda closed: self._closed(member, closed))
+        self._answer_member(member)  # of a fetch from before it would not know
         number = self._requests.remember(request)
         self._feed(
             ev.Opened(
@@ -189,7 +191,7 @@ class Queue:
         machine = self.machine
         if machine is None or args.member_id not in machine.members:
             raise UnknownMemberId(f"The queue does not know the member {args.member_id!r}; open it again.")
-        fetch = _Parked(request, args)
+        fetch = _Parked(request, args, self._host.now_ms())
         if args.max_records <= 0:
             self._answer_member(args.member_id)
             self._answer(fetch, None)
@@ -341,7 +343,8 @@ class Queue:
             fetch.timer.cancel()
         ranges = [wire.QueueRange(*row) for row in hand.ranges]
         payload, _ = chunk.cut(hand.ranges[0][0], hand.ranges[-1][1], len(chunk.payload))
-        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms), payload)
+        waited_ms = max(0, take.now_ms - fetch.came_ms - 1)  # of times that were rounded down
+        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, waited_ms), payload)
         return True
 
     def _is_next_elsewhere(self, first: int) -> bool:
@@ -484,4 +487,4 @@ async def _raise(reason: str) -> None:
 
 
 def _fields(row: wire.QueueVerdict) -> tuple[Any, ...]:
-    return row.first, row.end, row.kind, row.count, row.delay_ms, row.message
+    return row.first, row.end, row.kind, row.count, row.delay_ms, row.message, row.lease

@@ -43,19 +43,23 @@ class Holder(Protocol):
         """Whether a message's lock is known to hold."""
 
     def forget(self, message: QueueMessage) -> None:
-        """Drop a message whose lock is lost."""
+        """Drop a message that was not taken, and whose lock is lost."""
+
+
+Hand = tuple[int, int]
+"""Which hand-out of a record: how often it was handed out, and the lease, which no other hand-out has."""
 
 
 class Lock:
     """The lock of the records that were handed out together, until it is renewed or lost."""
 
-    __slots__ = ("count", "deadline", "session", "since", "source")
+    __slots__ = ("deadline", "hand", "session", "since", "source")
 
-    def __init__(self, source: Holder, session: int, count: int, deadline: float, since: float) -> None:
+    def __init__(self, source: Holder, session: int, hand: Hand, deadline: float, since: float) -> None:
         self.since = since
         self.source = source
         self.session = session
-        self.count = count
+        self.hand = hand
         self.deadline = deadline
 
 
@@ -116,7 +120,7 @@ class QueueMessage:
     @property
     def delivery_count(self) -> int:
         """How often the record was handed out, this time included."""
-        return self._lock.count
+        return self._lock.hand[0]
 
     @property
     def handed_at(self) -> float:
@@ -125,7 +129,7 @@ class QueueMessage:
 
     @property
     def lock_deadline(self) -> float:
-        """When the lock runs out, in seconds since 1970; it moves while locks are renewed."""
+        """When the lock runs out at the earliest, in seconds since 1970; it moves when the broker has renewed it."""
         return self._lock.source.wall_s(self._lock.deadline)
 
     @property
@@ -162,7 +166,10 @@ class QueueMessage:
         self._settle(ev.REJECT, -1, reason)
 
     def extend(self, seconds: float) -> None:
-        """Have the lock run out so many seconds from now, and not when the group's lock would."""
+        """Have the lock run out so many seconds from now, and not when the group's lock would.
+
+        `lock_deadline` moves when the broker has said so: sooner where the lock would be older than `lock_max`.
+        """
         if self._is_settled:
             raise self._twice()
         self._lock.source.extend(self, max(1, round(seconds * 1000)))

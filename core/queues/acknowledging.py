@@ -32,7 +32,7 @@ MESSAGE_MAX = 1_000
 """Most characters of a reason that are kept."""
 
 Failure = list[Any]
-"""[first, end, error code, sentence] of records that a verdict could not be applied to."""
+"""[first, end, error code, sentence, count and lease of the verdict] of records that it could not be applied to."""
 
 
 class Acknowledging:
@@ -56,6 +56,9 @@ class Acknowledging:
 
     def apply(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
         """Apply one verdict to each record that the member holds; returns the others."""
+        return [[*failure, verdict.tries, verdict.lease] for failure in self._applied(member, verdict, decision)]
+
+    def _applied(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
         if verdict.kind not in ev.VERDICTS or verdict.first >= verdict.end or verdict.first < 0:
             return [[verdict.first, verdict.end, InvalidRequest.code, "This is no verdict on a range of records."]]
         if verdict.kind == ev.RETRY and verdict.delay_ms > self.policy.later_max_ms:
@@ -71,10 +74,15 @@ class Acknowledging:
         for first, end, cell in self.book.pieces(verdict.first, verdict.end):
             if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
                 continue  # reported before, perhaps to a leader whose answer was lost
+            if verdict.kind == ev.RETURN and cell.state == AVAILABLE and 0 < verdict.tries == cell.tries:
+                # Not begun, and the lock has run out before this was known: nobody has got it since.
+                self.book.put(first, end, Cell(AVAILABLE, cell.tries - 1))
+                continue
             if (
                 cell.state != ACQUIRED
                 or cell.member != member
                 or verdict.tries not in (0, cell.tries)
+                or verdict.lease not in (0, cell.lease)
                 or not self._carried_out(first, end, cell, verdict, decision)
             ):
                 failures.append(self._failure(first, end, cell, decision))
@@ -105,10 +113,12 @@ class Acknowledging:
 
     def _renew(self, first: int, end: int, cell: Cell, lock_ms: int, decision: QueueDecision) -> bool:
         latest_ms = cell.since_ms + self.policy.lock_max_ms
-        duration_ms = self.policy.lock_ms if lock_ms < 0 else lock_ms
-        duration_ms = min(duration_ms, latest_ms - decision.now_ms)
+        asked_ms = self.policy.lock_ms if lock_ms < 0 else lock_ms
+        duration_ms = min(asked_ms, latest_ms - decision.now_ms)
         if duration_ms <= 0:
             return False
+        if duration_ms < asked_ms:
+            decision.shorter.append([first, end, cell.tries, cell.lease, duration_ms])
         until_ms = self._deadlines.add(decision.now_ms, duration_ms, first, end)
         self.book.put(first, end, cell._replace(until_ms=until_ms), is_stored=False)
         decision.count("renewed", end - first)

@@ -33,8 +33,8 @@ TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
 
 TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
     AVAILABLE: frozenset(
-        {ACQUIRED, ACKNOWLEDGED, ARCHIVED}
-    ),  # the latter two: no record is there, or it is passed over
+        {ACQUIRED, AVAILABLE, ACKNOWLEDGED, ARCHIVED}
+    ),  # AVAILABLE: with fewer tries; the latter two: no record is there, or it is passed over
     ACQUIRED: frozenset({AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED, WAITING}),
     WAITING: frozenset({AVAILABLE, ARCHIVED}),
     ARCHIVING: frozenset({ARCHIVING, ARCHIVED}),
@@ -60,8 +60,8 @@ class Cell(NamedTuple):
     """The state of a range of records.
 
     ``tries``: how often they were handed out. ``member``, ``since_ms``, ``until_ms``: the member that holds the lock,
-    from when, until when; of a waiting record, ``until_ms`` is when it is available again; of one that is
-    postponed, when its copy is due. ``cause``: of one that is archiving.
+    from when, until when; ``lease``: which no other hand-out has. Of a waiting record, ``until_ms`` is when it is
+    available again; of one that is postponed, when its copy is due. ``cause``: of one that is archiving.
     """
 
     state: int
@@ -70,6 +70,7 @@ class Cell(NamedTuple):
     until_ms: int = 0
     since_ms: int = 0
     cause: Cause | None = None
+    lease: int = 0
 
 
 FRESH: Final = Cell(AVAILABLE)

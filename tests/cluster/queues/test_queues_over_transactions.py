@@ -43,9 +43,7 @@ async def fill(cluster: LocalCluster) -> Counter[bytes]:
 
 @pytest.mark.parametrize("order", ["none", "key"])
 @pytest.mark.parametrize("ahead", [7, 500])
-def test_committed_records_of_one_that_aborted_before_are_handed_out(
-    tmp_path: Path, order: str, ahead: int
-) -> None:
+def test_committed_records_of_one_that_aborted_before_are_handed_out(tmp_path: Path, order: str, ahead: int) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         committed = await fill(cluster)
         found: Counter[bytes] = Counter()

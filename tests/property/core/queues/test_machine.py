@@ -132,7 +132,7 @@ class Worked(RuleBasedStateMachine):
         hands = [effect for effect in effects if isinstance(effect, ev.Hand)]
         assert len(hands) == 1
         total = 0
-        for low, high, count in hands[0].ranges:
+        for low, high, count, _ in hands[0].ranges:
             total += high - low
             assert first <= low < high <= end
             for offset in range(low, high):
@@ -186,6 +186,12 @@ class Worked(RuleBasedStateMachine):
         )
         assert not [effect for effect in effects if isinstance(effect, (Reply, Refuse))]
         answer: list[Any] = [row for _, row in self.open if isinstance(row, Reply) and row.request == request]
+        if kind == ev.RETURN and not is_valid and not answer[0].result[0]:  # too late, and nobody has got it since
+            after = self.machine.book.at(offset)
+            assert (after.state, after.tries) == (AVAILABLE, count - 1)
+            self.handed[offset] -= 1
+            del self.held[member][offset]
+            return
         assert bool(answer[0].result[0]) == (not is_valid), (answer, is_valid)
         if not is_valid:
             return
@@ -214,6 +220,13 @@ class Worked(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.now += ms
         self.feed(ev.Tick)
+
+    @rule(member=st.sampled_from(MEMBERS))
+    def member_opens_again(self, member: str) -> None:
+        """It knows of no lock that it had before: others may get the records."""
+        self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
+        self.held[member].clear()
+        assert not self.machine.book.held_by(member)
 
     @rule(changes=st.integers(0, 3))
     def log_advances(self, changes: int) -> None:

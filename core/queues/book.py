@@ -18,6 +18,7 @@ from raylog.core.queues.states import (
     FRESH,
     TERMINAL,
     TRANSITIONS,
+    UNFINISHED,
     WAITING,
     Cell,
     WireRange,
@@ -57,6 +58,11 @@ class RecordBook:
     def end(self) -> int:
         """The first offset that was never handed out."""
         return self._map.end
+
+    @property
+    def unfinished(self) -> int:
+        """The records of the book that are not finished."""
+        return sum(self.counts[state] for state in UNFINISHED)
 
     def __len__(self) -> int:
         """Return the number of ranges."""

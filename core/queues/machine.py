@@ -97,12 +97,15 @@ class QueueMachine:
         """Handle one event and return its effects."""
         self.story.append((event.now_ms, event.cause, type(event).__name__))
         decision = self._decision(event.cause, event.now_ms)
+        locked, unfinished = self.book.counts[ACQUIRED], self.book.unfinished
         self._acknowledging.expire(decision)
         handler = _HANDLERS[type(event)]
         try:
             handler(self, event, decision)
         except RaylogError as refusal:
             decision.refuse(event.request, refusal)  # type: ignore[union-attr]  # only requests are refused
+        # Whatever it was that made room: a fetch may wait because so many are locked, or not finished.
+        decision.wakes |= self.book.counts[ACQUIRED] < locked or self.book.unfinished < unfinished
         return self._finish(decision)
 
     def _decision(self, cause: str, now_ms: int) -> QueueDecision:

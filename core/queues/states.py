@@ -30,6 +30,7 @@ NAMES: Final[Mapping[int, str]] = {
     WAITING: "waiting",
 }
 TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
+UNFINISHED: Final = (AVAILABLE, ACQUIRED, WAITING, ARCHIVING)
 
 TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
     AVAILABLE: frozenset(

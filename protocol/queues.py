@@ -239,13 +239,18 @@ class ReadShareStateRequest(Message, frozen=True):
     queue_topic_id: str
     queue_partition: Int64
     leader_epoch: Int64
+    queue_partitions: Int64 = 0
 
 
 class ReadShareStateReply(Message, frozen=True):
-    """``state``: as ``core/queues/records.py`` has it; its start is -1 where the queue is new."""
+    """``state``: as ``core/queues/records.py`` has it; its start is -1 where the queue is new.
+
+    ``is_later``: whether the group had begun on the topic before this partition was added.
+    """
 
     state_epoch: Int64
     state: Sequence[Any]
+    is_later: bool = False
 
 
 class WriteShareStateRequest(Message, frozen=True):

@@ -24,15 +24,13 @@ from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownMemberId
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
-from raylog.core.queues.records import QueueChange, joined
+from raylog.core.queues.records import QueueChange, joined, range_bytes
 from raylog.protocol import queues as wire
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)
 
 CHANGE_BYTES_MAX: Final = 512 * 1024
-RANGE_BYTES: Final = 60
-"""Most bytes of a stored range without its message, nearly."""
 
 
 class _Parked:
@@ -97,10 +95,10 @@ class Queue:
 
     async def load(self) -> None:
         """Load the state, and serve. Raises FencedLeaderEpoch and other RaylogError."""
-        self.state_epoch, stored = await self._states.read(self.group)
+        self.state_epoch, stored, is_later = await self._states.read(self.group)
         await self._reader.begin()
         wall_ms = await self._wall_ms()
-        machine = self.machine = QueueMachine(stored, self._host.config)
+        machine = self.machine = QueueMachine(stored, self._host.config, is_later=is_later)
         table: dict[type[Any], Callable[[Any], object]] = {
             ev.StoreChange: self._store,
             ev.NoteStored: self._stored_note,
@@ -411,8 +409,7 @@ class Queue:
 
     def _store(self, effect: ev.StoreChange) -> None:
         change = effect.change
-        size = 200 + RANGE_BYTES * len(change.ranges) + sum(len(str(row[6])) for row in change.ranges if len(row) > 6)
-        self._rows.add([(change, size)])
+        self._rows.add([(change, 200 + sum(map(range_bytes, change.ranges)))])
 
     def _stored_note(self, effect: ev.NoteStored) -> ev.ChangeStored:
         return ev.ChangeStored(cause="stored", now_ms=self._host.now_ms(), number=effect.number)

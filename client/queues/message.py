@@ -10,6 +10,8 @@ from raylog.client.types import Header, Record
 from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
+from raylog.core.queues.acknowledging import REASON_BYTES_MAX
+from raylog.core.queues.states import shortened
 
 
 class Reject(Exception):
@@ -159,11 +161,11 @@ class QueueMessage:
         After the last hand-out that the group allows it becomes a dead letter. With order by key, later records of the
         key wait as well. Raises InvalidConfig for what is no duration.
         """
-        self._settle(ev.RETRY, -1 if delay is None else milliseconds(delay), reason)
+        self._settle(ev.RETRY, -1 if delay is None else milliseconds(delay), shortened(reason, REASON_BYTES_MAX))
 
     def reject(self, reason: str = "") -> None:
         """The record cannot be processed by any consumer: it becomes a dead letter, with this reason."""
-        self._settle(ev.REJECT, -1, reason)
+        self._settle(ev.REJECT, -1, shortened(reason, REASON_BYTES_MAX))
 
     def extend(self, seconds: float) -> None:
         """Have the lock run out so many seconds from now, and not when the group's lock would.

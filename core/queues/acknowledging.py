@@ -24,12 +24,15 @@ from raylog.core.queues.states import (
     WAITING,
     Cause,
     Cell,
+    shortened,
 )
 
 REJECTED = "rejected"
 DELIVERY_LIMIT = "delivery_limit"
-MESSAGE_MAX = 1_000
-"""Most characters of a reason that are kept."""
+REASON_BYTES_MAX = 1_000
+"""Most bytes of a reason that are kept."""
+REASONS_BYTES_MAX = 4 * 1024 * 1024
+"""Most bytes of the reasons of one queue: beyond them records are dead letters without a sentence."""
 
 Failure = list[Any]
 """[first, end, error code, sentence, count and lease of the verdict] of records that it could not be applied to."""
@@ -104,7 +107,7 @@ class Acknowledging:
                 self.free(first, end, cell, decision, counted=verdict.kind == ev.RELEASE)
             case ev.REJECT:
                 decision.count("rejected", end - first)
-                self._archive(first, end, cell, Cause(REJECTED, verdict.message[:MESSAGE_MAX]), decision)
+                self._archive(first, end, cell, Cause(REJECTED, verdict.message), decision)
             case ev.RETRY:
                 self._retry(first, end, cell, verdict, decision)
             case _:
@@ -127,7 +130,7 @@ class Acknowledging:
     def _retry(self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision) -> None:
         decision.count("retried", end - first)
         if self._is_over_limit(cell):
-            self._archive(first, end, cell, Cause(DELIVERY_LIMIT, verdict.message[:MESSAGE_MAX]), decision)
+            self._archive(first, end, cell, Cause(DELIVERY_LIMIT, verdict.message), decision)
             return
         room = self.policy.waiting_max - self.book.counts[WAITING]
         if verdict.delay_ms >= 0:
@@ -196,6 +199,11 @@ class Acknowledging:
             decision.wakes = True
 
     def _archive(self, first: int, end: int, cell: Cell, cause: Cause, decision: QueueDecision) -> None:
+        message = shortened(cause.message, REASON_BYTES_MAX)
+        if self.book.reason_bytes + (end - first) * len(message.encode()) > REASONS_BYTES_MAX:
+            decision.count("reasons_dropped", end - first)
+            message = ""
+        cause = cause._replace(message=message)
         self.book.put(first, end, Cell(ARCHIVING, cell.tries, cause=cause))
         self._letters.add(first, end)
         self._finished(first, end, was_held=True)

@@ -50,8 +50,12 @@ class QueueMachine:
     record that was handed out before wait until the earlier count is stored.
     """
 
-    def __init__(self, stored: QueueChange, topic: Mapping[str, str]) -> None:
-        """Begin with the stored state; ``topic`` is the topic's configuration. Nothing is decided before ``loaded``."""
+    def __init__(self, stored: QueueChange, topic: Mapping[str, str], *, is_later: bool) -> None:
+        """Begin with the stored state; ``topic`` is the topic's configuration. Nothing is decided before ``loaded``.
+
+        ``is_later``: whether the partition was added after the group began to work on the topic.
+        """
+        self._is_later = is_later
         self._stored = stored
         self._topic = topic
         self.settings: Mapping[str, str] = dict(stored.settings or {})
@@ -131,11 +135,15 @@ class QueueMachine:
         elif not self.members:
             self._change_policy(policy_of(settings, self._topic))
         if self.is_new:
-            self._begin_at(event.readable_end if self.policy.starts_latest else event.log_start)
+            self._begin_at(event.readable_end if self._starts_latest() else event.log_start)
         if event.member in self.members:  # it knows of no lock that it had before
             self._release_held(event.member, decision)
         self.members[event.member] = decision.now_ms
         decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
+
+    def _starts_latest(self) -> bool:
+        """Whether what is there is not for the group: never what came when it worked already, or was its own."""
+        return self.policy.starts_latest and not self._is_later and not self.is_retry_topic
 
     def _begin_at(self, start: int) -> None:
         """Begin at an offset, with nothing known of its records."""

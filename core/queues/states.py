@@ -57,6 +57,11 @@ class Cause(NamedTuple):
     sequence: int = -1
 
 
+def shortened(text: str, bytes_max: int) -> str:
+    """Return the beginning of a text that takes so many bytes at most, in UTF-8."""
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
+
+
 class Cell(NamedTuple):
     """The state of a range of records.
 

@@ -47,7 +47,7 @@ class Leader:
         self.load()
 
     def load(self) -> None:
-        self.machine = QueueMachine(self.stored.snapshot(), self.topic)
+        self.machine = QueueMachine(self.stored.snapshot(), self.topic, is_later=False)
         self.take_in(self.machine.loaded(self.now, self.now))
 
     def feed(self, kind: Any, **fields: Any) -> list[Any]:

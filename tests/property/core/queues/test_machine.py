@@ -59,7 +59,7 @@ class Worked(RuleBasedStateMachine):
         self.pending: list[QueueChange] = []
         self.held.clear()
         snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
-        self.machine = QueueMachine(snapshot, self.topic)
+        self.machine = QueueMachine(snapshot, self.topic, is_later=False)
         self.take_in(self.machine.loaded(self.now, 5_000_000 + self.now))
         for member in MEMBERS:
             self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
@@ -282,7 +282,7 @@ class Worked(RuleBasedStateMachine):
     def what_is_stored_is_what_is_known(self) -> None:
         if not hasattr(self, "machine") or self.pending:
             return
-        again = QueueMachine(self.stored.snapshot(), self.topic)
+        again = QueueMachine(self.stored.snapshot(), self.topic, is_later=False)
         again.loaded(self.now, 5_000_000 + self.now)
         finished = {offset for offset in range(RECORDS) if self.machine.book.at(offset).state in TERMINAL}
         assert finished == {offset for offset in range(RECORDS) if again.book.at(offset).state in TERMINAL}

@@ -31,6 +31,9 @@ from raylog.rpc import Request
 logger = logging.getLogger(__name__)
 
 CHANGE_BYTES_MAX: Final = 512 * 1024
+PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 2.0
+"""Pause before fetches are served again after an error."""
 
 
 class _Parked:
@@ -275,15 +278,18 @@ class Queue:
     # ------------------------------------------------------------ handing out
 
     async def _keep_serving(self) -> None:
+        pause_s = PAUSE_S
         while not self._is_over:
             self._wake.clear()
             try:
                 await self._serve()
+                pause_s = PAUSE_S
             except RaylogError as trouble:
                 if self._is_over or self._host.is_over:
                     return
                 logger.warning("%s: fetches of group %s wait: %s", self._host.partition, self.group, trouble)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(pause_s)
+                pause_s = min(PAUSE_MAX_S, 2 * pause_s)
                 self._wake.set()
             if self._parked:
                 self._reader.watch(self._is_watched)

@@ -22,9 +22,16 @@ from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.leases import LeaseBook
 from raylog.client.queues.message import QueueMessage
-from raylog.client.queues.verdicts import UNASKED, Settled, gap_verdicts, is_unasked, taken_verdicts
+from raylog.client.queues.verdicts import (
+    UNASKED,
+    Settled,
+    gap_verdicts,
+    is_unasked,
+    taken_verdicts,
+    unopened_verdicts,
+)
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
-from raylog.core.errors import ConnectionFailed, RaylogError, UnknownMemberId, from_code
+from raylog.core.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.protocol.queues import (
@@ -272,6 +279,7 @@ class QueueSource:
             self._woken.set()
             return
         messages: list[QueueMessage] = []
+        unopened: set[int] = set()
         place, rows = 0, reply.ranges
         failure: RaylogError | None = None
         for position, header in iter_headers(payload):
@@ -287,7 +295,14 @@ class QueueSource:
                 stop += 1
             if stop == place:
                 continue  # what lies between is at other members, or was aborted
-            opened = self._opener.pick(batch, [(row.first, row.end) for row in rows[place:stop]])
+            try:
+                opened = self._opener.pick(batch, [(row.first, row.end) for row in rows[place:stop]])
+            except CorruptMessage as damage:  # the others of the answer are good
+                refused_rows = unopened_verdicts(rows[place:stop], header, damage)
+                unopened.update(offset for offset, *_ in refused_rows)
+                self._settled += refused_rows
+                logger.warning("%s: %s", self.partition, damage)
+                continue
             failure = failure or opened.failure
             at = place
             for record in opened.records:
@@ -297,7 +312,7 @@ class QueueSource:
         found = {message.record.offset: message for message in messages}
         refused = failure.details.get("offset") if failure is not None else None
         if len(found) < sum(row.end - row.first for row in rows):
-            self._settled += gap_verdicts(rows, found, failure, refused)
+            self._settled += gap_verdicts(rows, found.keys() | unopened, failure, refused)
             self._woken.set()
         self._leases.take_in(messages)
         self._engine.buffer.put(self.partition, messages)

@@ -7,10 +7,15 @@ from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from raylog.client.queues.message import Hand
-from raylog.core.errors import RaylogError
+from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.core.queues import events as ev
+from raylog.core.queues.acknowledging import REASON_BYTES_MAX
+from raylog.core.queues.states import shortened
 from raylog.protocol.queues import QueueFailure, QueueRange, QueueVerdict
+from raylog.storage.batch.header import BatchHeader
 
+DAMAGED_RETRY_MS: Final = 1_000
+"""Pause before a batch with a wrong checksum is handed out again."""
 Settled = tuple[int, Hand, int, int, str]
 """Offset, hand-out, kind, delay, message."""
 
@@ -59,6 +64,21 @@ def gap_verdicts(
                 yield offset, hand, ev.REJECT, -1, failure.message
             else:  # behind the refused one, in its batch: to be handed out again, without it
                 yield offset, hand, ev.RETURN, -1, ""
+
+
+def unopened_verdicts(rows: Sequence[QueueRange], header: BatchHeader, damage: CorruptMessage) -> list[Settled]:
+    """Say of the records of a batch that cannot be opened that no consumer can process them.
+
+    Where its checksum is wrong, another replica may have it: then they are tried again.
+    """
+    is_certain = "next_offset" in damage.details
+    kind, delay_ms = (ev.REJECT, -1) if is_certain else (ev.RETRY, DAMAGED_RETRY_MS)
+    reason = shortened(damage.message, REASON_BYTES_MAX)
+    return [
+        (offset, (row.count, row.lease), kind, delay_ms, reason)
+        for row in rows
+        for offset in range(max(row.first, header.base_offset), min(row.end, header.next_offset))
+    ]
 
 
 def is_unasked(failure: QueueFailure, verdicts: Sequence[QueueVerdict]) -> bool:

@@ -16,6 +16,7 @@ from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 class QueueOpenRequest(Message, frozen=True):
     """Begin to work on a queue as a member; its locks end when the connection of this request is closed.
 
+    A member that has opened the queue before begins anew: what it had locked is available again.
     ``settings``: what the group has set otherwise than the topic; all members of a group set the same.
     """
 
@@ -52,34 +53,35 @@ class QueueFetchRequest(Message, frozen=True):
 
 
 class QueueRange(Message, frozen=True):
-    """Records from ``first`` up to ``end``, handed out for the ``count``-th time."""
+    """Records from ``first`` up to ``end``, handed out for the ``count``-th time.
+
+    ``lease``: what verdicts about this hand-out repeat; no other hand-out of a record has it.
+    """
 
     first: Int64
     end: Int64
     count: Int64
-
-
-class QueueAborted(Message, frozen=True):
-    """The batches of a producer are to be skipped from ``first_offset`` on, up to its next abort marker."""
-
-    producer_id: Int64
-    first_offset: Int64
+    lease: Int64 = 0
 
 
 class QueueFetchReply(Message, frozen=True):
-    """The payload holds the whole batches of the ranges; only records in the ranges are locked for the member."""
+    """The payload holds the whole batches of the ranges; only records in the ranges are locked for the member.
+
+    Other batches may lie between: those of other members, and what was aborted. No batch of a range is hidden.
+    ``waited_ms``: how long the request waited at the leader, at least, before the records were locked for ``lock_ms``.
+    """
 
     ranges: Sequence[QueueRange]
     lock_ms: Int64
-    aborted: Sequence[QueueAborted] = ()
+    waited_ms: Int64 = 0
 
 
 class QueueVerdict(Message, frozen=True):
     """What a member says of records: ``kind`` 0 = there is no record, 1 = done, 2 = release, 3 = reject, 4 = renew the
     lock, 5 = retry, 6 = release, not begun.
 
-    ``count``: the hand-out that it is about; 0 = whichever. ``delay_ms``: before a retry, -1 = as the group has it; or
-    of the renewed lock. ``message``: why.
+    ``count``, ``lease``: the hand-out that it is about; 0 = whichever. ``delay_ms``: before a retry, -1 = as the group
+    has it; or of the renewed lock. ``message``: why.
     """
 
     first: Int64
@@ -88,6 +90,7 @@ class QueueVerdict(Message, frozen=True):
     count: Int64 = 0
     delay_ms: Int64 = -1
     message: str = ""
+    lease: Int64 = 0
 
 
 class QueueAcknowledgeRequest(Message, frozen=True):
@@ -102,22 +105,41 @@ class QueueAcknowledgeRequest(Message, frozen=True):
 
 
 class QueueFailure(Message, frozen=True):
-    """Records that were not locked by the member: nothing was changed about them."""
+    """Records that were not locked by the member: nothing was changed about them.
+
+    ``count``, ``lease``: as the verdict had them.
+    """
 
     first: Int64
     end: Int64
     error_code: Int64
     message: str
+    count: Int64 = 0
+    lease: Int64 = 0
+
+
+class QueueShorterLock(Message, frozen=True):
+    """Records whose lock was renewed for ``lock_ms`` only, because it would be too old then."""
+
+    first: Int64
+    end: Int64
+    count: Int64
+    lease: Int64
+    lock_ms: Int64
 
 
 class QueueAcknowledgeReply(Message, frozen=True):
     """``failures``: what could not be done.
 
     ``postpones``: copies of records that are to be retried late are on their way to the group's retry topic.
+    ``lock_ms``: for how long locks are that were renewed as the group has it; those in ``shorter`` are not. What was
+    renewed is locked for so long since this request came in.
     """
 
     failures: Sequence[QueueFailure]
     postpones: bool = False
+    lock_ms: Int64 = 0
+    shorter: Sequence[QueueShorterLock] = ()
 
 
 class QueueLeaveRequest(Message, frozen=True):
@@ -217,13 +239,18 @@ class ReadShareStateRequest(Message, frozen=True):
     queue_topic_id: str
     queue_partition: Int64
     leader_epoch: Int64
+    queue_partitions: Int64 = 0
 
 
 class ReadShareStateReply(Message, frozen=True):
-    """``state``: as ``core/queues/records.py`` has it; its start is -1 where the queue is new."""
+    """``state``: as ``core/queues/records.py`` has it; its start is -1 where the queue is new.
+
+    ``is_later``: whether the group had begun on the topic before this partition was added.
+    """
 
     state_epoch: Int64
     state: Sequence[Any]
+    is_later: bool = False
 
 
 class WriteShareStateRequest(Message, frozen=True):

@@ -216,6 +216,7 @@ def _event_for(request: Request, number: int, now_ms: int) -> kp.Event:
                 key=QueueKey(args.group_id, args.queue_topic_id, args.queue_partition),
                 topic=args.queue_topic,
                 leader_epoch=args.leader_epoch,
+                partitions=args.queue_partitions,
             )
         case WriteShareStateRequest():
             return kp.WriteState(

@@ -24,25 +24,27 @@ from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownMemberId
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
-from raylog.core.queues.records import QueueChange, joined
+from raylog.core.queues.records import QueueChange, joined, range_bytes
 from raylog.protocol import queues as wire
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)
 
 CHANGE_BYTES_MAX: Final = 512 * 1024
-RANGE_BYTES: Final = 60
-"""Most bytes of a stored range without its message, nearly."""
+PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 2.0
+"""Pause before fetches are served again after an error."""
 
 
 class _Parked:
     """A fetch that waits for records."""
 
-    __slots__ = ("args", "request", "timer")
+    __slots__ = ("args", "came_ms", "request", "timer")
 
-    def __init__(self, request: Request, args: wire.QueueFetchRequest) -> None:
+    def __init__(self, request: Request, args: wire.QueueFetchRequest, came_ms: int) -> None:
         self.request = request
         self.args = args
+        self.came_ms = came_ms
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -96,10 +98,10 @@ class Queue:
 
     async def load(self) -> None:
         """Load the state, and serve. Raises FencedLeaderEpoch and other RaylogError."""
-        self.state_epoch, stored = await self._states.read(self.group)
+        self.state_epoch, stored, is_later = await self._states.read(self.group)
         await self._reader.begin()
         wall_ms = await self._wall_ms()
-        machine = self.machine = QueueMachine(stored, self._host.config)
+        machine = self.machine = QueueMachine(stored, self._host.config, is_later=is_later)
         table: dict[type[Any], Callable[[Any], object]] = {
             ev.StoreChange: self._store,
             ev.NoteStored: self._stored_note,
@@ -171,6 +173,7 @@ class Queue:
         if self._connections.get(member) is not connection:
             self._connections[member] = connection
             connection.on_close(lambda closed: self._closed(member, closed))
+        self._answer_member(member)  # of a fetch from before it would not know
         number = self._requests.remember(request)
         self._feed(
             ev.Opened(
@@ -189,7 +192,7 @@ class Queue:
         machine = self.machine
         if machine is None or args.member_id not in machine.members:
             raise UnknownMemberId(f"The queue does not know the member {args.member_id!r}; open it again.")
-        fetch = _Parked(request, args)
+        fetch = _Parked(request, args, self._host.now_ms())
         if args.max_records <= 0:
             self._answer_member(args.member_id)
             self._answer(fetch, None)
@@ -275,15 +278,18 @@ class Queue:
     # ------------------------------------------------------------ handing out
 
     async def _keep_serving(self) -> None:
+        pause_s = PAUSE_S
         while not self._is_over:
             self._wake.clear()
             try:
                 await self._serve()
+                pause_s = PAUSE_S
             except RaylogError as trouble:
                 if self._is_over or self._host.is_over:
                     return
                 logger.warning("%s: fetches of group %s wait: %s", self._host.partition, self.group, trouble)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(pause_s)
+                pause_s = min(PAUSE_MAX_S, 2 * pause_s)
                 self._wake.set()
             if self._parked:
                 self._reader.watch(self._is_watched)
@@ -326,6 +332,7 @@ class Queue:
             first=first,
             end=end,
             max_records=args.max_records,
+            gaps=chunk.gaps(first, end),
         )
         hand = self._handed(take)
         self._requests.pop(number, None)
@@ -333,16 +340,20 @@ class Queue:
             if self._parked and self._parked[0] is fetch:
                 self._parked.popleft()
             return True
-        if not hand.ranges:
-            return False
+        if not hand.ranges:  # also where no member has work with what lay there
+            return self._is_next_elsewhere(first)
         self._parked.popleft()
         if fetch.timer is not None:
             fetch.timer.cancel()
         ranges = [wire.QueueRange(*row) for row in hand.ranges]
         payload, _ = chunk.cut(hand.ranges[0][0], hand.ranges[-1][1], len(chunk.payload))
-        aborted = [wire.QueueAborted(row.producer_id, row.first_offset) for row in chunk.aborted]
-        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, aborted), payload)
+        waited_ms = max(0, take.now_ms - fetch.came_ms - 1)  # of times that were rounded down
+        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, waited_ms), payload)
         return True
+
+    def _is_next_elsewhere(self, first: int) -> bool:
+        machine = self.machine
+        return machine is not None and machine.next_offset(self._reader.readable_end) != first
 
     def _handed(self, take: ev.Take) -> ev.Hand | None:
         self._hand = None
@@ -404,8 +415,7 @@ class Queue:
 
     def _store(self, effect: ev.StoreChange) -> None:
         change = effect.change
-        size = 200 + RANGE_BYTES * len(change.ranges) + sum(len(str(row[6])) for row in change.ranges if len(row) > 6)
-        self._rows.add([(change, size)])
+        self._rows.add([(change, 200 + sum(map(range_bytes, change.ranges)))])
 
     def _stored_note(self, effect: ev.NoteStored) -> ev.ChangeStored:
         return ev.ChangeStored(cause="stored", now_ms=self._host.now_ms(), number=effect.number)
@@ -480,4 +490,4 @@ async def _raise(reason: str) -> None:
 
 
 def _fields(row: wire.QueueVerdict) -> tuple[Any, ...]:
-    return row.first, row.end, row.kind, row.count, row.delay_ms, row.message
+    return row.first, row.end, row.kind, row.count, row.delay_ms, row.message, row.lease

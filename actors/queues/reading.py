@@ -8,6 +8,7 @@ was aborted has sent is no work for any member.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -19,6 +20,8 @@ from raylog.core.queues.archiving.origins import Origin
 from raylog.protocol.replica import READ_COMMITTED, AbortedTxn
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.records import Columns, decode_batch
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 1024 * 1024
 CHUNKS_KEPT: Final = 4
@@ -40,11 +43,12 @@ class Chunk:
     """Whole batches from ``first`` on, up to ``end``."""
 
     def __init__(self, first: int, payload: bytes, aborted: Sequence[AbortedTxn]) -> None:
+        """``aborted``: the transactions of which nothing is handed out, as the log names them for all these batches."""
         self.first = first
         self.payload = payload
-        self.aborted = aborted
         coming = sorted(aborted, key=lambda each: each.first_offset)
         self.batches: list[ReadBatch] = []
+        self._unreadable: set[int] = set()
         hidden: set[int] = set()
         for place, header in iter_headers(payload):
             while coming and coming[0].first_offset <= header.last_offset:
@@ -86,14 +90,32 @@ class Chunk:
             end = header.next_offset
         return end
 
+    def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of [first, end) without records for members: markers, aborted, cleaned away."""
+        found: list[tuple[int, int]] = []
+        behind = first
+        for _, header, is_hidden in self.batches:
+            if is_hidden or header.next_offset <= first:
+                continue
+            if header.base_offset >= end:
+                break
+            if header.base_offset > behind:
+                found.append((behind, header.base_offset))
+            behind = header.next_offset
+        if behind < end:
+            found.append((behind, end))
+        return found
+
     def keys(self, first: int) -> list[tuple[int, int | None]]:
         """Return the hash of each record's key, by offset, from an offset on; offsets without records are left out."""
         found: list[tuple[int, int | None]] = []
         for place, header, is_hidden in self.batches:
             if is_hidden or header.next_offset <= first:
                 continue
-            columns = decode_batch(self.payload, place, header)
-            if columns.keys is None:
+            columns = self._opened(place, header)
+            if columns is None:  # its member has to say so: it belongs to no key
+                found += [(offset, None) for offset in range(max(first, header.base_offset), header.next_offset)]
+            elif columns.keys is None:
                 found += [(offset, None) for offset in columns.offsets if offset >= first]
             else:
                 found += [
@@ -109,7 +131,9 @@ class Chunk:
         for place, header, is_hidden in self.batches:
             if is_hidden or header.next_offset <= first:
                 continue
-            columns = decode_batch(self.payload, place, header)
+            columns = self._opened(place, header)
+            if columns is None:
+                continue
             for offset, headers in zip(columns.offsets, columns.headers or (), strict=False):
                 origin = Origin.of(headers)
                 if origin is not None and offset >= first:
@@ -117,14 +141,26 @@ class Chunk:
         return found
 
     def record(self, offset: int) -> tuple[Columns, int] | None:
-        """Return the columns that have a record, and its index there; None = there is no record."""
+        """Return the columns that have a record, and its index there; None = there is none, or it cannot be opened."""
         for place, header, is_hidden in self.batches:
             if header.base_offset <= offset < header.next_offset and not is_hidden:
-                columns = decode_batch(self.payload, place, header)
+                columns = self._opened(place, header)
+                if columns is None:
+                    return None
                 for index, known in enumerate(columns.offsets):
                     if known == offset:
                         return columns, index
         return None
+
+    def _opened(self, place: int, header: BatchHeader) -> Columns | None:
+        """Return the columns of a batch; None where its body cannot be opened, which is logged once."""
+        try:
+            return decode_batch(self.payload, place, header)
+        except Exception as damage:  # a hostile body may raise more than RaylogError; the others go on
+            if place not in self._unreadable:
+                self._unreadable.add(place)
+                logger.warning("The batch at offset %d cannot be opened: %s", header.base_offset, damage)
+            return None
 
 
 class LogReader:

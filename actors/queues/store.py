@@ -10,7 +10,13 @@ from typing import Final
 
 from raylog.actors.naming import SHARE_STATE_TOPIC
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import FencedLeaderEpoch, FencedStateEpoch, RaylogError, UnknownTopicOrPartition
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    FencedStateEpoch,
+    LeaderNotAvailable,
+    RaylogError,
+    UnknownTopicOrPartition,
+)
 from raylog.core.queues.records import QueueChange
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.queues import (
@@ -40,9 +46,16 @@ class ShareStates:
         self._host = host
         self._place: _Place | None = None
 
-    async def read(self, group: str) -> tuple[int, QueueChange]:
-        """Return the state epoch and the state of a queue, and fence the leader before. Raises FencedLeaderEpoch."""
+    async def read(self, group: str) -> tuple[int, QueueChange, bool]:
+        """Return the state epoch and the state of a queue, and fence the leader before. Raises FencedLeaderEpoch.
+
+        The last value is whether the partition was added after the group began to work on the topic.
+        """
         host = self._host
+        row = (await host.metadata([host.partition.topic])).topics[0]
+        if row.error_code or not row.partitions:
+            raise LeaderNotAvailable(f"{host.partition.topic} is not known yet.")
+        partitions = max(len(row.partitions), host.partition.partition + 1)
 
         def request(place: _Place, epoch: int) -> ReadShareStateRequest:
             return ReadShareStateRequest(
@@ -54,10 +67,11 @@ class ShareStates:
                 host.topic_id,
                 host.partition.partition,
                 host.leader_epoch,
+                partitions,
             )
 
         reply = await self._call(READ_SHARE_STATE, request)
-        return reply.state_epoch, QueueChange.from_wire(reply.state)
+        return reply.state_epoch, QueueChange.from_wire(reply.state), reply.is_later
 
     async def write(self, group: str, state_epoch: int, version: int, change: QueueChange) -> None:
         """Store a change; returns when it is committed. Raises FencedStateEpoch when another load has followed."""

@@ -128,7 +128,8 @@ class QueueConsumer(SynchronousClient):
 
         A message that the handler returns from is acknowledged, unless the handler settled it. An exception has it
         retried by the group's pauses; `Retry(delay=)` after another one; `Reject` makes it a dead letter. With order by
-        key, messages of a key are never handled at the same time. A handler may be a coroutine function.
+        key, messages of a key are never handled at the same time. A handler may be a coroutine function. Raises
+        InvalidConfig for a `Retry(delay=)` that is no duration, when the record is given back.
         """
         self._run(self._asynchronous.run(handler, concurrency=concurrency))
 

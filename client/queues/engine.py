@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -188,7 +187,7 @@ class QueueEngine:
                 return None
             if message._is_settled:
                 continue
-            if message._lock.deadline > time.monotonic():
+            if message.is_locked:
                 return message
             message._lock.source.forget(message)  # it is handed out again, perhaps to another member
 
@@ -242,7 +241,6 @@ class QueueEngine:
         for message in self.buffer:
             if message._lock.source is source and not source.is_current(message):
                 source.forget(message)
-        source.forget_lost()
 
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
         """Give back what is held of a key behind a message that is to be retried: nothing may overtake it."""

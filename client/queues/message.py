@@ -10,6 +10,8 @@ from raylog.client.types import Header, Record
 from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
+from raylog.core.queues.acknowledging import REASON_BYTES_MAX
+from raylog.core.queues.states import shortened
 
 
 class Reject(Exception):
@@ -43,19 +45,23 @@ class Holder(Protocol):
         """Whether a message's lock is known to hold."""
 
     def forget(self, message: QueueMessage) -> None:
-        """Drop a message whose lock is lost."""
+        """Drop a message that was not taken, and whose lock is lost."""
+
+
+Hand = tuple[int, int]
+"""Which hand-out of a record: how often it was handed out, and the lease, which no other hand-out has."""
 
 
 class Lock:
     """The lock of the records that were handed out together, until it is renewed or lost."""
 
-    __slots__ = ("count", "deadline", "session", "since", "source")
+    __slots__ = ("deadline", "hand", "session", "since", "source")
 
-    def __init__(self, source: Holder, session: int, count: int, deadline: float, since: float) -> None:
+    def __init__(self, source: Holder, session: int, hand: Hand, deadline: float, since: float) -> None:
         self.since = since
         self.source = source
         self.session = session
-        self.count = count
+        self.hand = hand
         self.deadline = deadline
 
 
@@ -116,7 +122,7 @@ class QueueMessage:
     @property
     def delivery_count(self) -> int:
         """How often the record was handed out, this time included."""
-        return self._lock.count
+        return self._lock.hand[0]
 
     @property
     def handed_at(self) -> float:
@@ -125,7 +131,7 @@ class QueueMessage:
 
     @property
     def lock_deadline(self) -> float:
-        """When the lock runs out, in seconds since 1970; it moves while locks are renewed."""
+        """When the lock runs out at the earliest, in seconds since 1970; it moves when the broker has renewed it."""
         return self._lock.source.wall_s(self._lock.deadline)
 
     @property
@@ -155,14 +161,17 @@ class QueueMessage:
         After the last hand-out that the group allows it becomes a dead letter. With order by key, later records of the
         key wait as well. Raises InvalidConfig for what is no duration.
         """
-        self._settle(ev.RETRY, -1 if delay is None else milliseconds(delay), reason)
+        self._settle(ev.RETRY, -1 if delay is None else milliseconds(delay), shortened(reason, REASON_BYTES_MAX))
 
     def reject(self, reason: str = "") -> None:
         """The record cannot be processed by any consumer: it becomes a dead letter, with this reason."""
-        self._settle(ev.REJECT, -1, reason)
+        self._settle(ev.REJECT, -1, shortened(reason, REASON_BYTES_MAX))
 
     def extend(self, seconds: float) -> None:
-        """Have the lock run out so many seconds from now, and not when the group's lock would."""
+        """Have the lock run out so many seconds from now, and not when the group's lock would.
+
+        `lock_deadline` moves when the broker has said so: sooner where the lock would be older than `lock_max`.
+        """
         if self._is_settled:
             raise self._twice()
         self._lock.source.extend(self, max(1, round(seconds * 1000)))

@@ -54,6 +54,8 @@ class _Run:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[Any, deque[QueueMessage]] = {}
         """Messages behind one of their key that is being handled."""
+        self._refusal: InvalidConfig | None = None
+        """Why a verdict of the handler is none."""
 
     async def run(self) -> None:
         """Hand messages to handlers until the end; those under way are waited for."""
@@ -61,11 +63,11 @@ class _Run:
         timeout_ms = consumer.config.consumer_timeout_ms
         quiet_since = time.monotonic()
         try:
-            while not consumer.is_ending:
+            while self._is_going_on:
                 await self._free.acquire()
                 message = None
                 try:
-                    while message is None and not consumer.is_ending:
+                    while message is None and self._is_going_on:
                         message = await consumer.getone(timeout_ms=POLL_S * 1000)
                         if message is not None or self._tasks:
                             quiet_since = time.monotonic()
@@ -74,8 +76,11 @@ class _Run:
                 finally:
                     if message is None:
                         self._free.release()
-                if message is not None:
+                if message is not None and self._refusal is None:
                     self._begin(message, consumer.keeps_order)
+                elif message is not None:
+                    self._free.release()
+                    message.release()
         finally:
             if self._tasks:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -85,6 +90,12 @@ class _Run:
             if self._threads is not None:
                 self._threads.shutdown(wait=False)
         await consumer.commit()
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def _is_going_on(self) -> bool:
+        return not self._consumer.is_ending and self._refusal is None
 
     def _begin(self, message: QueueMessage, by_key: bool) -> None:
         key = (message.topic, message.partition, message.record.key) if by_key else None
@@ -146,8 +157,13 @@ class _Run:
         self._settle(message, lambda: message.retry(delay, reason))
 
     def _settle(self, message: QueueMessage, verdict: Callable[[], None]) -> None:
-        if not message.is_settled:
+        if message.is_settled:
+            return
+        try:
             verdict()
+        except InvalidConfig as refusal:  # such as a pause that is none: the next record would fare no better
+            message.release()
+            self._refusal = self._refusal or refusal
 
 
 async def run_on_loop(consumer: Worker, handler: Handler, concurrency: int) -> None:

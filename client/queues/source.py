@@ -20,11 +20,18 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.config import QueueConsumerConfig
-from raylog.client.queues.message import Lock, QueueMessage
-from raylog.client.queues.verdicts import UNASKED, Settled, gap_verdicts, is_unasked, taken_verdicts
+from raylog.client.queues.leases import LeaseBook
+from raylog.client.queues.message import QueueMessage
+from raylog.client.queues.verdicts import (
+    UNASKED,
+    Settled,
+    gap_verdicts,
+    is_unasked,
+    taken_verdicts,
+    unopened_verdicts,
+)
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
-from raylog.client.reading.isolation import AbortedBatches
-from raylog.core.errors import ConnectionFailed, RaylogError, UnknownMemberId, from_code
+from raylog.core.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.protocol.queues import (
@@ -32,6 +39,7 @@ from raylog.protocol.queues import (
     QUEUE_FETCH,
     QUEUE_LEAVE,
     QUEUE_OPEN,
+    QueueAcknowledgeReply,
     QueueAcknowledgeRequest,
     QueueFetchReply,
     QueueFetchRequest,
@@ -39,7 +47,6 @@ from raylog.protocol.queues import (
     QueueOpenRequest,
     QueueVerdict,
 )
-from raylog.protocol.replica import AbortedTxn
 from raylog.rpc import Connection
 from raylog.storage.batch.header import iter_headers
 
@@ -97,8 +104,7 @@ class QueueSource:
     def __init__(self, engine: Member, partition: TopicPartition) -> None:
         self.partition = partition
         self._engine = engine
-        self._held: dict[int, QueueMessage] = {}
-        """What is locked and not settled, by offset."""
+        self._leases = LeaseBook()
         self._settled: deque[Settled] = deque()
         self._is_woken = False
         self._woken = asyncio.Event()
@@ -109,9 +115,8 @@ class QueueSource:
         self._under_way = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._connection: Connection | None = None
-        self._session = 0
-        """Rises when locks are lost: with a new connection, or another leader."""
-        self._lock_s = 30.0
+        self._watched: Connection | None = None
+        """The last connection whose end this partition is to learn of."""
         self._opener = BatchOpener(
             partition, engine.key_deserializer, engine.value_deserializer, check_crcs=engine.config.check_crcs
         )
@@ -133,7 +138,7 @@ class QueueSource:
     @property
     def held(self) -> int:
         """How many records are locked and not settled."""
-        return len(self._held)
+        return len(self._leases)
 
     def wall_s(self, deadline: float) -> float:
         """A moment of the loop's clock as seconds since 1970."""
@@ -143,21 +148,29 @@ class QueueSource:
 
     def settle(self, message: QueueMessage, kind: int, delay_ms: int = -1, reason: str = "") -> None:
         """Take a verdict. From any thread."""
-        offset = message.record.offset
-        self._held.pop(offset, None)
-        self._settled.append((offset, message._lock.count, kind, delay_ms, reason))
+        self._leases.drop(message)
+        self._settled.append((message.record.offset, message._lock.hand, kind, delay_ms, reason))
         if kind in (ev.RETRY, ev.RELEASE) and self._engine.by_key:
             self._engine.drop_later(self, message)
+        self._wake()
+
+    def extend(self, message: QueueMessage, lock_ms: int) -> None:
+        """Have a lock renewed for so long; it holds for longer when the leader says so. From any thread."""
+        self._settled.append(self._leases.asks(message, lock_ms))
+        self._wake()
+
+    def forget(self, message: QueueMessage) -> None:
+        """Drop a message that no user got, and whose lock is lost: its hand-out is not to count. From any thread."""
+        message._is_settled = True
+        self._leases.drop(message)
+        if self._leases.is_current(message):
+            self._settled.append((message.record.offset, message._lock.hand, ev.RETURN, -1, ""))
+            self._wake()
+
+    def _wake(self) -> None:
         if not self._is_woken:
             self._is_woken = True
             self._engine.call_on_loop(self._woken.set)
-
-    def extend(self, message: QueueMessage, lock_ms: int) -> None:
-        """Have a lock renewed for so long. From any thread."""
-        lock = message._lock
-        message._lock = Lock(self, lock.session, lock.count, time.monotonic() + lock_ms / 1000, lock.since)
-        self._settled.append((message.record.offset, message._lock.count, ev.RENEW, lock_ms, ""))
-        self._engine.call_on_loop(self._woken.set)
 
     # Fetching
 
@@ -193,8 +206,12 @@ class QueueSource:
 
     def _lose_session(self) -> None:
         self._connection = None
-        self._session += 1
+        self._leases.lose_all()
         self._engine.drop_buffered(self)
+
+    def _closed(self, connection: Connection) -> None:
+        if connection is self._connection:  # the leader frees what was locked on it
+            self._lose_session()
 
     async def _open(self, timeout_s: float) -> tuple[Connection, str, int]:
         """The connection with the leader, on which this member has opened the queue."""
@@ -213,10 +230,13 @@ class QueueSource:
                 engine.settings,
             )
             reply, _ = await call(connection, QUEUE_OPEN, request, timeout_s=timeout_s)
-            self._lock_s = reply.lock_ms / 1000
+            self._leases.lock_s = reply.lock_ms / 1000
             self._woken.set()  # locks may have to be renewed sooner than was thought
             engine.by_key = reply.by_key
             self._connection = connection
+            if connection is not self._watched:
+                self._watched = connection
+                connection.on_close(self._closed)
         return connection, info.topic_id, found.leader_epoch
 
     async def _fetch(self, count: int) -> None:
@@ -236,43 +256,53 @@ class QueueSource:
             engine.config.fetch_max_bytes,
             wait_ms,
         )
-        session = self._session
+        session, sent_s = self._leases.session, time.monotonic()
         self._is_fetching = True
         try:
             reply, payload = await call(connection, QUEUE_FETCH, request, timeout_s=wait_ms / 1000 + ANSWER_EXTRA_S)
         finally:
             self._is_fetching = False
-        if session == self._session and reply.ranges:
-            self._take(reply, payload)
+        if session == self._leases.session and reply.ranges:
+            self._take(reply, payload, sent_s)
         else:
             engine.buffer.dry(self.partition)
 
-    def _take(self, reply: QueueFetchReply, payload: memoryview) -> None:
+    def _take(self, reply: QueueFetchReply, payload: memoryview, sent_s: float) -> None:
         """Make messages of what was handed out; offsets without a record are settled at once."""
-        if not self.is_wanted:  # given up meanwhile: other members need not wait for the locks to run out
+        locks = self._leases.locks(self, reply, sent_s, time.monotonic())
+        if not self.is_wanted or not locks:
+            # Given up meanwhile: other members need not wait for the locks to run out. Or they have: none was begun.
             for row in reply.ranges:
-                self._settled += [(offset, row.count, ev.RETURN, -1, "") for offset in range(row.first, row.end)]
+                self._settled += [
+                    (offset, (row.count, row.lease), ev.RETURN, -1, "") for offset in range(row.first, row.end)
+                ]
             self._woken.set()
             return
-        now = time.monotonic()
-        self._lock_s = reply.lock_ms / 1000
-        locks = [Lock(self, self._session, row.count, now + self._lock_s, now) for row in reply.ranges]
-        aborted = AbortedBatches([AbortedTxn(row.producer_id, row.first_offset) for row in reply.aborted])
         messages: list[QueueMessage] = []
+        unopened: set[int] = set()
         place, rows = 0, reply.ranges
         failure: RaylogError | None = None
         for position, header in iter_headers(payload):
-            batch = FetchedBatch(payload, position, header, is_aborted=aborted.hides(header))
+            batch = FetchedBatch(payload, position, header)
             while place < len(rows) and rows[place].end <= header.base_offset:
                 place += 1
-            if batch.is_hidden or place == len(rows):
+            if place == len(rows):
+                break
+            if header.is_control:
                 continue
             stop = place
             while stop < len(rows) and rows[stop].first < header.next_offset:
                 stop += 1
             if stop == place:
-                continue  # with order by key, what lies between is at other members
-            opened = self._opener.pick(batch, [(row.first, row.end) for row in rows[place:stop]])
+                continue  # what lies between is at other members, or was aborted
+            try:
+                opened = self._opener.pick(batch, [(row.first, row.end) for row in rows[place:stop]])
+            except CorruptMessage as damage:  # the others of the answer are good
+                refused_rows = unopened_verdicts(rows[place:stop], header, damage)
+                unopened.update(offset for offset, *_ in refused_rows)
+                self._settled += refused_rows
+                logger.warning("%s: %s", self.partition, damage)
+                continue
             failure = failure or opened.failure
             at = place
             for record in opened.records:
@@ -282,9 +312,9 @@ class QueueSource:
         found = {message.record.offset: message for message in messages}
         refused = failure.details.get("offset") if failure is not None else None
         if len(found) < sum(row.end - row.first for row in rows):
-            self._settled += gap_verdicts(rows, found, failure, refused)
+            self._settled += gap_verdicts(rows, found.keys() | unopened, failure, refused)
             self._woken.set()
-        self._held.update(found)
+        self._leases.take_in(messages)
         self._engine.buffer.put(self.partition, messages)
 
     # Verdicts and locks
@@ -294,7 +324,7 @@ class QueueSource:
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         renewed_s = time.monotonic()
         while True:
-            left_s = renewed_s + self._lock_s / RENEWALS - time.monotonic()
+            left_s = renewed_s + self._leases.lock_s / RENEWALS - time.monotonic()
             if left_s <= 0:
                 self._renew()
                 renewed_s = time.monotonic()
@@ -323,20 +353,10 @@ class QueueSource:
     def _renew(self) -> None:
         """Renew the locks of everything held, where half of the time is over; give back what has to wait."""
         self._engine.return_waiting(self)
-        if not self._engine.config.renew_locks:
-            return
-        now = time.monotonic()
-        soon = now + self._lock_s * 0.7
-        renewed: dict[int, Lock] = {}
-        for offset, message in list(self._held.items()):
-            lock = message._lock
-            if lock.session == self._session and lock.deadline <= soon:
-                fresh = renewed.get(id(lock))
-                if fresh is None:
-                    deadline = now + self._lock_s
-                    fresh = renewed[id(lock)] = Lock(self, lock.session, lock.count, deadline, lock.since)
-                message._lock = fresh
-                self._settled.append((offset, lock.count, ev.RENEW, -1, ""))
+        if self._engine.config.renew_locks:
+            self._settled += self._leases.renewals(time.monotonic())
+        else:
+            self._leases.expire(time.monotonic())
 
     async def _send(self, verdicts: list[QueueVerdict], backoff: Backoff) -> None:
         """Send verdicts until they are answered: they are sent again where an answer was lost."""
@@ -346,9 +366,9 @@ class QueueSource:
             try:
                 info, found = await engine.cluster.leader(*self.partition, timeout_s=deadline.left_s)
                 assert found.endpoint is not None  # `leader` raises without one
-                connection = self._connection
-                if connection is None or connection.is_closed:
-                    connection = await engine.cluster.connection(found.endpoint, deadline.left_s)
+                connection = await engine.cluster.connection(found.endpoint, deadline.left_s)
+                if self._connection is not None and connection is not self._connection:
+                    self._lose_session()  # another leader, or another connection with it: it knows no locks
                 request = QueueAcknowledgeRequest(
                     info.topic_id,
                     self.partition.partition,
@@ -357,19 +377,14 @@ class QueueSource:
                     engine.member_id,
                     verdicts,
                 )
+                session, sent_s = self._leases.session, time.monotonic()
                 reply, _ = await call(connection, QUEUE_ACKNOWLEDGE, request, timeout_s=deadline.left_s)
                 backoff.reset()
-                if reply.postpones:
-                    engine.expects_retry_topic()
-                for row in reply.failures:
-                    error = from_code(row.error_code, row.message, {"first": row.first, "end": row.end})
-                    if is_unasked(row.first, verdicts):
-                        logger.info("%s: nothing was changed: %s", self.partition, error)
-                    else:
-                        self._failed(row.first, row.end, error)
+                self._answered(verdicts, reply, session, sent_s)
                 return
             except RaylogError as error:
                 if not error.retriable or deadline.is_over:
+                    self._leases.unanswered(verdicts)
                     for verdict in verdicts:
                         if verdict.kind not in UNASKED:
                             self._failed(verdict.first, verdict.end, error)
@@ -381,6 +396,20 @@ class QueueSource:
                 await engine.cluster.refresh((self.partition.topic,), timeout_s=min(5.0, deadline.left_s))
             except RaylogError as trouble:
                 logger.debug("%s: no metadata: %s", self.partition, trouble)
+
+    def _answered(
+        self, verdicts: list[QueueVerdict], reply: QueueAcknowledgeReply, session: int, sent_s: float
+    ) -> None:
+        if reply.postpones:
+            self._engine.expects_retry_topic()
+        if session == self._leases.session:
+            self._leases.answered(verdicts, reply, sent_s)
+        for row in reply.failures:
+            error = from_code(row.error_code, row.message, {"first": row.first, "end": row.end})
+            if is_unasked(row, verdicts):
+                logger.info("%s: nothing was changed: %s", self.partition, error)
+            else:
+                self._failed(row.first, row.end, error)
 
     def _failed(self, first: int, end: int, error: RaylogError) -> None:
         self._engine.verdict_failed(self.partition, first, end, error)
@@ -418,7 +447,7 @@ class QueueSource:
 
     async def released(self) -> None:
         """Wait until nothing is locked, and every verdict is answered."""
-        while self._held:
+        while self._leases:
             self._looked.clear()
             await self._looked.wait()
         await self.settled()
@@ -433,35 +462,23 @@ class QueueSource:
     def give_back(self, messages: Sequence[QueueMessage], kind: int) -> None:
         """Settle messages that no user has got, or that are not finished at the end."""
         for message in messages:
-            if not message._is_settled and message._lock.session == self._session:
+            if not message._is_settled and self._leases.is_current(message):
                 message._is_settled = True
-                self._held.pop(message.record.offset, None)
-                self._settled.append((message.record.offset, message._lock.count, kind, -1, ""))
+                self._leases.drop(message)
+                self._settled.append((message.record.offset, message._lock.hand, kind, -1, ""))
         self._woken.set()
 
     def held_messages(self) -> list[QueueMessage]:
         """What is locked and not settled."""
-        return list(self._held.values())
-
-    def forget(self, message: QueueMessage) -> None:
-        """Drop a message whose lock is lost."""
-        message._is_settled = True
-        self._held.pop(message.record.offset, None)
-
-    def forget_lost(self) -> None:
-        """Hold no more what was locked in an earlier session."""
-        for message in self.held_messages():
-            if not self.is_current(message):
-                self._held.pop(message.record.offset, None)
+        return self._leases.messages()
 
     def holds(self, message: QueueMessage) -> bool:
         """Whether a message's lock is known to hold: it was not lost, and did not run out."""
-        is_held = self._held.get(message.record.offset) is message and self.is_current(message)
-        return is_held and message._lock.deadline > time.monotonic()
+        return self._leases.holds(message, time.monotonic())
 
     def is_current(self, message: QueueMessage) -> bool:
         """Whether a message's lock is of this session."""
-        return message._lock.session == self._session
+        return self._leases.is_current(message)
 
     async def close(self, *, leaves: bool) -> None:
         """End the tasks, and leave the queue."""

@@ -6,12 +6,18 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
-from raylog.core.errors import RaylogError
+from raylog.client.queues.message import Hand
+from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.core.queues import events as ev
-from raylog.protocol.queues import QueueRange, QueueVerdict
+from raylog.core.queues.acknowledging import REASON_BYTES_MAX
+from raylog.core.queues.states import shortened
+from raylog.protocol.queues import QueueFailure, QueueRange, QueueVerdict
+from raylog.storage.batch.header import BatchHeader
 
-Settled = tuple[int, int, int, int, str]
-"""Offset, hand-out count, kind, delay, message."""
+DAMAGED_RETRY_MS: Final = 1_000
+"""Pause before a batch with a wrong checksum is handed out again."""
+Settled = tuple[int, Hand, int, int, str]
+"""Offset, hand-out, kind, delay, message."""
 
 UNASKED: Final = frozenset({ev.RENEW, ev.RETURN, ev.GAP})
 """Verdicts of the consumer's own: where one comes too late, nothing that a user did is lost."""
@@ -20,8 +26,7 @@ UNASKED: Final = frozenset({ev.RENEW, ev.RETURN, ev.GAP})
 def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
     """Take the verdicts that wait, at most so many, as ranges.
 
-    A lock is not renewed where something final is reported in the same request. The renewal may be about an earlier
-    hand-out, and what the leader says of that must not pass for its answer about the record.
+    A lock is not renewed where something final is reported of the same hand-out in the same request.
     """
     rows: list[Settled] = []
     while settled and len(rows) < most:
@@ -29,18 +34,18 @@ def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
     rows.sort(key=_by_offset)
     found: list[QueueVerdict] = []
     first = end = -1
-    same: tuple[int, int, int, str] | None = None
-    for place, (offset, count, kind, delay_ms, message) in enumerate(rows, 1):
-        if kind == ev.RENEW and place < len(rows) and rows[place][0] == offset:
+    same: tuple[Hand, int, int, str] | None = None
+    for place, (offset, hand, kind, delay_ms, message) in enumerate(rows, 1):
+        if kind == ev.RENEW and place < len(rows) and rows[place][:2] == (offset, hand):
             continue
-        if same is not None and offset == end and (count, kind, delay_ms, message) == same:
+        if same is not None and offset == end and (hand, kind, delay_ms, message) == same:
             end += 1
             continue
         if same is not None:
-            found.append(QueueVerdict(first, end, same[1], same[0], same[2], same[3]))
-        first, end, same = offset, offset + 1, (count, kind, delay_ms, message)
+            found.append(_verdict(first, end, same))
+        first, end, same = offset, offset + 1, (hand, kind, delay_ms, message)
     if same is not None:
-        found.append(QueueVerdict(first, end, same[1], same[0], same[2], same[3]))
+        found.append(_verdict(first, end, same))
     return found
 
 
@@ -52,19 +57,42 @@ def gap_verdicts(
         for offset in range(row.first, row.end):
             if offset in found:
                 continue
-            count = row.count
+            hand = row.count, row.lease
             if failure is None or (isinstance(refused, int) and offset < refused):
-                yield offset, count, ev.GAP, -1, ""
+                yield offset, hand, ev.GAP, -1, ""
             elif offset == refused:
-                yield offset, count, ev.REJECT, -1, failure.message
+                yield offset, hand, ev.REJECT, -1, failure.message
             else:  # behind the refused one, in its batch: to be handed out again, without it
-                yield offset, count, ev.RETURN, -1, ""
+                yield offset, hand, ev.RETURN, -1, ""
 
 
-def is_unasked(first: int, verdicts: Sequence[QueueVerdict]) -> bool:
-    """Whether the user has reported nothing of an offset: only its consumer did."""
-    return all(row.kind in UNASKED for row in verdicts if row.first <= first < row.end)
+def unopened_verdicts(rows: Sequence[QueueRange], header: BatchHeader, damage: CorruptMessage) -> list[Settled]:
+    """Say of the records of a batch that cannot be opened that no consumer can process them.
+
+    Where its checksum is wrong, another replica may have it: then they are tried again.
+    """
+    is_certain = "next_offset" in damage.details
+    kind, delay_ms = (ev.REJECT, -1) if is_certain else (ev.RETRY, DAMAGED_RETRY_MS)
+    reason = shortened(damage.message, REASON_BYTES_MAX)
+    return [
+        (offset, (row.count, row.lease), kind, delay_ms, reason)
+        for row in rows
+        for offset in range(max(row.first, header.base_offset), min(row.end, header.next_offset))
+    ]
 
 
-def _by_offset(row: Settled) -> tuple[int, bool]:
-    return row[0], row[2] != ev.RENEW
+def is_unasked(failure: QueueFailure, verdicts: Sequence[QueueVerdict]) -> bool:
+    """Whether the user has reported nothing of the hand-out that was refused: only its consumer did."""
+    first, hand = failure.first, (failure.count, failure.lease)
+    return all(
+        row.kind in UNASKED for row in verdicts if hand == (row.count, row.lease) and row.first <= first < row.end
+    )
+
+
+def _verdict(first: int, end: int, same: tuple[Hand, int, int, str]) -> QueueVerdict:
+    (count, lease), kind, delay_ms, message = same
+    return QueueVerdict(first, end, kind, count, delay_ms, message, lease)
+
+
+def _by_offset(row: Settled) -> tuple[int, Hand, bool]:
+    return row[0], row[1], row[2] != ev.RENEW

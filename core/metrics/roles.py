@@ -49,6 +49,7 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
         "postponed": ("counter", "Those of them whose copies wait in `__scheduled`."),
         "postpone_failures": ("counter", "Records that could not be copied to be retried late, at the first try."),
         "rejected": ("counter", "Records that members have rejected."),
+        "reasons_dropped": ("counter", "Those whose reason was not kept, because the reasons of the queue have 4 MiB."),
         "locks_expired": ("counter", "Records whose lock ran out."),
         "dead_letters": ("counter", "Records that are in the dead-letter topic."),
         "dead_letter_failures": ("counter", "Batches that the dead-letter topic did not take; they are sent again."),

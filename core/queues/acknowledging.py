@@ -24,15 +24,18 @@ from raylog.core.queues.states import (
     WAITING,
     Cause,
     Cell,
+    shortened,
 )
 
 REJECTED = "rejected"
 DELIVERY_LIMIT = "delivery_limit"
-MESSAGE_MAX = 1_000
-"""Most characters of a reason that are kept."""
+REASON_BYTES_MAX = 1_000
+"""Most bytes of a reason that are kept."""
+REASONS_BYTES_MAX = 4 * 1024 * 1024
+"""Most bytes of the reasons of one queue: beyond them records are dead letters without a sentence."""
 
 Failure = list[Any]
-"""[first, end, error code, sentence] of records that a verdict could not be applied to."""
+"""[first, end, error code, sentence, count and lease of the verdict] of records that it could not be applied to."""
 
 
 class Acknowledging:
@@ -56,6 +59,9 @@ class Acknowledging:
 
     def apply(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
         """Apply one verdict to each record that the member holds; returns the others."""
+        return [[*failure, verdict.tries, verdict.lease] for failure in self._applied(member, verdict, decision)]
+
+    def _applied(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
         if verdict.kind not in ev.VERDICTS or verdict.first >= verdict.end or verdict.first < 0:
             return [[verdict.first, verdict.end, InvalidRequest.code, "This is no verdict on a range of records."]]
         if verdict.kind == ev.RETRY and verdict.delay_ms > self.policy.later_max_ms:
@@ -71,10 +77,15 @@ class Acknowledging:
         for first, end, cell in self.book.pieces(verdict.first, verdict.end):
             if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
                 continue  # reported before, perhaps to a leader whose answer was lost
+            if verdict.kind == ev.RETURN and cell.state == AVAILABLE and 0 < verdict.tries == cell.tries:
+                # Not begun, and the lock has run out before this was known: nobody has got it since.
+                self.book.put(first, end, Cell(AVAILABLE, cell.tries - 1))
+                continue
             if (
                 cell.state != ACQUIRED
                 or cell.member != member
                 or verdict.tries not in (0, cell.tries)
+                or verdict.lease not in (0, cell.lease)
                 or not self._carried_out(first, end, cell, verdict, decision)
             ):
                 failures.append(self._failure(first, end, cell, decision))
@@ -96,7 +107,7 @@ class Acknowledging:
                 self.free(first, end, cell, decision, counted=verdict.kind == ev.RELEASE)
             case ev.REJECT:
                 decision.count("rejected", end - first)
-                self._archive(first, end, cell, Cause(REJECTED, verdict.message[:MESSAGE_MAX]), decision)
+                self._archive(first, end, cell, Cause(REJECTED, verdict.message), decision)
             case ev.RETRY:
                 self._retry(first, end, cell, verdict, decision)
             case _:
@@ -105,10 +116,12 @@ class Acknowledging:
 
     def _renew(self, first: int, end: int, cell: Cell, lock_ms: int, decision: QueueDecision) -> bool:
         latest_ms = cell.since_ms + self.policy.lock_max_ms
-        duration_ms = self.policy.lock_ms if lock_ms < 0 else lock_ms
-        duration_ms = min(duration_ms, latest_ms - decision.now_ms)
+        asked_ms = self.policy.lock_ms if lock_ms < 0 else lock_ms
+        duration_ms = min(asked_ms, latest_ms - decision.now_ms)
         if duration_ms <= 0:
             return False
+        if duration_ms < asked_ms:
+            decision.shorter.append([first, end, cell.tries, cell.lease, duration_ms])
         until_ms = self._deadlines.add(decision.now_ms, duration_ms, first, end)
         self.book.put(first, end, cell._replace(until_ms=until_ms), is_stored=False)
         decision.count("renewed", end - first)
@@ -117,7 +130,7 @@ class Acknowledging:
     def _retry(self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision) -> None:
         decision.count("retried", end - first)
         if self._is_over_limit(cell):
-            self._archive(first, end, cell, Cause(DELIVERY_LIMIT, verdict.message[:MESSAGE_MAX]), decision)
+            self._archive(first, end, cell, Cause(DELIVERY_LIMIT, verdict.message), decision)
             return
         room = self.policy.waiting_max - self.book.counts[WAITING]
         if verdict.delay_ms >= 0:
@@ -160,6 +173,11 @@ class Acknowledging:
         self._freed(first, end, decision)
         decision.wakes = True
 
+    def pass_over(self, first: int, end: int) -> None:
+        """Finish offsets without records that were to be handed out."""
+        self.book.put(first, end, DONE)
+        self._finished(first, end, was_held=True)
+
     def bury(self, first: int, end: int, decision: QueueDecision) -> None:
         """Finish records that the log has no more, and that no member holds."""
         self.book.put(first, end, DEAD)
@@ -181,6 +199,11 @@ class Acknowledging:
             decision.wakes = True
 
     def _archive(self, first: int, end: int, cell: Cell, cause: Cause, decision: QueueDecision) -> None:
+        message = shortened(cause.message, REASON_BYTES_MAX)
+        if self.book.reason_bytes + (end - first) * len(message.encode()) > REASONS_BYTES_MAX:
+            decision.count("reasons_dropped", end - first)
+            message = ""
+        cause = cause._replace(message=message)
         self.book.put(first, end, Cell(ARCHIVING, cell.tries, cause=cause))
         self._letters.add(first, end)
         self._finished(first, end, was_held=True)

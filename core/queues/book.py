@@ -18,6 +18,7 @@ from raylog.core.queues.states import (
     FRESH,
     TERMINAL,
     TRANSITIONS,
+    UNFINISHED,
     WAITING,
     Cell,
     WireRange,
@@ -41,6 +42,8 @@ class RecordBook:
         self._by_key = by_key
         self._map: RangeMap[Cell] = RangeMap(start)
         self.counts: Counter[int] = Counter()
+        self.reason_bytes = 0
+        """Bytes of the reasons of what is ARCHIVING."""
         self._again: list[tuple[int, int]] = []
         self._waits: list[tuple[int, int, int]] = []
         self._changed: list[tuple[int, int]] = []
@@ -57,6 +60,11 @@ class RecordBook:
     def end(self) -> int:
         """The first offset that was never handed out."""
         return self._map.end
+
+    @property
+    def unfinished(self) -> int:
+        """The records of the book that are not finished."""
+        return sum(self.counts[state] for state in UNFINISHED)
 
     def __len__(self) -> int:
         """Return the number of ranges."""
@@ -84,10 +92,12 @@ class RecordBook:
             if cell.state not in TRANSITIONS[before.state]:
                 raise ValueError(f"{before} cannot become {cell} in [{low}, {high})")
             self.counts[before.state] -= high - low
+            self.reason_bytes -= (high - low) * _reason_bytes(before)
         if first > self._map.end:  # offsets without records were passed over
             self.fill(self._map.end, first, FRESH)
         self._map.put(first, end, cell)
         self.counts[cell.state] += end - first
+        self.reason_bytes += (end - first) * _reason_bytes(cell)
         if cell.state == AVAILABLE and not self._by_key:
             heappush(self._again, (first, end))
         elif cell.state == WAITING:
@@ -109,6 +119,7 @@ class RecordBook:
         """Begin again at an offset, in either direction."""
         self._map = RangeMap(start)
         self.counts = Counter()
+        self.reason_bytes = 0
         self._again, self._waits, self._changed = [], [], []
         self._start_changed = self.was_reset = True
 
@@ -178,6 +189,7 @@ class RecordBook:
         """Give offsets at the end of the book a state that is stored."""
         self._map.put(first, end, cell)
         self.counts[cell.state] += end - first
+        self.reason_bytes += (end - first) * _reason_bytes(cell)
         if cell.state == AVAILABLE and not self._by_key:
             heappush(self._again, (first, end))
         elif cell.state == WAITING:
@@ -205,8 +217,15 @@ class RecordBook:
             counted[cell.state] += end - first
             if cell.state == AVAILABLE and not self._by_key and not again.issuperset(range(first, end)):
                 raise ValueError(f"[{first}, {end}) is available and would not be found")
+        reasons = sum((end - first) * _reason_bytes(cell) for first, end, cell in self._map)
+        if reasons != self.reason_bytes:
+            raise ValueError(f"reasons have {reasons} bytes, noted {self.reason_bytes}")
         if +counted != +self.counts:
             raise ValueError(f"counted {counted}, noted {self.counts}")
+
+
+def _reason_bytes(cell: Cell) -> int:
+    return len(cell.cause.message.encode()) if cell.cause is not None else 0
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

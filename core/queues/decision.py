@@ -16,7 +16,7 @@ from raylog.core.queues.records import LetterBox, QueueChange
 class QueueDecision(Decision[Effect]):
     """What changed beside the book, and answers that wait until all is stored."""
 
-    __slots__ = ("_counters", "copy_box", "letter_box", "letters_finished", "marks", "settings", "wakes")
+    __slots__ = ("_counters", "copy_box", "letter_box", "letters_finished", "marks", "settings", "shorter", "wakes")
 
     def __init__(self, cause: str, now_ms: int, counters: Counter[str], story: Story) -> None:
         """``counters`` are the machine's."""
@@ -27,6 +27,8 @@ class QueueDecision(Decision[Effect]):
         self.copy_box: LetterBox | None = None
         self.letters_finished = 0
         """Records that are finished because their dead letter, or their copy, is stored."""
+        self.shorter: list[list[int]] = []
+        """[first, end, hand-out count, lease, ms] of locks that were renewed for less than was asked."""
         self.wakes = False
         """Whether records may be handed out that could not before."""
         self.marks = False

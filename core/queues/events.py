@@ -34,6 +34,7 @@ VERDICTS: Final[Mapping[int, str]] = {
 class Verdict(NamedTuple):
     """What a member reports about [first, end), which it was handed for the ``tries``-th time; 0 = whichever.
 
+    ``lease``: of that hand-out, as the answer had it; 0 = whichever. A count comes again where a hand-out was returned.
     ``delay_ms``: of RETRY, the pause, -1 = by the group's back-off; of RENEW, the new lock, -1 = the group's.
     """
 
@@ -43,6 +44,7 @@ class Verdict(NamedTuple):
     tries: int = 0
     delay_ms: int = -1
     message: str = ""
+    lease: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +76,17 @@ class Reconfigured(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take(_Timed):
-    """Hand a member records of [first, end), which the leader has read."""
+    """Hand a member records of [first, end), which the leader has read.
+
+    ``gaps``: ranges of these, rising, without records for any member: they are finished where they would be handed out.
+    """
 
     request: RequestId
     member: str
     first: int
     end: int
     max_records: int
+    gaps: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,11 +199,11 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """Give a member these records, as (first, end, hand-out count), under a lock of ``lock_ms``."""
+    """Give a member these records, as (first, end, hand-out count, lease), under a lock of ``lock_ms``."""
 
     cause: str
     request: RequestId
-    ranges: Sequence[tuple[int, int, int]]
+    ranges: Sequence[tuple[int, int, int, int]]
     lock_ms: int
 
 

@@ -15,11 +15,15 @@ from raylog.core.coordinators.events import AppendRecords
 from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Story
 from raylog.core.errors import FencedLeaderEpoch, FencedStateEpoch, InvalidRequest, RaylogError
 from raylog.core.outbox import Outbox
-from raylog.core.queues.records import QueueChange, QueueState
+from raylog.core.queues.records import QueueChange, QueueState, pieces_within
 
 SNAPSHOT: Final = 0
 CHANGE: Final = 1
 OPENED: Final = 2
+PART: Final = 3
+"""The kinds of rows. Ranges of a large snapshot or change begin in PART rows before it, which count with it alone."""
+ROW_BYTES: Final = 128 * 1024
+"""Most bytes of ranges in one row: a queue's state may be larger than the log takes in a batch."""
 
 
 class QueueKey(NamedTuple):
@@ -44,6 +48,8 @@ class ReadState(_Requested):
     key: QueueKey
     topic: str
     leader_epoch: int
+    partitions: int
+    """How many partitions the topic has now, as the leader knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ class KeeperMachine:
 
     def __init__(self) -> None:
         self.queues: dict[QueueKey, QueueState] = {}
+        self._parts: dict[QueueKey, list[list[Any]]] = {}
+        """Ranges of PART rows whose snapshot or change has not come yet."""
         self.story = Story()
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
@@ -146,7 +154,8 @@ class KeeperMachine:
                 decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=[]))
             case SnapshotDue():
                 for key, state in sorted(self.queues.items()):
-                    decision.write((_wire(key), _snapshot_row(state)))
+                    head = [SNAPSHOT, state.topic, state.leader_epoch, state.state_epoch, state.version]
+                    self._write_rows(key, head, state.snapshot(), decision, state.partitions)
                 decision.after_sync.append(SnapshotStored(cause=event.cause))
             case _:
                 assert_never(event)
@@ -159,10 +168,33 @@ class KeeperMachine:
                 "may not serve it any more."
             )
         state_epoch = 1 if known is None else known.state_epoch + 1
-        decision.write((_wire(event.key), [OPENED, event.topic, event.leader_epoch, state_epoch]))
+        is_later = self._is_later(event.key)
+        row = [OPENED, event.topic, event.leader_epoch, state_epoch, event.partitions]
+        decision.write((_wire(event.key), row))
         state = self.queues[event.key]
-        result: list[object] = [state_epoch, state.snapshot().to_wire()]
+        result: list[object] = [state_epoch, state.snapshot().to_wire(), is_later]
         decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=result))
+
+    def _is_later(self, key: QueueKey) -> bool:
+        """Whether the partition did not exist when the group began on the topic; earlier rows do not say."""
+        return any(
+            state.partitions <= key.partition and (state.partitions > 0 or state.start >= 0)
+            for other, state in self.queues.items()
+            if (other.group, other.topic_id) == (key.group, key.topic_id) and other.partition != key.partition
+        )
+
+    @staticmethod
+    def _write_rows(
+        key: QueueKey, head: list[object], change: QueueChange, decision: _KeeperDecision, partitions: int = 0
+    ) -> None:
+        *parts, last = pieces_within(change.ranges, ROW_BYTES)
+        for number, part in enumerate(parts):
+            decision.write((_wire(key), [PART, number, [list(row) for row in part]]))
+        wire = change._replace(ranges=last).to_wire()
+        more: list[object] = [len(parts), partitions] if parts or partitions else []
+        if more and change.copy_box is None:
+            more.insert(0, None)
+        decision.write((_wire(key), [*head, *wire, *more]))
 
     def _write(self, event: WriteState, decision: _KeeperDecision) -> None:
         state = self.queues.get(event.key)
@@ -171,8 +203,19 @@ class KeeperMachine:
         if event.version not in (state.version, state.version + 1):
             raise InvalidRequest(f"Change {event.version} does not follow change {state.version} of the queue.")
         if event.version == state.version + 1:  # else it is a repetition
-            decision.write((_wire(event.key), [CHANGE, event.version, *event.change.to_wire()]))
+            self._write_rows(event.key, [CHANGE, event.version], event.change, decision)
         decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=[]))
+
+    def _whole(self, key: QueueKey, wire: list[Any]) -> QueueChange | None:
+        """Return a change with the ranges of its PART rows; None = not all of them are there."""
+        parts = self._parts.pop(key, [])
+        change = QueueChange.from_wire(wire)
+        count = wire[_PARTS] if len(wire) > _PARTS else 0
+        if not count:
+            return change
+        if len(parts) != count:
+            return None
+        return change._replace(ranges=[*(tuple(row) for part in parts for row in part), *change.ranges])
 
     def _apply(self, row: Row) -> None:
         """Apply a row: the only mutator, for live traffic and replay alike."""
@@ -181,30 +224,42 @@ class KeeperMachine:
         key = QueueKey(str(group), str(topic_id), int(str(partition)))
         if value is None:
             self.queues.pop(key, None)
+            self._parts.pop(key, None)
             return
         kind, *rest = value
         fields: list[Any] = rest
-        if kind == OPENED:
-            topic, leader_epoch, state_epoch = fields[:3]
-            state = self.queues.setdefault(key, QueueState(topic))
+        if kind == PART:
+            number, ranges = fields[:2]
+            if number == 0:
+                self._parts[key] = []
+            self._parts.get(key, []).append(ranges)
+        elif kind == OPENED:
+            topic, leader_epoch, state_epoch, *more = fields
+            state = self.queues.setdefault(key, QueueState(topic, partitions=more[0] if more else 0))
             state.leader_epoch, state.state_epoch, state.version = leader_epoch, state_epoch, 0
         elif kind == CHANGE:
-            if key in self.queues:  # else its snapshot follows: the rows before are deleted
+            change = self._whole(key, fields[1:])
+            if key in self.queues and change is not None:  # else its snapshot follows: the rows before are deleted
                 state = self.queues[key]
                 state.version = fields[0]
-                state.apply(QueueChange.from_wire(fields[1:]))
+                state.apply(change)
         elif kind == SNAPSHOT:
-            topic, leader_epoch, state_epoch, version, *change = fields
-            state = self.queues[key] = QueueState(topic, leader_epoch, state_epoch, version)
-            if change[0] >= 0:
-                state.apply(QueueChange.from_wire(change))
+            topic, leader_epoch, state_epoch, version, *wire = fields
+            change = self._whole(key, wire)
+            if change is None:
+                return  # cut off by the end of a keeper: the rows before it are still here
+            partitions = wire[_PARTITIONS] if len(wire) > _PARTITIONS else 0
+            state = self.queues[key] = QueueState(topic, leader_epoch, state_epoch, version, partitions=partitions)
+            if change.start >= 0:
+                state.apply(change)
         else:
             raise ValueError(f"a row of kind {kind!r} is not known")
 
 
+_PARTS: Final = 6
+_PARTITIONS: Final = 7
+"""Where a stored change says how many PART rows belong to it, and how many partitions the topic had."""
+
+
 def _wire(key: QueueKey) -> list[object]:
     return list(key)
-
-
-def _snapshot_row(state: QueueState) -> list[object]:
-    return [SNAPSHOT, state.topic, state.leader_epoch, state.state_epoch, state.version, *state.snapshot().to_wire()]

@@ -8,7 +8,7 @@ none, and everything that is not finished is available there again. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE
 
 PEEK_MAX: Final = 1_000
 """Most ranges that one answer lists."""
+LEASES_A_MS: Final = 1_000
+"""Hand-outs of a millisecond in which the leases of successive leaders do not meet."""
 REACH: Final = 8
 """With order by key, the records of a key that are handed out together lie within so many times as many offsets as are
 handed out in all. Less would lock more keys for one member, more would have it read more records of others."""
@@ -48,8 +50,12 @@ class QueueMachine:
     record that was handed out before wait until the earlier count is stored.
     """
 
-    def __init__(self, stored: QueueChange, topic: Mapping[str, str]) -> None:
-        """Begin with the stored state; ``topic`` is the topic's configuration. Nothing is decided before ``loaded``."""
+    def __init__(self, stored: QueueChange, topic: Mapping[str, str], *, is_later: bool) -> None:
+        """Begin with the stored state; ``topic`` is the topic's configuration. Nothing is decided before ``loaded``.
+
+        ``is_later``: whether the partition was added after the group began to work on the topic.
+        """
+        self._is_later = is_later
         self._stored = stored
         self._topic = topic
         self.settings: Mapping[str, str] = dict(stored.settings or {})
@@ -58,6 +64,8 @@ class QueueMachine:
         """When each member sent its last request."""
         self._wall_ahead_ms = 0
         self._number = 0
+        self._lease = 0
+        """Number of the last hand-out."""
         self._unstored: list[tuple[int, int, int]] = []
         """(number, first, end) of hand-outs whose counts are not stored yet."""
         self.counters: Counter[str] = Counter()
@@ -82,6 +90,7 @@ class QueueMachine:
     def loaded(self, now_ms: int, wall_ms: int) -> Outbox[ev.Effect]:
         """Begin to serve. ``wall_ms`` is the time of day at the same moment: what waits was stored with it."""
         self._wall_ahead_ms = wall_ms - now_ms
+        self._lease = wall_ms * LEASES_A_MS  # above those of the leaders before
         self.book.load(self._stored.ranges, self._wall_ahead_ms)
         decision = self._decision("loaded", now_ms)
         self.letters.resume(decision)
@@ -92,12 +101,15 @@ class QueueMachine:
         """Handle one event and return its effects."""
         self.story.append((event.now_ms, event.cause, type(event).__name__))
         decision = self._decision(event.cause, event.now_ms)
+        locked, unfinished = self.book.counts[ACQUIRED], self.book.unfinished
         self._acknowledging.expire(decision)
         handler = _HANDLERS[type(event)]
         try:
             handler(self, event, decision)
         except RaylogError as refusal:
             decision.refuse(event.request, refusal)  # type: ignore[union-attr]  # only requests are refused
+        # Whatever it was that made room: a fetch may wait because so many are locked, or not finished.
+        decision.wakes |= self.book.counts[ACQUIRED] < locked or self.book.unfinished < unfinished
         return self._finish(decision)
 
     def _decision(self, cause: str, now_ms: int) -> QueueDecision:
@@ -123,9 +135,15 @@ class QueueMachine:
         elif not self.members:
             self._change_policy(policy_of(settings, self._topic))
         if self.is_new:
-            self._begin_at(event.readable_end if self.policy.starts_latest else event.log_start)
+            self._begin_at(event.readable_end if self._starts_latest() else event.log_start)
+        if event.member in self.members:  # it knows of no lock that it had before
+            self._release_held(event.member, decision)
         self.members[event.member] = decision.now_ms
         decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
+
+    def _starts_latest(self) -> bool:
+        """Whether what is there is not for the group: never what came when it worked already, or was its own."""
+        return self.policy.starts_latest and not self._is_later and not self.is_retry_topic
 
     def _begin_at(self, start: int) -> None:
         """Begin at an offset, with nothing known of its records."""
@@ -156,9 +174,11 @@ class QueueMachine:
         self._acknowledging.lanes = self.lanes
 
     def _member_left(self, event: ev.MemberLeft, decision: QueueDecision) -> None:
-        if self.members.pop(event.member, None) is None:
-            return
-        for first, end, cell in self.book.held_by(event.member):
+        if self.members.pop(event.member, None) is not None:
+            self._release_held(event.member, decision)
+
+    def _release_held(self, member: str, decision: QueueDecision) -> None:
+        for first, end, cell in self.book.held_by(member):
             self._acknowledging.free(first, end, cell, decision, counted=True)
             decision.count("released_by_members_that_left", end - first)
 
@@ -197,20 +217,36 @@ class QueueMachine:
         self.members[event.member] = decision.now_ms
         left = min(event.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
         ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
-        handed: list[tuple[int, int, int]] = []
-        for first, end, cell in ranges:
+        handed: list[tuple[int, int, int, int]] = []
+        self._lease += 1
+        for first, end, cell in self._without_gaps(ranges, event.gaps):
             count = cell.tries + 1
             until_ms = self._deadlines.add(decision.now_ms, self.policy.lock_ms, first, end)
-            lock = Cell(ACQUIRED, count, event.member, until_ms, decision.now_ms)
+            lock = Cell(ACQUIRED, count, event.member, until_ms, decision.now_ms, lease=self._lease)
             self.book.put(first, end, lock, is_stored=count > 1)
             if count > 1:
                 self._unstored.append((self._number + 1, first, end))
                 decision.marks = True
                 decision.count("handed_out_again", end - first)
             decision.count("handed_out", end - first)
-            handed.append((first, end, count))
+            handed.append((first, end, count, self._lease))
         hand = ev.Hand(cause=decision.cause, request=event.request, ranges=handed, lock_ms=self.policy.lock_ms)
         decision.now.append(hand)
+
+    def _without_gaps(
+        self, ranges: Sequence[tuple[int, int, Cell]], gaps: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, int, Cell]]:
+        """Yield the parts of ranges that have records; the others are finished, so that no member answers for them."""
+        for first, end, cell in ranges:
+            for low, high in gaps:
+                if high <= first or low >= end:
+                    continue
+                if first < low:
+                    yield first, low, cell
+                self._acknowledging.pass_over(max(first, low), min(end, high))
+                first = high
+            if first < end:
+                yield first, end, cell
 
     def _taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
         """Return what a member gets, in order: first what is available again, then fresh records."""
@@ -305,7 +341,8 @@ class QueueMachine:
         failures: list[list[Any]] = []
         for verdict in event.verdicts:
             failures += self._acknowledging.apply(event.member, verdict, decision)
-        decision.reply(event.request, [failures, self.copies.count > 0])
+        result: list[Any] = [failures, self.copies.count > 0, self.policy.lock_ms, decision.shorter]
+        decision.reply(event.request, result)
 
     def _log_starts(self, event: ev.LogStarts, decision: QueueDecision) -> None:
         for first, end, cell in self.book.pieces(self.book.start, event.offset):

@@ -52,6 +52,30 @@ class QueueChange(NamedTuple):
         return cls(int(start), [tuple(part) for part in ranges], settings, letter_box, bool(is_reset), copy_box)
 
 
+RANGE_BYTES: Final = 60
+"""Most bytes of a stored range without its message, nearly."""
+_MESSAGE_AT: Final = 6
+
+
+def range_bytes(row: WireRange) -> int:
+    """Return the bytes that a stored range takes, at most."""
+    return RANGE_BYTES + (len(str(row[_MESSAGE_AT]).encode()) if len(row) > _MESSAGE_AT else 0)
+
+
+def pieces_within(ranges: Sequence[WireRange], bytes_max: int) -> list[list[WireRange]]:
+    """Return the ranges in pieces of so many bytes at most, at least one piece."""
+    pieces: list[list[WireRange]] = [[]]
+    left = bytes_max
+    for row in ranges:
+        size = range_bytes(row)
+        if size > left and pieces[-1]:
+            pieces.append([])
+            left = bytes_max
+        pieces[-1].append(row)
+        left -= size
+    return pieces
+
+
 def joined(changes: Sequence[QueueChange]) -> QueueChange:
     """Return the change that several changes, in order, are together."""
     settings = next((change.settings for change in reversed(changes) if change.settings is not None), None)
@@ -81,6 +105,8 @@ class QueueState:
     settings: Mapping[str, str] = field(default_factory=dict)
     letter_box: LetterBox | None = None
     copy_box: LetterBox | None = None
+    partitions: int = 0
+    """How many partitions the topic had when the group began here; 0 = that was not noted."""
     _cells: RangeMap[tuple[Any, ...]] = field(default_factory=lambda: RangeMap(0))
 
     def apply(self, change: QueueChange) -> None:

@@ -30,11 +30,12 @@ NAMES: Final[Mapping[int, str]] = {
     WAITING: "waiting",
 }
 TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
+UNFINISHED: Final = (AVAILABLE, ACQUIRED, WAITING, ARCHIVING)
 
 TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
     AVAILABLE: frozenset(
-        {ACQUIRED, ACKNOWLEDGED, ARCHIVED}
-    ),  # the latter two: no record is there, or it is passed over
+        {ACQUIRED, AVAILABLE, ACKNOWLEDGED, ARCHIVED}
+    ),  # AVAILABLE: with fewer tries; the latter two: no record is there, or it is passed over
     ACQUIRED: frozenset({AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED, WAITING}),
     WAITING: frozenset({AVAILABLE, ARCHIVED}),
     ARCHIVING: frozenset({ARCHIVING, ARCHIVED}),
@@ -56,12 +57,17 @@ class Cause(NamedTuple):
     sequence: int = -1
 
 
+def shortened(text: str, bytes_max: int) -> str:
+    """Return the beginning of a text that takes so many bytes at most, in UTF-8."""
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
+
+
 class Cell(NamedTuple):
     """The state of a range of records.
 
     ``tries``: how often they were handed out. ``member``, ``since_ms``, ``until_ms``: the member that holds the lock,
-    from when, until when; of a waiting record, ``until_ms`` is when it is available again; of one that is
-    postponed, when its copy is due. ``cause``: of one that is archiving.
+    from when, until when; ``lease``: which no other hand-out has. Of a waiting record, ``until_ms`` is when it is
+    available again; of one that is postponed, when its copy is due. ``cause``: of one that is archiving.
     """
 
     state: int
@@ -70,6 +76,7 @@ class Cell(NamedTuple):
     until_ms: int = 0
     since_ms: int = 0
     cause: Cause | None = None
+    lease: int = 0
 
 
 FRESH: Final = Cell(AVAILABLE)

@@ -46,7 +46,16 @@ from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
-from tests.simulation.whole.queues.clients import DEAD, KEYED, PLAIN, QUEUE, JobProducer, LetterReader, Worker
+from tests.simulation.whole.queues.clients import (
+    DEAD,
+    KEYED,
+    PLAIN,
+    QUEUE,
+    JobProducer,
+    LetterReader,
+    TransactionalJobProducer,
+    Worker,
+)
 from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
 from tests.simulation.whole.queues.jobs import Group, Jobs
 from tests.simulation.whole.schedules.clients import DEFAULT_MS, PARTITIONS, SIZES, DelayedReader, Delayer
@@ -300,6 +309,9 @@ class World:
             self.spawn("delayed-reader", DelayedReader(self, "delayed-reader").run())
         if self.plan.workers:
             self.spawn("job-producer", JobProducer(self, "job-producer").run())
+            if self.seed % 2:
+                name = "job-transactions"
+                self.spawn(name, TransactionalJobProducer(self, name).run())
             self.spawn("letter-reader", LetterReader(self, "letter-reader").run())
         for number in range(self.plan.workers):
             for group in (PLAIN, KEYED):

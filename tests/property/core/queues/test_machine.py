@@ -30,6 +30,8 @@ class Worked(RuleBasedStateMachine):
         "queue.retry.max.ms": "60000",
     }
     settings_of_group: ClassVar[dict[str, str]] = {"queue.retry.backoff": "5s 20s", "queue.delivery.limit": "3"}
+    gaps: ClassVar[tuple[tuple[int, int], ...]] = ()
+    """Ranges of which the leader knows that no member has work with them: aborted, markers, cleaned away."""
 
     @initialize()
     def begin(self) -> None:
@@ -57,7 +59,7 @@ class Worked(RuleBasedStateMachine):
         self.pending: list[QueueChange] = []
         self.held.clear()
         snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
-        self.machine = QueueMachine(snapshot, self.topic)
+        self.machine = QueueMachine(snapshot, self.topic, is_later=False)
         self.take_in(self.machine.loaded(self.now, 5_000_000 + self.now))
         for member in MEMBERS:
             self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
@@ -67,7 +69,15 @@ class Worked(RuleBasedStateMachine):
         return self.request
 
     def feed(self, kind: Any, **fields: Any) -> list[Any]:
-        return self.take_in(self.machine.step(kind(cause="test", now_ms=self.now, **fields)))
+        had_work = self.has_work()
+        effects = self.take_in(self.machine.step(kind(cause="test", now_ms=self.now, **fields)))
+        if not had_work and self.has_work():
+            assert any(isinstance(effect, ev.Wake) for effect in effects), f"{kind.__name__} {fields} wakes nobody"
+        return effects
+
+    def has_work(self) -> bool:
+        """Whether a fetch that waits could go on: hand something out, or read what is next."""
+        return self.machine.next_offset(RECORDS) is not None or self.machine.next_scan(RECORDS) is not None
 
     def take_in(self, outbox: Any) -> list[Any]:
         for effect in outbox.now:
@@ -123,11 +133,14 @@ class Worked(RuleBasedStateMachine):
         if first is None:
             return
         end = min(RECORDS, first + 15)
-        effects = self.feed(ev.Take, request=self.number(), member=member, first=first, end=end, max_records=most)
+        gaps = [(max(low, first), min(high, end)) for low, high in self.gaps if low < end and high > first]
+        effects = self.feed(
+            ev.Take, request=self.number(), member=member, first=first, end=end, max_records=most, gaps=gaps
+        )
         hands = [effect for effect in effects if isinstance(effect, ev.Hand)]
         assert len(hands) == 1
         total = 0
-        for low, high, count in hands[0].ranges:
+        for low, high, count, _ in hands[0].ranges:
             total += high - low
             assert first <= low < high <= end
             for offset in range(low, high):
@@ -140,6 +153,7 @@ class Worked(RuleBasedStateMachine):
                 assert held[offset][1] <= self.now, f"{offset} is at {other}, and now at {member} too"
                 del held[offset]
         assert offset not in self.done, f"{offset} was acknowledged"  # Q2
+        assert not self.is_gap(offset), f"{offset} has no record, and {member} is to answer for it"
         assert offset not in self.copies, f"{offset} has a copy, and is handed out here too"
         assert self.not_before.get(offset, 0) <= self.now, f"{offset} waits"  # Q8
         self.handed[offset] += 1
@@ -157,8 +171,8 @@ class Worked(RuleBasedStateMachine):
         return 0
 
     def is_gap(self, offset: int) -> bool:
-        """Whether there is no record; without keys the leader does not know."""
-        return False
+        """Whether there is no record; without keys the leader knows it of whole batches."""
+        return any(low <= offset < high for low, high in self.gaps)
 
     @rule(member=st.sampled_from(MEMBERS), kind=st.sampled_from((1, 1, 2, 3, 4, 5, 5, 5, 6)), pick=st.integers(0, 11))
     def acknowledge(self, member: str, kind: int, pick: int) -> None:
@@ -180,6 +194,14 @@ class Worked(RuleBasedStateMachine):
         )
         assert not [effect for effect in effects if isinstance(effect, (Reply, Refuse))]
         answer: list[Any] = [row for _, row in self.open if isinstance(row, Reply) and row.request == request]
+        if kind == ev.RETURN and not is_valid and not answer[0].result[0]:  # too late, and nobody has got it since
+            after = self.machine.book.at(offset)
+            assert (after.state, after.tries) == (AVAILABLE, count - 1)
+            self.handed[offset] -= 1
+            del self.held[member][offset]
+            return
+        if kind == ev.ACCEPT and not is_valid and offset < self.machine.book.start:
+            return  # how it was finished is not known any more: a repeated acknowledgement is no failure
         assert bool(answer[0].result[0]) == (not is_valid), (answer, is_valid)
         if not is_valid:
             return
@@ -208,6 +230,13 @@ class Worked(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.now += ms
         self.feed(ev.Tick)
+
+    @rule(member=st.sampled_from(MEMBERS))
+    def member_opens_again(self, member: str) -> None:
+        """It knows of no lock that it had before: others may get the records."""
+        self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
+        self.held[member].clear()
+        assert not self.machine.book.held_by(member)
 
     @rule(changes=st.integers(0, 3))
     def log_advances(self, changes: int) -> None:
@@ -253,7 +282,7 @@ class Worked(RuleBasedStateMachine):
     def what_is_stored_is_what_is_known(self) -> None:
         if not hasattr(self, "machine") or self.pending:
             return
-        again = QueueMachine(self.stored.snapshot(), self.topic)
+        again = QueueMachine(self.stored.snapshot(), self.topic, is_later=False)
         again.loaded(self.now, 5_000_000 + self.now)
         finished = {offset for offset in range(RECORDS) if self.machine.book.at(offset).state in TERMINAL}
         assert finished == {offset for offset in range(RECORDS) if again.book.at(offset).state in TERMINAL}
@@ -305,6 +334,12 @@ class WorkedByKey(Worked):
             )
 
 
+class WorkedWithTransactions(Worked):
+    """The same where transactions were aborted, and markers lie between."""
+
+    gaps: ClassVar[tuple[tuple[int, int], ...]] = ((0, 2), (7, 8), (9, 16), (31, 33), (39, 40))
+
+
 class WorkedRetryTopic(Worked):
     """The same in a retry topic, whose records were handed out elsewhere before."""
 
@@ -324,6 +359,8 @@ Worked.TestCase.settings = settings(max_examples=60, stateful_step_count=60, dea
 WorkedByKey.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestWorked = Worked.TestCase
 TestWorkedByKey = WorkedByKey.TestCase
+WorkedWithTransactions.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestWorkedWithTransactions = WorkedWithTransactions.TestCase
 WorkedRetryTopic.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 WorkedRetryTopicByKey.TestCase.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
 TestWorkedRetryTopic = WorkedRetryTopic.TestCase

@@ -90,6 +90,21 @@ QUEUE_BUGS: Final = (
         ("W41",),
     ),
     _bug(
+        "the leader hands out what was aborted",
+        Chunk,
+        "__init__",
+        _edit("header.producer_id in hidden)", "False)"),
+        ("W47",),
+    ),
+    _bug(
+        "a producer that aborted once counts as aborted from then on",
+        Chunk,
+        "__init__",
+        _edit("if header.is_control:", "if False:"),
+        ("W42", "W9"),
+        30,
+    ),
+    _bug(
         "a new leader sends dead letters under other sequences",
         DeadLetters,
         "resume",

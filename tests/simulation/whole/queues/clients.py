@@ -13,7 +13,8 @@ from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordStat
 from raylog.core.ids import TopicPartition
 from raylog.core.queues.archiving.origins import Origin
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
-from tests.simulation.whole.queues.jobs import KEPT, Group, Job, Jobs
+from tests.simulation.whole.queues.jobs import ABORTED, KEPT, Group, Job, Jobs
+from tests.simulation.whole.transactions.clients import REFUSALS
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -81,6 +82,60 @@ class JobProducer(Client):
             raise Violation("W8", f"{self.name}: {name!r} failed for good: {error!r}")
 
 
+class TransactionalJobProducer(JobProducer):
+    """Sends records to the queue in transactions, some of which it aborts."""
+
+    async def run(self) -> None:
+        """Send in one producer after the other: each that fails is followed by another one, which fences it."""
+        self._count = 0
+        while not self.world.is_quiet:
+            producer = AsyncProducer(
+                transactional_id=self.name,
+                transaction_timeout_ms=int(DELIVERY_S * 1000),
+                delivery_timeout_ms=int(DELIVERY_S * 1000),
+                max_block_ms=int(API_S * 1000),
+            )
+            if await self.tried("start", producer.start(), LAST_API_S):
+                if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+                    await self._work(producer)
+                await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
+            await asyncio.sleep(self.between(0.1, 0.5))
+
+    async def _work(self, producer: AsyncProducer) -> None:
+        """Send transactions until one fails, or the world is quiet."""
+        jobs = self.world.jobs
+        while not self.world.is_quiet:
+            names: list[bytes] = []
+            is_kept = self.chance(0.6)
+            try:
+                await self.call("begin", producer.begin_transaction(), API_S)
+                for _ in range(int(self.between(1, 6))):
+                    self._count += 1
+                    names.append(f"{self.name}/{self._count}".encode())
+                    if not is_kept:
+                        jobs.aborted.add(names[-1])
+                    work = producer.send(QUEUE, names[-1], key=self.pick(list(KEYS)))
+                    _ = self.beside(self._ignored(await self.call("send", work, API_S + 5.0)))
+                if self.chance(0.5):
+                    await self.call("flush", producer.flush(), DELIVERY_S + 10.0)
+                end = producer.commit_transaction() if is_kept else producer.abort_transaction()
+                await self.call("end", end, DELIVERY_S + 2 * API_S)
+            except RaylogError as error:
+                if not (error.retriable or isinstance(error, REFUSALS)):
+                    raise Violation("W8", f"{self.name}: a transaction failed for good: {error!r}") from error
+                return
+            if is_kept:
+                jobs.sent.update(names)
+            await asyncio.sleep(self.between(0.0, 2 * self.world.plan.send_pause_s))
+
+    async def _ignored(self, future: AsyncSendFuture) -> None:
+        try:
+            await future
+        except RaylogError as error:
+            if not (error.retriable or isinstance(error, REFUSALS)):
+                raise Violation("W8", f"{self.name}: a record failed for good: {error!r}") from error
+
+
 class Worker(Client):
     """Works in a group until the world is over; now and then it leaves and comes back."""
 
@@ -141,6 +196,8 @@ class Worker(Client):
                 at = (message.partition, message.offset) if origin is None else origin[1:3]
                 came_ms = round(message._lock.since * 1000)
                 tries = message.delivery_count
+                if message.value in self._jobs.aborted:
+                    raise Violation(ABORTED, f"{name} got {message!r} {message.value!r}, which was aborted")
                 job = self._books_of_group.handed(
                     name, at, message.value, message.record.key, tries, came_ms, is_copy=origin is not None
                 )

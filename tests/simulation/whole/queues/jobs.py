@@ -15,6 +15,7 @@ DEAD_LETTERS: Final = "W43"
 EARLY: Final = "W44"
 KEPT: Final = "W45"
 COPIED: Final = "W46"
+ABORTED: Final = "W47"
 CLOCK_MS: Final = 50
 """Rounding, and the way between a worker and its leader."""
 
@@ -99,7 +100,9 @@ class Jobs:
 
     groups: dict[str, Group] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
-    """What was stored."""
+    """What was stored, and committed where it was sent in a transaction."""
+    aborted: set[bytes] = field(default_factory=set)
+    """What was sent in transactions that are not to be committed."""
     letters: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """The offset of each dead letter, by group and name."""
 

@@ -19,7 +19,7 @@ HIGH, LOW = TopicPartition("high", 0), TopicPartition("low", 0)
 
 
 def messages(partition: TopicPartition, count: int, source: Any = None) -> list[QueueMessage]:
-    lock = Lock(cast(Any, source), 0, 1, 0.0, 0.0)
+    lock = Lock(cast(Any, source), 0, (1, 1), 0.0, 0.0)
     return [QueueMessage(Record(*partition, offset, 0, None, b"", ()), lock) for offset in range(count)]
 
 

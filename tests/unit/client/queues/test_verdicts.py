@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from raylog.client.queues.verdicts import Settled, is_unasked, taken_verdicts
 from raylog.core.queues import events as ev
+from raylog.protocol.queues import QueueFailure
 
 rows = st.lists(
-    st.tuples(st.integers(0, 12), st.integers(1, 2), st.sampled_from(sorted(ev.VERDICTS)), st.just(-1), st.just("")),
+    st.tuples(
+        st.integers(0, 12),
+        st.tuples(st.integers(1, 2), st.just(5)),
+        st.sampled_from(sorted(ev.VERDICTS)),
+        st.just(-1),
+        st.just(""),
+    ),
     max_size=30,
 )
 
@@ -19,30 +26,37 @@ rows = st.lists(
 @given(rows)
 def test_ranges_hold_for_each_record_what_was_reported(settled: list[Settled]) -> None:
     found = taken_verdicts(deque(settled), len(settled))
-    reported = [(at, row.count, row.kind) for row in found for at in range(row.first, row.end)]
-    final = {row[0] for row in settled if row[2] != ev.RENEW}
+    reported = [(at, (row.count, row.lease), row.kind) for row in found for at in range(row.first, row.end)]
+    final = {row[:2] for row in settled if row[2] != ev.RENEW}
     assert sorted(row for row in reported if row[2] != ev.RENEW) == sorted(
         row[:3] for row in settled if row[2] != ev.RENEW
     )
-    renewed = [row[0] for row in reported if row[2] == ev.RENEW]
-    assert sorted(renewed) == sorted({row[0] for row in settled if row[2] == ev.RENEW} - final)
+    renewed = [row[:2] for row in reported if row[2] == ev.RENEW]
+    assert sorted(renewed) == sorted({row[:2] for row in settled if row[2] == ev.RENEW} - final)
 
 
 def test_equal_verdicts_on_neighbours_are_one_range() -> None:
-    settled: deque[Settled] = deque((at, 1, ev.ACCEPT, -1, "") for at in (3, 1, 2, 7))
+    settled: deque[Settled] = deque((at, (1, 5), ev.ACCEPT, -1, "") for at in (3, 1, 2, 7))
     assert [(row.first, row.end) for row in taken_verdicts(settled, 10)] == [(1, 4), (7, 8)]
 
 
 def test_at_most_so_many_are_taken() -> None:
-    settled: deque[Settled] = deque((at, 1, ev.ACCEPT, -1, "") for at in range(10))
+    settled: deque[Settled] = deque((at, (1, 5), ev.ACCEPT, -1, "") for at in range(10))
     assert [(row.first, row.end) for row in taken_verdicts(settled, 4)] == [(0, 4)]
     assert len(settled) == 6
 
 
 def test_a_stale_renewal_does_not_answer_for_an_acknowledgement() -> None:
-    """Its refusal has the same offset as the acknowledgement of a later hand-out, which the leader has taken."""
-    settled: deque[Settled] = deque([(22, 1, ev.RENEW, -1, ""), (22, 2, ev.ACCEPT, -1, ""), (23, 1, ev.RENEW, -1, "")])
+    """Its refusal has the same offset as the acknowledgement of a later hand-out, and the count of its own."""
+    settled: deque[Settled] = deque(
+        [(22, (1, 5), ev.RENEW, -1, ""), (22, (2, 6), ev.ACCEPT, -1, ""), (23, (1, 5), ev.RENEW, -1, "")]
+    )
     found = taken_verdicts(settled, 10)
-    assert [(row.first, row.kind, row.count) for row in found] == [(22, ev.ACCEPT, 2), (23, ev.RENEW, 1)]
-    assert not is_unasked(22, found)
-    assert is_unasked(23, found)
+    assert [(row.first, row.kind, row.count) for row in found] == [
+        (22, ev.RENEW, 1),
+        (22, ev.ACCEPT, 2),
+        (23, ev.RENEW, 1),
+    ]
+    assert is_unasked(QueueFailure(22, 23, 1, "", 1, 5), found)
+    assert not is_unasked(QueueFailure(22, 23, 1, "", 2, 6), found)
+    assert is_unasked(QueueFailure(23, 24, 1, "", 1, 5), found)

@@ -1,0 +1,60 @@
+"""`run` with a handler whose verdict is none: the record goes back, and the caller learns why."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.queues.message import Lock, QueueMessage, Retry
+from raylog.client.queues.running import run_on_loop
+from raylog.client.types import Record
+from raylog.core.errors import InvalidConfig
+from raylog.core.queues import events as ev
+
+
+class Consumer:
+    """Hands out a few messages, and notes what is said of them."""
+
+    def __init__(self, count: int) -> None:
+        self.config = QueueConsumerConfig(group_id="workers", consumer_timeout_ms=200)
+        self.is_ending = False
+        self.keeps_order = False
+        self.verdicts: list[tuple[int, int, int]] = []
+        lock = Lock(cast(Any, self), 0, (1, 1), 0.0, 0.0)
+        self.messages = [QueueMessage(Record("jobs", 0, at, 0, None, b"", ()), lock) for at in range(count)]
+        self.is_committed = False
+
+    def settle(self, message: QueueMessage, kind: int, delay_ms: int = -1, reason: str = "") -> None:
+        self.verdicts.append((message.offset, kind, delay_ms))
+
+    async def getone(self, *, timeout_ms: float | None = None) -> QueueMessage | None:
+        await asyncio.sleep(0.001)
+        return self.messages.pop(0) if self.messages else None
+
+    async def commit(self) -> None:
+        self.is_committed = True
+
+
+@pytest.mark.parametrize("delay", ["10 minutes", -1])
+def test_a_pause_that_is_none_is_refused_and_the_record_given_back(delay: Any) -> None:
+    def handler(message: QueueMessage) -> None:
+        raise Retry(delay=delay)
+
+    consumer = Consumer(3)
+    with pytest.raises(InvalidConfig):
+        asyncio.run(run_on_loop(cast(Any, consumer), handler, 1))
+    assert consumer.verdicts
+    assert {kind for _, kind, _ in consumer.verdicts} == {ev.RELEASE}
+    assert consumer.is_committed
+
+
+def test_a_pause_is_taken() -> None:
+    def handler(message: QueueMessage) -> None:
+        raise Retry(delay="10m")
+
+    consumer = Consumer(2)
+    asyncio.run(run_on_loop(cast(Any, consumer), handler, 1))
+    assert consumer.verdicts == [(0, ev.RETRY, 600_000), (1, ev.RETRY, 600_000)]

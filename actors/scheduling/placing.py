@@ -85,10 +85,10 @@ class Placing:
         """Return what is known of a topic; None = nothing."""
         return self._topics.get(name)
 
-    def is_known(self, name: str, now_ms: int) -> bool:
-        """Return whether a topic's metadata is fresh."""
+    def is_known(self, name: str, now_ms: int, fresh_ms: int = FRESH_MS) -> bool:
+        """Return whether a topic's metadata is not older than ``fresh_ms``."""
         found = self._topics.get(name)
-        return found is not None and now_ms - found.known_ms < FRESH_MS
+        return found is not None and now_ms - found.known_ms < fresh_ms
 
     async def look_up(self, names: Iterable[str]) -> bool:
         """Fetch the metadata of some topics; False where the controller is away: what is known stays."""

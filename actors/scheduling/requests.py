@@ -72,6 +72,9 @@ LOADED_WITHIN_S: Final = 10.0
 ANSWERED_WITHIN_S: Final = 10.0
 DELAY_MAX_MS: Final = 10 * 366 * 86_400_000
 """Ten years: no topic may allow more."""
+TAKEN_FRESH_MS: Final = 500
+"""Age from which on a topic's metadata is fetched again before records for it are taken: what is taken with the id of a
+topic that was deleted a moment ago is undeliverable."""
 LIST_MAX: Final = 1_000
 LOOK_MAX: Final = 10_000
 """Records that one page of a list looks at."""
@@ -172,7 +175,9 @@ async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None
         known = [(name, topic_id, placing.topic(name)) for name, topic_id in targets]
         return [(name, topic_id) for name, topic_id, topic in known if topic is None or topic.topic_id != topic_id]
 
-    names = {name for name, _ in doubtful()} | {name for name, _ in targets if not placing.is_known(name, now_ms)}
+    names = {name for name, _ in doubtful()} | {
+        name for name, _ in targets if not placing.is_known(name, now_ms, TAKEN_FRESH_MS)
+    }
     if not names or not await placing.look_up(names):
         return
     for name, topic_id in doubtful():

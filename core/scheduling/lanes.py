@@ -117,8 +117,9 @@ class Lane:
             self.sizes.pop(key, None)
         return left
 
-    def parked(self, keys: Iterable[int], sizes: Mapping[int, int]) -> None:
-        """Have keys wait behind the others; ``sizes``: those that are known."""
+    def parked(self, keys: Iterable[int], sizes: Mapping[int, int], limit_bytes: int) -> None:
+        """Have keys wait behind the others; ``sizes`` and ``limit_bytes`` (the target's): as far as they are known."""
+        self.limit_bytes = limit_bytes or self.limit_bytes
         for key in keys:
             self.waiting.append(key)
             if key in sizes and len(self.sizes) < SIZES_KEPT:

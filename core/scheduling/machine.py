@@ -217,13 +217,14 @@ class SchedulerMachine(SchedulerRounds):
         for parked in map(self._uncancelled, row.parked):
             lane = self._lane(parked.topic, parked.lane)
             keys += self._leave(lane, parked.keys)
-            lane.parked(parked.keys, self._sizes)
+            lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))
             self.names.parked(parked.keys, parked.names)
         if not self._is_loaded:  # this owner took them from their order before
             for key in sorted(keys):
                 self.pending.taken(key)
         self._taken.clear()
         self._sizes.clear()
+        self._limits.clear()
         self.pending.drop_exhausted()
         for note in row.noted:
             lane_noted = self.lanes.get(note.lane)

@@ -126,9 +126,7 @@ class SchedulerRounds(SchedulerState):
         self._taken.difference_update(left)
         self._again(left)
         self.mover.kept(left)
-        for target in placed:
-            if target.lane in self.lanes:
-                self.lanes[target.lane].limit_bytes = target.limit_bytes
+        self._limits = {target.lane: target.limit_bytes for target in placed}
         self._round_of(placed, event.now_ms, out)
 
     def _round_of(self, targets: Sequence[Target], now_ms: int, out: Outbox[Effect]) -> bool:

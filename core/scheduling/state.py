@@ -94,6 +94,8 @@ class SchedulerState:
         """Of those that are being resolved, the ones that wait for a target already: only their sizes are asked."""
         self._sizes: dict[int, int] = {}
         """How large the records of the round are whose row is on its way."""
+        self._limits: dict[LaneId, int] = {}
+        """What their targets take in one batch."""
         self._takes_producer = False
         self._spare_producer = NO_PRODUCER
         """One that was taken, and is in no row yet."""

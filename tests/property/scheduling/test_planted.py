@@ -25,17 +25,23 @@ from tests.simulation.planted.bugs import Edit
 
 SEEDS = 300
 STEPS = 120
+DELIVER = "from raylog.core.scheduling import events"
 ROUND = "self._append(Round(tuple(batches), tuple(parked), noted), out)"
 BUGS = {
     "a round is sent before it is committed": (
         SchedulerMachine,
         "_round_of",
         ROUND,
-        f"out.now.extend(Deliver(batch=batch) for batch in batches); {ROUND}",
+        f"{DELIVER}; out.now.extend(events.Deliver(batch=batch) for batch in batches); {ROUND}",
     ),
     "a sixth batch is opened": (Lane, "has_room", ">= OPEN_MAX", ">= 50"),
     "records are due too early": (Pending, "take_due", "first_after(now_ms)", "first_after(now_ms + 4)"),
-    "what is parked is forgotten": (SchedulerMachine, "_round_read", "lane.parked(parked.keys, self._sizes)", "pass"),
+    "what is parked is forgotten": (
+        SchedulerMachine,
+        "_round_read",
+        "lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))",
+        "pass",
+    ),
     "a checkpoint leaves out what waits for a target": (Lane, "state", "tuple(self.waiting)", "()"),
     "a checkpoint claims what came while it was appended": (
         SchedulerMachine,
@@ -168,9 +174,7 @@ SIZE_BUGS = {
         "self.waiting.extendleft(reversed(keys))",
         "self.waiting.extend(keys)",
     ),
-    "a refused batch is sent as it is": (Lane, "halve", "half = len(batch.keys) // 2", "half = len(batch.keys) - 1"),
-    "halves are joined again": (Lane, "_wait_first", "self.parts.appendleft(len(keys))", "pass"),
-    "a checkpoint leaves out where halves end": (Lane, "state", "tuple(self.parts)", "()"),
+    "a refused batch is undeliverable as a whole": (Lane, "halve", "half = len(batch.keys) // 2", "half = 0"),
     "the one to blame is sent again": (SchedulerMachine, "_refused", "self.undeliverable.update(blamed)", "pass"),
     "the one to blame is dropped": (SchedulerMachine, "_refused", "self._again(blamed)", "pass"),
     "what one turn did not read is forgotten": (SchedulerMachine, "_round", "self._again(left)", "pass"),

@@ -13,8 +13,8 @@ from raylog.core.errors import InvalidRecord
 from raylog.core.scheduling.envelope import HALF_HEADER, HEADER, ID_HEADER, Envelope, HalfName, id_among, without
 from raylog.core.scheduling.events import DataRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS
-from raylog.storage.batch.header import BatchMeta, header_before, parse_header
-from raylog.storage.batch.records import MAGIC_COLUMNS, encode_batch
+from raylog.storage.batch.header import MAGIC_COLUMNS, BatchMeta, header_before, parse_header
+from raylog.storage.batch.records import encode_batch
 from raylog.storage.errors import CorruptBatch
 
 NOW = 1_800_000_000_000

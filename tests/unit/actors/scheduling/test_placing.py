@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from raylog.actors.scheduling.bodies import Body
 from raylog.actors.scheduling.delivering import Deliveries
@@ -55,7 +55,7 @@ class Owner:
 
     def __init__(self, records: dict[int, Body]) -> None:
         self.host: Any = Host()
-        self.placing = Placing(self.host, DEAD)
+        self.placing = Placing(cast(Any, self.host), DEAD)
         self.machine: Any = type("Machine", (), {"undeliverable": set(), "unresolved": set()})()
         self.bodies: Any = type("Bodies", (), {"read": staticmethod(records.__getitem__)})()
         self.lateness: Any = None
@@ -133,7 +133,8 @@ async def test_one_turn_reads_a_part_of_large_records() -> None:
 
 
 def test_a_record_that_cannot_be_opened_is_undeliverable() -> None:
-    placing = Placing(Host(), DEAD)  # type: ignore[arg-type]
+    host: Any = Host()
+    placing = Placing(host, DEAD)
     facts = Facts.of(KEY, Body(1, None, None, None, "no columns"))
     assert placing.target(facts, is_refused=False).topic == DEAD
     assert "no columns" in placing.causes[1]

@@ -310,14 +310,17 @@ class Desk:
         if self._is_feeding:
             return
         self._is_feeding = True
+        most = len(self.log) + ROWS_OF_A_RUN
         try:
             while self._inbox:
+                assert len(self.log) <= most, "D11: the machine appends without end"
                 for effect in self.machine.step(self._inbox.popleft()).now:
                     if self.holds and isinstance(effect, Deliver | Append):
                         self.held.append(effect)
                     else:
                         self.carry_out(effect)
         finally:
+            self._inbox.clear()
             self._is_feeding = False
 
     def release(self, count: int | None = None) -> None:

@@ -61,7 +61,7 @@ async def schedule_raw(cluster: LocalCluster, batch: bytes) -> None:
 
 
 def test_what_is_due_together_comes_in_order_below_a_small_limit(tmp_path: Path) -> None:
-    async def story(cluster: LocalCluster, _: Talk) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
         async with AsyncAdmin(**cluster.clients()) as admin, AsyncProducer(**cluster.clients()) as producer:
             await admin.create_topic("small", 1, 1, config={"max.message.bytes": 20_000})
             due = in_ms(1_500)
@@ -81,7 +81,7 @@ def test_what_is_due_together_comes_in_order_below_a_small_limit(tmp_path: Path)
 
 
 def test_a_topic_that_was_created_again_gets_what_is_sent_to_it(tmp_path: Path) -> None:
-    async def story(cluster: LocalCluster, _: Talk) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
         async with AsyncAdmin(**cluster.clients()) as admin, AsyncProducer(**cluster.clients()) as producer:
             await admin.create_topic("t", 1, 1)
             await (await producer.send("t", b"old", delay=10))
@@ -103,7 +103,7 @@ def test_a_topic_that_was_created_again_gets_what_is_sent_to_it(tmp_path: Path) 
 
 
 def test_no_delay_leads_to_a_topic_that_its_sender_may_not_write(tmp_path: Path) -> None:
-    async def story(cluster: LocalCluster, _: Talk) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
         async with AsyncAdmin(**cluster.clients()) as admin, AsyncProducer(**cluster.clients()) as producer:
             await admin.create_topic("t", 1, 1)
             await admin.create_topic("secret", 1, 1)
@@ -112,7 +112,7 @@ def test_no_delay_leads_to_a_topic_that_its_sender_may_not_write(tmp_path: Path)
             ids = {name: (await admin.describe_topic(name)).topic_id for name in ("t", "secret")}
             foreign = Envelope("secret", ids["secret"], 0, 0).header()
             with pytest.raises(InvalidRecord, match="own"):
-                await producer.send("t", b"v", headers=[foreign], delay=10)
+                await (await producer.send("t", b"v", headers=[foreign], delay=10))
             await (await producer.send("t", b"warm", delay=10))
             meta = BatchMeta(5_000_000, 0, 0)
             internal = Envelope("__consumer_offsets", "i", 0, 0).header()
@@ -127,7 +127,7 @@ def test_no_delay_leads_to_a_topic_that_its_sender_may_not_write(tmp_path: Path)
 
 
 def test_a_batch_that_does_not_open_stops_no_delay(tmp_path: Path) -> None:
-    async def story(cluster: LocalCluster, _: Talk) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
         async with AsyncAdmin(**cluster.clients()) as admin, AsyncProducer(**cluster.clients()) as producer:
             await admin.create_topic("t", 1, 1)
             await (await producer.send("t", b"before", delay=10))
@@ -159,7 +159,7 @@ def test_a_batch_that_does_not_open_stops_no_delay(tmp_path: Path) -> None:
 
 
 def test_a_foreign_row_ends_no_coordinator(tmp_path: Path) -> None:
-    async def story(cluster: LocalCluster, _: Talk) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
         async with AsyncAdmin(**cluster.clients()) as admin:
             await admin.create_topic("t", 1, 1)
             async with AsyncConsumer(group_id="g", **cluster.clients()) as consumer:

@@ -68,6 +68,10 @@ class TargetTopic:
     limit_bytes: int = 0
     """The most that it takes in one batch; 0 = that is not known."""
 
+    def has_id(self, topic_id: str) -> bool:
+        """Whether it exists, and is the topic of this id."""
+        return bool(topic_id) and topic_id == self.topic_id
+
 
 class Placing:
     """The topics of targets."""
@@ -126,7 +130,7 @@ class Placing:
         topic = None if envelope is None else self._topics.get(envelope.topic)
         if envelope is None or topic is None:
             return None
-        is_there = topic.topic_id == envelope.topic_id and envelope.partition < topic.partitions
+        is_there = topic.has_id(envelope.topic_id) and envelope.partition < topic.partitions
         return None if is_there else envelope.topic
 
     def target(self, facts: Facts, *, is_refused: bool, is_unresolved: bool = False) -> Target:
@@ -145,7 +149,7 @@ class Placing:
         topic = self._topics.get(envelope.topic)
         if topic is None:
             return self._at(facts, envelope.topic, (envelope.topic_id, UNKNOWN_PARTITION), 0)
-        if topic.topic_id != envelope.topic_id:
+        if not topic.has_id(envelope.topic_id):
             return self._dead(facts, f"The topic {envelope.topic} was deleted while it waited.")
         partition = envelope.partition
         if partition == BY_KEY:

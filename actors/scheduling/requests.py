@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -27,9 +26,7 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     RaylogError,
     ScheduleFull,
-    UnknownServerError,
 )
-from raylog.core.invariants import InvariantBroken
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.envelope import HalfId, id_among, name_among, name_of
 from raylog.core.scheduling.halves import Standing
@@ -54,8 +51,6 @@ from raylog.protocol.scheduling import (
 )
 from raylog.rpc import Request
 from raylog.storage.log.validation import inspect
-
-logger = logging.getLogger(__name__)
 
 KINDS: Final[frozenset[type[Message]]] = frozenset(
     {
@@ -120,11 +115,6 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
                 request.reply(await halves.answer(role, args))
     except RaylogError as error:
         request.fail(error)
-    except InvariantBroken:
-        raise  # the machine itself is wrong: the process ends
-    except Exception as error:  # a defect in answering one request does not end what serves all the others
-        logger.exception("%s: %s could not be answered", role.host.partition, type(args).__name__)
-        request.fail(UnknownServerError(f"{type(args).__name__} could not be answered: {error!r:.200}"))
     except asyncio.CancelledError:
         request.fail(NotLeaderOrFollower(f"{role.host.partition} does not lead here any more; refresh the metadata."))
         raise
@@ -173,7 +163,8 @@ async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None
 
     def doubtful() -> list[tuple[str, str]]:
         known = [(name, topic_id, placing.topic(name)) for name, topic_id in targets]
-        return [(name, topic_id) for name, topic_id, topic in known if topic is None or topic.topic_id != topic_id]
+        # Who did not know the topic names no id: such records are taken, and undeliverable when they are due.
+        return [(name, named) for name, named, topic in known if named and not (topic and topic.has_id(named))]
 
     names = {name for name, _ in doubtful()} | {
         name for name, _ in targets if not placing.is_known(name, now_ms, TAKEN_FRESH_MS)

@@ -109,7 +109,7 @@ class SchedulerRole(Role):
         """Take a request of a producer or an administrator."""
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
-        self.host.spawn(requests.answered(self, request, args), "scheduler request")
+        self.host.spawn(requests.answered(self, request, args), "scheduler request", answers=request)
 
     def now_ms(self) -> int:
         """Return the time of day by which records are due."""

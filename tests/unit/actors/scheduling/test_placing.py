@@ -138,3 +138,10 @@ def test_a_record_that_cannot_be_opened_is_undeliverable() -> None:
     facts = Facts.of(KEY, Body(1, None, None, None, "no columns"))
     assert placing.target(facts, is_refused=False).topic == DEAD
     assert "no columns" in placing.causes[1]
+
+
+async def test_a_record_without_id_of_its_topic_is_undeliverable() -> None:
+    owner = Owner({1: body(1, "none", ""), 2: body(2, "t", "")})
+    owner.host.topics["t"] = ("i", 1)
+    targets = (await owner.resolved(KEY, key_of(1_000, 2))).targets
+    assert [target.topic for target in targets] == [DEAD, DEAD]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -14,8 +16,9 @@ import pytest
 from raylog.actors.transport import dial
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.halves.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import InvalidRecord, RaylogError
+from raylog.core.errors import DelayTooLong, HalfMessageDecided, InvalidRecord, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import HALF_HEADER, SCHEDULED_TOPIC, Envelope
 from raylog.core.scheduling.keys import HELD_MS
@@ -24,6 +27,7 @@ from raylog.storage.batch.header import MAGIC_COLUMNS, BatchMeta, header_before
 from raylog.storage.batch.records import encode_batch
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, reported
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
 ONE_COPY = {"offsets.topic.replication.factor": "1", "default.replication.factor": "1"}
@@ -173,5 +177,44 @@ def test_a_foreign_row_ends_no_coordinator(tmp_path: Path) -> None:
             await cluster.restart_coordinator("group", index)
             described = await admin.describe_group("g")
             assert described.group_id == "g"
+
+    run(tmp_path, story)
+
+
+def test_a_txid_that_was_decided_is_refused_and_a_blocked_checker_holds_up_nothing(tmp_path: Path) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        async with AsyncAdmin(**cluster.clients()) as admin:
+            await admin.create_topic("t", 1, 1)
+            never = threading.Event()
+            producer = AsyncHalfMessageProducer("g", lambda half: never.wait(), check_after=10, **cluster.clients())
+            await producer.start()
+            half = await producer.prepare("t", b"created", txid="order-42")
+            await half.commit()
+            with pytest.raises(HalfMessageDecided, match="COMMITTED already"):
+                await producer.prepare("t", b"paid", txid="order-42")
+            await producer.prepare("t", b"held", txid="order-43")
+            await eventually(lambda: any(each.name == "half-checker" for each in threading.enumerate()))
+            assert all(each.daemon for each in threading.enumerate() if each.name == "half-checker")
+            await producer.stop()
+            (held,) = await admin.list_half_messages("g")
+            assert (held.txid, held.checks) == ("order-43", 0), "no answer is no check"
+            assert [record.value for record in await read(cluster, "t", 1)] == [b"created"]
+
+    run(tmp_path, story)
+
+
+def test_moves_keep_to_the_topics_limit_and_lists_show_what_is_parked(tmp_path: Path) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        async with AsyncAdmin(**cluster.clients()) as admin, AsyncProducer(**cluster.clients()) as producer:
+            await admin.create_topic("t", 1, 1, config={"delay.max.ms": 60_000})
+            sent = await (await producer.send("t", b"v", delay=30_000))
+            with pytest.raises(DelayTooLong):
+                await admin.reschedule(sent.schedule, delay="1h")
+            role: Any = cluster.replica(SCHEDULED_TOPIC, 0, 1)._roles._roles[0]
+            role.deliveries.deliver = AsyncMock()  # the target takes nothing
+            for _ in range(7):
+                await (await producer.send("t", b"due", delay=10))
+            await eventually(lambda: role.figures()["parked"] > 0 and role.figures()["waiting"] == 1)
+            assert len(await admin.list_scheduled("t")) == 1 + role.figures()["parked"]
 
     run(tmp_path, story)

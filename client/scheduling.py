@@ -21,6 +21,10 @@ Delay: TypeAlias = int | str | timedelta
 Moment: TypeAlias = int | datetime
 """Milliseconds since 1970, or a datetime with a zone."""
 
+SECONDS_FROM: Final = 1_000_000_000
+SECONDS_BELOW: Final = 10_000_000_000
+"""Between these a number of milliseconds is a time of early 1970, and one of seconds is of this age."""
+
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _TEXT: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
@@ -60,7 +64,10 @@ def _of_text(text: str) -> int:
 
 
 def moment_ms(moment: Moment) -> int:
-    """The moment in milliseconds since 1970. Raises ValueError for a datetime without zone, else TypeError."""
+    """The moment in milliseconds since 1970.
+
+    Raises ValueError for a datetime without zone and for what must be seconds, else TypeError.
+    """
     if isinstance(moment, datetime):
         if moment.tzinfo is None or moment.utcoffset() is None:
             raise ValueError(
@@ -69,7 +76,12 @@ def moment_ms(moment: Moment) -> int:
             )
         return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     if not isinstance(moment, bool) and hasattr(moment, "__index__"):
-        return operator.index(moment)
+        found = operator.index(moment)
+        if SECONDS_FROM <= found < SECONDS_BELOW:
+            raise ValueError(
+                f"deliver_at={found} would be in 1970: it is in milliseconds. Of seconds give 1000 times as many."
+            )
+        return found
     raise TypeError(
         f"deliver_at must be milliseconds since 1970 as int, or a datetime with a zone, not {type(moment).__name__} "
         f"{moment!r:.100}."
@@ -108,7 +120,7 @@ class Handle:
     def parse(cls, text: Any) -> Handle:
         """The handle of a text. Raises InvalidRequest."""
         parts = text.split("-") if isinstance(text, str) else ()
-        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
             raise InvalidRequest(
                 f"{text!r:.100} is not the handle of a delayed record: it is the `schedule` of the result of send(), "
                 "such as '0-1844-1732252800123'; `raylog schedule list` shows those that wait."

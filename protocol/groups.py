@@ -413,11 +413,15 @@ class GroupFigures(Message, frozen=True):
 
 
 class CoordinatorMetricsReply(Description, frozen=True):
-    """``loaded`` False: the coordinator still reads its log, and ``groups`` is empty."""
+    """``loaded`` False: the coordinator still reads its log, and ``groups`` is empty.
+
+    ``rows_unreadable``: rows of its log that it passed over, because nobody can read them.
+    """
 
     process: Mapping[str, Any]
     loaded: bool
     groups: Sequence[GroupFigures]
+    rows_unreadable: Int64 = 0
 
 
 JOIN_GROUP: Final = Method("join_group", JoinGroupRequest, JoinGroupReply, TOKEN, TokenScope.GROUP, waits=True)

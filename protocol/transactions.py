@@ -134,6 +134,7 @@ class TransactionMetricsReply(Description, frozen=True):
     """``loaded`` False: the coordinator still reads its log. ``states``: state to number of transactional ids.
 
     ``counters``: since the process started. ``longest_open_ms``: age of the oldest open transaction; -1 = none is open.
+    ``rows_unreadable``: rows of its log that it passed over, because nobody can read them.
     """
 
     process: Mapping[str, Any]
@@ -141,6 +142,7 @@ class TransactionMetricsReply(Description, frozen=True):
     states: Mapping[str, Int64]
     counters: Mapping[str, Int64]
     longest_open_ms: Int64 = NONE
+    rows_unreadable: Int64 = 0
 
 
 INIT_TRANSACTIONS: Final = Method(

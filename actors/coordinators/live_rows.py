@@ -7,13 +7,14 @@ not cleaned yet is outdated, so that it is loaded several times faster than row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from raylog.storage.batch.compression import Buffer
-from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.header import check_crc, iter_headers
 from raylog.storage.batch.records import decode_batch
+from raylog.storage.errors import CorruptBatch
 
 Row = tuple[list[object], list[object]]
 """Key and value of one live record."""
@@ -27,6 +28,12 @@ class LiveRows:
     def __init__(self) -> None:
         """Start empty."""
         self._last: dict[bytes | None, bytes | None] = {}
+        self._current: bytes = b""
+        """Key of the row that was yielded last."""
+        self.passed_over: dict[bytes, str] = {}
+        """Keys of live rows that nobody can read, and why."""
+        self.damaged: dict[int, str] = {}
+        """Offsets of batches that nobody can open, and why."""
         self.rows_read = 0
         """How many rows were gathered, outdated ones and tombstones included."""
 
@@ -35,23 +42,57 @@ class LiveRows:
         return len(self._last)
 
     def __iter__(self) -> Iterator[Row]:
-        """Yield each live row."""
-        for key, value in self._last.items():
-            if key is not None and value is not None:
-                yield _decoder.decode(key), _decoder.decode(value)
+        """Yield each live row; one that is no row is passed over."""
+        for stored_key, stored_value in self._last.items():
+            if stored_key is None or stored_value is None:
+                continue
+            self._current = stored_key
+            try:
+                key, value = _decoder.decode(stored_key), _decoder.decode(stored_value)
+            except (msgspec.MsgspecError, ValueError) as error:  # also text that is none
+                self.pass_over(error)
+                continue
+            if isinstance(key, list) and key and isinstance(value, list):
+                yield key, value
+            else:
+                self.pass_over(TypeError("it is no list"))
+
+    def pass_over(self, error: Exception) -> None:
+        """Note that the row which was yielded last cannot be read."""
+        self.passed_over[self._current] = f"{type(error).__name__}: {error}"
 
     def gather(self, payload: Buffer, end: int) -> int | None:
         """Take the whole batches of a fetch that begin below ``end``; return the offset behind them, None = no batch.
 
-        Raises CorruptBatch.
+        A batch that was stored as it is and does not open is passed over. Raises CorruptBatch for bytes that changed.
         """
         behind: int | None = None
         for position, header in iter_headers(payload):
             behind = header.next_offset
             if header.is_control or header.base_offset >= end:
                 continue
-            columns = decode_batch(payload, position, header)
+            try:
+                columns = decode_batch(payload, position, header, verify=False)
+            except CorruptBatch as error:
+                check_crc(payload, position, header)
+                self.damaged[header.base_offset] = error.reason
+                continue
             self.rows_read += header.record_count
             if columns.keys is not None:
                 self._last.update(zip(columns.keys, columns.values or [None] * header.record_count, strict=True))
         return behind
+
+
+def offsets_of(payload: Buffer, keys: Collection[bytes]) -> tuple[dict[bytes, int], int | None]:
+    """Return the last offset of each of these keys in the whole batches of a fetch, and the offset behind them."""
+    found: dict[bytes, int] = {}
+    behind: int | None = None
+    for position, header in iter_headers(payload):
+        behind = header.next_offset
+        try:
+            columns = decode_batch(payload, position, header)
+        except CorruptBatch:
+            continue
+        rows = zip(columns.offsets, columns.keys or (), strict=False)
+        found |= {key: at for at, key in rows if key is not None and key in keys}
+    return found, behind

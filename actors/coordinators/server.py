@@ -19,12 +19,14 @@ from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.coordinators.early_requests import EarlyRequests
+from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.coordinators.runner import CoordinatorRunner, fence_row
 from raylog.actors.coordinators.state_log import EncodedRow, Identity, StateLog, encoded_row
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidProducerEpoch, InvalidRequest, NotController, NotCoordinator, RaylogError
 from raylog.core.features import FIRST_LEVEL
+from raylog.core.invariants import InvariantBroken
 from raylog.protocol.broker import METADATA
 from raylog.protocol.controller import (
     REGISTER_COORDINATOR,
@@ -43,6 +45,8 @@ TICK_S: Final = 0.05
 REGISTER_TIMEOUT_S: Final = 5.0
 LOAD_TIMEOUT_S: Final = 60.0
 APPEND_TIMEOUT_S: Final = 20.0
+UNREADABLE_NAMED: Final = 20
+"""Rows that cannot be read of which the log names the offsets, at most."""
 REPLAY_TURN: Final = 5_000
 """Rows that are replayed in one turn of the event loop: a few hundredths of a second."""
 RELOAD_PAUSE_S: Final = 0.2
@@ -185,12 +189,39 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         runner = self._new_runner()
         rows = await self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S)
         for number, (key, value) in enumerate(rows):
-            runner.replay(key, value)
+            try:
+                runner.replay(key, value)
+            except InvariantBroken:
+                raise
+            except Exception as error:  # whatever a row that is none of ours does to a machine
+                rows.pass_over(error)
             if number % REPLAY_TURN == 0:
                 await asyncio.sleep(0)  # heartbeats go on
         live, read = runner.rows_replayed, rows.rows_read
+        await self._name_unreadable(runner, rows, end)
         logger.info("%s ready in epoch %d: %d rows of %d are live", self._name, self._epoch, live, read)
         return runner
+
+    async def _name_unreadable(self, runner: RunnerT, rows: LiveRows, end: int) -> None:
+        """Say which rows were passed over: they stand for nothing, and everything else is served."""
+        if not (rows.passed_over or rows.damaged):
+            return
+        found = await self._log.unreadable(rows, end, timeout_s=LOAD_TIMEOUT_S)
+        runner.rows_unreadable = len(found)
+        for offset, why in sorted(found.items())[:UNREADABLE_NAMED]:
+            logger.error(
+                "%s: the row at offset %d of %s-%d cannot be read, and is passed over: %.300s",
+                self._name,
+                offset,
+                self._topic,
+                self.spec.index,
+                why,
+            )
+
+    @property
+    def rows_unreadable(self) -> int:
+        """How many rows of the log were passed over when it was loaded."""
+        return 0 if self._runner is None else self._runner.rows_unreadable
 
     def _end_load(self) -> None:
         """Drop the runner: what it has decided beyond the log is void."""

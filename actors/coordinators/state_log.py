@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from raylog.actors.clock import monotonic_ms, wall_ms
-from raylog.actors.coordinators.live_rows import LiveRows
+from raylog.actors.coordinators.live_rows import LiveRows, offsets_of
 from raylog.actors.transport import dial
 from raylog.core.config import TopicConfig
 from raylog.core.coordinators.share import KeyShare
@@ -138,6 +138,19 @@ class StateLog:
             behind = rows.gather(reply.payload, end)
             offset = offset if behind is None else behind
         return rows
+
+    async def unreadable(self, rows: LiveRows, end: int, *, timeout_s: float) -> dict[int, str]:
+        """Return the offsets of what was passed over below ``end``, and why; the log is read once more if need be."""
+        found: dict[bytes, int] = {}
+        if rows.passed_over:
+            reply = await self._request("list_offsets", [EARLIEST], timeout_s=timeout_s)
+            offset = int(reply.args[0])
+            while offset < end:
+                reply = await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=timeout_s)
+                more, behind = offsets_of(reply.payload, rows.passed_over)
+                found |= {key: at for key, at in more.items() if at < end}
+                offset = offset if behind is None else behind
+        return rows.damaged | {at: rows.passed_over[key] for key, at in found.items()}
 
     def close(self) -> None:
         """Close the connection to the leader."""

@@ -76,7 +76,7 @@ class KeeperRole(Role):
         """Take a request of a forwarder or an administrator."""
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
-        self.host.spawn(self._answered(request, args), "forwarding request")
+        self.host.spawn(self._answered(request, args), "forwarding request", answers=request)
 
     async def _live(self) -> None:
         while not self.host.is_over:

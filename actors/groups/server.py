@@ -87,7 +87,12 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
 
     def _metrics(self) -> dict[str, object]:
         groups = [] if self._runner is None else self._runner.census()
-        return {"process": usage_of(self._server).to_wire(), "loaded": self._runner is not None, "groups": groups}
+        return {
+            "process": usage_of(self._server).to_wire(),
+            "loaded": self._runner is not None,
+            "groups": groups,
+            "rows_unreadable": self.rows_unreadable,
+        }
 
 
 def _new_member_id(client_id: str) -> str:

@@ -15,7 +15,7 @@ from raylog.actors.metrics.collector import Endpoint, Inquiries
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.core.metadata.image import Coordinator, MetadataImage
 from raylog.core.metrics.exposition import Family
-from raylog.core.metrics.families import process_families
+from raylog.core.metrics.families import process_families, unreadable_family
 from raylog.core.metrics.groups import EndHistory, GroupCensus, RestingGroups, group_families
 from raylog.core.metrics.usage import usage_from_wire
 from raylog.core.partition import PartitionState
@@ -61,6 +61,7 @@ class GroupFigures:
                 self._resting.saw(here[place], reported)
             groups.extend(reported)
             families.extend(process_families(usage, process=PROCESS, coordinator=name))
+            families.append(unreadable_family(name, int(answer.get("rows_unreadable", 0))))
         lowest: dict[TopicPartition, int] = {}
         for group in groups:
             for partition, committed in group.offsets.items():

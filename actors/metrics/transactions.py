@@ -9,7 +9,7 @@ from raylog.actors.metrics.groups import PROCESS
 from raylog.core.errors import RaylogError
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.exposition import Family
-from raylog.core.metrics.families import process_families
+from raylog.core.metrics.families import process_families, unreadable_family
 from raylog.core.metrics.transactions import CoordinatorFigures, transaction_families
 from raylog.core.metrics.usage import usage_from_wire
 from raylog.protocol.transactions import TRANSACTION_METRICS
@@ -38,6 +38,7 @@ async def transaction_metrics(inquiries: Inquiries, image: MetadataImage, host: 
             logger.warning("coordinator %s has figures that cannot be read: %s", name, error)
             continue
         families.extend(process_families(usage, process=PROCESS, coordinator=name))
+        families.append(unreadable_family(name, reported.rows_unreadable))
         coordinators[name] = CoordinatorFigures(
             states=reported.states, counters=reported.counters, longest_open_ms=reported.longest_open_ms
         )

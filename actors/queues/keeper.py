@@ -18,6 +18,7 @@ from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.core.config import TopicConfig
 from raylog.core.errors import NotLeaderOrFollower, RaylogError
+from raylog.core.invariants import InvariantBroken
 from raylog.core.queues import keeper as kp
 from raylog.core.queues.keeper import KeeperMachine, QueueKey
 from raylog.core.queues.records import QueueChange
@@ -29,8 +30,9 @@ from raylog.protocol.queues import (
     WriteShareStateRequest,
 )
 from raylog.rpc import Request
-from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch
+from raylog.storage.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class KeeperRole(Role):
         self._snapshot_first = -1
         """First offset of the snapshot that is being written; -1 = none is."""
         self._snapshot_wanted = False
+        self._unreadable = 0
+        """Rows that the last load passed over."""
 
     def begin(self) -> None:
         """Load the states, then serve."""
@@ -81,8 +85,8 @@ class KeeperRole(Role):
         return self._runner is None or self._wanted.is_set()
 
     def figures(self) -> dict[str, int]:
-        """Return how many queues there are."""
-        return {"share_states": len(self.machine.queues)}
+        """Return how many queues there are, and how many rows were passed over."""
+        return {"share_states": len(self.machine.queues), "unreadable": self._unreadable}
 
     def receive(self, request: Request, args: Any) -> None:
         """Take a request of a queue's leader, or of an administrator."""
@@ -125,6 +129,7 @@ class KeeperRole(Role):
 
     async def _load(self) -> _Runner:
         self.machine = KeeperMachine()
+        self._unreadable = 0
         effects = {kp.SnapshotStored: self._snapshot_stored}
         runner = _Runner(self.machine, self, _event_for, effects)
         end = self.host.log.log_end_offset
@@ -132,15 +137,37 @@ class KeeperRole(Role):
         while offset < end:
             _, records = await self.host.fetch(offset, max_bytes=READ_BYTES, max_wait_ms=500)
             for place, header in iter_headers(records):
-                columns = decode_batch(records, place, header)
-                values = columns.values or [None] * header.record_count
-                for key, value in zip(columns.keys or (), values, strict=True):
-                    if key is not None and not header.is_control:
-                        runner.replay(_decoder.decode(key), None if value is None else _decoder.decode(value))
+                if not header.is_control:
+                    self._replay(runner, records, place, header)
                 offset = header.next_offset
                 await asyncio.sleep(0)  # heartbeats go on
         logger.info("%s: the states of %d queues are loaded", self.host.partition, len(self.machine.queues))
         return runner
+
+    def _replay(self, runner: _Runner, records: bytes, place: int, header: BatchHeader) -> None:
+        """Replay the rows of a batch. What nobody can read is passed over: it stands for nothing."""
+        try:
+            columns = decode_batch(records, place, header, verify=False)
+        except CorruptBatch as error:
+            check_crc(records, place, header)  # bytes that changed on the disk are read again, or repaired
+            self._pass_over(header.base_offset, error)
+            return
+        values = columns.values or [None] * header.record_count
+        for offset, key, value in zip(columns.offsets, columns.keys or (), values, strict=False):
+            if key is None:
+                continue
+            try:
+                runner.replay(_decoder.decode(key), None if value is None else _decoder.decode(value))
+            except InvariantBroken:
+                raise
+            except Exception as error:  # whatever a row that is none of ours does to a machine
+                self._pass_over(offset, error)
+
+    def _pass_over(self, offset: int, error: Exception) -> None:
+        self._unreadable += 1
+        logger.error(
+            "%s: the row at offset %d cannot be read, and is passed over: %.300r", self.host.partition, offset, error
+        )
 
     async def _keep_writing(self, runner: _Runner) -> None:
         bytes_max = TopicConfig.from_dict(self.host.config).max_message_bytes - HEAD_BYTES

@@ -169,7 +169,7 @@ class QueuesRole(Role):
             case wire.QueuePeekRequest():
                 request.reply(queue.peek(args.first, args.limit))
             case _:
-                self.host.spawn(self._reset(queue, request, args.offset), "queue reset")
+                self.host.spawn(self._reset(queue, request, args.offset), "queue reset", answers=request)
 
     async def _reset(self, queue: Queue, request: Request, offset: int) -> None:
         try:

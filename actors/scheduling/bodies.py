@@ -16,19 +16,22 @@ from raylog.actors.roles.host import OwnLog
 from raylog.actors.scheduling.rows import Copy, copies_of
 from raylog.core.dead_letters import Cause, Reason, dead_headers
 from raylog.core.errors import InvalidRecord
-from raylog.core.scheduling.envelope import SENT_HEADER, Envelope, Header, without
+from raylog.core.scheduling.envelope import OWN_HEADERS, SENT_HEADER, Envelope, Header, without
 from raylog.core.scheduling.keys import due_at, due_of, offset_of
 from raylog.core.scheduling.rows import Batch, Relocated
 from raylog.storage.batch.columns import Columns
-from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
+from raylog.storage.errors import CorruptBatch
 
 CACHE_BYTES: Final = 32 * 1024 * 1024
-"""Encoded bytes of the batches that stay decoded."""
+"""Bytes of the batches that stay decoded, as they are in memory."""
 COPIES_BYTES: Final = 256 * 1024
 """Most bytes of records in one row that moves them; one record may be larger."""
 ROW_BYTES: Final = 64
-"""What a record's header, key and value take besides their bytes, at most."""
+"""What a record's key and value, and the headers that are added to it, take besides their bytes, at most."""
+HEADER_BYTES: Final = 12
+"""What each of its own headers takes besides its bytes, at most."""
 
 
 class Body(NamedTuple):
@@ -38,11 +41,14 @@ class Body(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header] | None
+    damage: str = ""
+    """Why it cannot be opened, where it cannot: then it has nothing else."""
 
     @property
     def size_bytes(self) -> int:
-        """About how much it takes in a batch."""
-        headers = sum(len(name) + len(value or b"") for name, value in self.headers or ())
+        """How much it takes in a batch, at most."""
+        own = [header for header in self.headers or () if header[0] not in OWN_HEADERS]
+        headers = sum(4 * len(name) + len(value or b"") + HEADER_BYTES for name, value in own)
         return len(self.key or b"") + len(self.value or b"") + headers + ROW_BYTES
 
 
@@ -52,7 +58,8 @@ class Held:
 
     first: int
     end: int
-    columns: Columns
+    columns: Columns | str
+    """Or why it cannot be opened."""
     size: int
     copies: Sequence[int] | None
     """Of the row of a :class:`Relocated`: the first offsets of the records behind it."""
@@ -80,6 +87,8 @@ class Bodies:
         """Return the record that had an offset below the high watermark first. Raises what the log raises."""
         held, index = self._at(offset)
         columns = held.columns
+        if isinstance(columns, str):
+            return Body(offset, None, None, None, columns)
         return Body(
             offset,
             None if columns.keys is None else columns.keys[index],
@@ -92,8 +101,10 @@ class Bodies:
         return due_at(self.timestamp_ms(offset))
 
     def timestamp_ms(self, offset: int) -> int:
-        """Return the record's timestamp as it is stored."""
+        """Return the record's timestamp as it is stored; raises InvalidRecord where it cannot be opened."""
         held, index = self._at(offset)
+        if isinstance(held.columns, str):
+            raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be opened: {held.columns}.")
         return held.columns.timestamps[index]
 
     def _at(self, offset: int) -> tuple[Held, int]:
@@ -116,9 +127,11 @@ class Bodies:
         records = self._log.read(place, 1, self._log.log_end_offset)
         for position, header in iter_headers(records):
             if header.base_offset <= place < header.next_offset:
-                columns = decode_batch(records, position, header)
-                copies = None if row is None else copies_of(columns)
-                return self._keep(Held(header.base_offset, header.next_offset, columns, header.size, copies))
+                check_crc(records, position, header)  # bytes that changed on the disk are not the record's fault
+                columns = _opened(records, position, header)
+                copies = None if row is None or isinstance(columns, str) else copies_of(columns)
+                size = header.size if isinstance(columns, str) else max(header.size, _plain_bytes(columns))
+                return self._keep(Held(header.base_offset, header.next_offset, columns, size, copies))
         raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
 
     def _keep(self, held: Held) -> Held:
@@ -128,6 +141,19 @@ class Bodies:
             _, oldest = self._held.popitem(last=False)
             self._bytes -= oldest.size
         return held
+
+
+def _opened(records: Any, position: int, header: BatchHeader) -> Columns | str:
+    try:
+        return decode_batch(records, position, header, verify=False)
+    except CorruptBatch as error:
+        return error.reason
+
+
+def _plain_bytes(columns: Columns) -> int:
+    """Return about how much the columns take: compressed data may expand a thousand times."""
+    found = sum(len(value) for column in (columns.keys, columns.values) for value in column or () if value is not None)
+    return found + ROW_BYTES * len(columns.timestamps)
 
 
 def envelope_of(body: Body) -> Envelope | None:
@@ -141,14 +167,14 @@ def envelope_of(body: Body) -> Envelope | None:
 def encode(
     bodies: Sequence[Body],
     batch: Batch,
-    producer_id: int,
+    writer: tuple[int, int],
     *,
     adds_sent_time: bool,
     causes: dict[int, tuple[Reason, str]],
 ) -> bytes:
     """Return the batch for a target: always the same for the same round.
 
-    ``causes``: why some records, by offset, are dead letters.
+    ``writer``: producer id and epoch. ``causes``: why some records, by offset, are dead letters.
     """
     headers = [_headers(body, adds_sent_time=adds_sent_time, cause=causes.get(body.offset)) for body in bodies]
     return encode_batch(
@@ -156,7 +182,7 @@ def encode(
         [body.value for body in bodies],
         [due_of(key) for key in batch.keys],
         headers if any(headers) else None,
-        BatchMeta(producer_id, batch.epoch, batch.base_sequence),
+        BatchMeta(*writer, batch.base_sequence),
     )
 
 
@@ -192,5 +218,6 @@ def copies_for(source: Bodies, row: Relocated) -> list[Copy]:
         if copies and size > COPIES_BYTES:
             break
         headers = None if body.headers is None else list(body.headers)
-        copies.append(Copy(source.timestamp_ms(offset), body.key, body.value, headers))
+        timestamp_ms = 0 if body.damage else source.timestamp_ms(offset)
+        copies.append(Copy(timestamp_ms, body.key, body.value, headers))
     return copies

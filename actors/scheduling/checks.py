@@ -1,45 +1,62 @@
-"""What is checked of records before they are scheduled: due times, targets, names. Pure."""
+"""What is checked of records before they are scheduled: that they can be opened, due times, targets, names. Pure."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from raylog.core.errors import DelayTooLong, InvalidRecord
-from raylog.core.scheduling.envelope import ID_HEADER, SCHEDULE_ID_MAX, Envelope, HalfName, Header
+from raylog.core.scheduling.envelope import ID_HEADER, SCHEDULE_ID_MAX, Envelope, HalfId, HalfName, Header, is_internal
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
 from raylog.storage.batch.header import BatchHeader
 from raylog.storage.batch.records import decode_batch
+from raylog.storage.errors import CorruptBatch
 
 CHECK_AFTER_MAX_MS: Final = 86_400_000
 
 
-def check_batch(payload: bytes, position: int, header: BatchHeader, latest_ms: int) -> int:
-    """Return how many records of a batch are parts of half messages. Raises InvalidRecord, DelayTooLong.
+class Checked(NamedTuple):
+    """What a batch holds that is checked."""
 
-    ``latest_ms``: the latest due time. A batch without half messages and schedule ids is not opened.
+    halves: Sequence[HalfId]
+    """The half message of each record that is part of one."""
+    targets: frozenset[tuple[str, str]]
+    """Names and ids of the topics to which its records go."""
+
+
+def check_batch(payload: bytes, position: int, header: BatchHeader, latest_ms: int) -> Checked:
+    """Return what a batch holds. Raises InvalidRecord, DelayTooLong.
+
+    ``latest_ms``: the latest due time. What cannot be opened is refused here: behind the append nobody could deliver
+    it, nor say to whom it belongs.
     """
     if header.producer_id < 0:
         raise InvalidRecord("Delayed records need an idempotent producer: enable_idempotence=True.")
     if header.is_transactional:
         raise InvalidRecord("A delayed record cannot be part of a transaction; send it before or after.")
-    if header.max_timestamp < NAMED_MS:
-        _check_due(header.max_timestamp, latest_ms)
-        return 0
-    columns = decode_batch(payload, position, header)
-    held = 0
-    for index, timestamp_ms in enumerate(columns.timestamps):
-        headers = (None if columns.headers is None else columns.headers[index]) or ()
+    try:
+        columns = decode_batch(payload, position, header, verify=False)  # its CRC was checked with the others'
+    except CorruptBatch as error:
+        raise InvalidRecord(f"The batch of delayed records cannot be opened: {error.reason}.") from error
+    if max(columns.timestamps) != header.max_timestamp:
+        raise InvalidRecord("The header of a batch of delayed records states another latest time than its records.")
+    halves: list[HalfId] = []
+    targets: set[tuple[str, str]] = set()
+    all_headers = columns.headers or [None] * header.record_count
+    for timestamp_ms, headers in zip(columns.timestamps, all_headers, strict=True):
+        envelope = Envelope.of(headers)
+        targets.add((envelope.topic, envelope.topic_id))
         if timestamp_ms >= HELD_MS:
-            name = HalfName.of(headers)
-            if name is None or name.check_after_ms > CHECK_AFTER_MAX_MS or timestamp_ms - HELD_MS > latest_ms:
-                raise InvalidRecord("A record of a half message does not name it, or is checked later than in a day.")
-            held += 1
+            halves.append(_checked_half(headers or (), timestamp_ms, latest_ms))
         elif timestamp_ms >= NAMED_MS:
             _check_due(timestamp_ms - NAMED_MS, latest_ms)
-            _check_named(headers)
+            _check_named(headers or ())
         else:
             _check_due(timestamp_ms, latest_ms)
-    return held
+    for topic, _ in targets:
+        if is_internal(topic):
+            raise InvalidRecord(f"{topic} is Raylog's own topic: no delayed record can go there.")
+    return Checked(halves, frozenset(targets))
 
 
 def _check_due(due_ms: int, latest_ms: int) -> None:
@@ -47,8 +64,14 @@ def _check_due(due_ms: int, latest_ms: int) -> None:
         raise DelayTooLong(f"A record is due at {due_ms}, more than ten years from now.")
 
 
-def _check_named(headers: list[Header] | tuple[Header, ...]) -> None:
-    Envelope.of(headers)  # without target there is no name
+def _checked_half(headers: Sequence[Header], timestamp_ms: int, latest_ms: int) -> HalfId:
+    name = HalfName.of(headers)
+    if name is None or name.check_after_ms > CHECK_AFTER_MAX_MS or timestamp_ms - HELD_MS > latest_ms:
+        raise InvalidRecord("A record of a half message does not name it, or is checked later than in a day.")
+    return name.id
+
+
+def _check_named(headers: Sequence[Header]) -> None:
     ids = [value for name, value in headers if name == ID_HEADER]
     if len(ids) != 1 or not ids[0] or len(ids[0]) > SCHEDULE_ID_MAX:
         raise InvalidRecord(f"A record with a schedule id has one header {ID_HEADER} of 1 to {SCHEDULE_ID_MAX} bytes.")

@@ -6,14 +6,15 @@ controller, through the role's host.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.scheduling.bodies import Body, envelope_of
+from raylog.core.config import TopicConfig
 from raylog.core.errors import RaylogError, UnknownTopicOrPartition
-from raylog.core.scheduling.envelope import BY_KEY, name_among
+from raylog.core.scheduling.envelope import BY_KEY, Envelope, name_among
 from raylog.core.scheduling.events import Target
 from raylog.core.scheduling.keys import offset_of
 from raylog.core.scheduling.lanes import UNKNOWN_PARTITION
@@ -23,6 +24,9 @@ from raylog.storage.batch.key_hash import partition_for_key
 FRESH_MS: Final = 5_000
 """Age from which on a topic's metadata is fetched again when it is used."""
 TOPICS_MAX: Final = 10_000
+CAUSES_MAX: Final = 100_000
+DEAD_BYTES: Final = 2_048
+"""What the headers of an undeliverable record take, at most."""
 UNRESOLVED: Final = "Its half message was checked in vain as often as allowed."
 
 
@@ -35,6 +39,24 @@ class TargetPlace:
     partition: int
 
 
+class Facts(NamedTuple):
+    """What is needed of a record to place it, without its value."""
+
+    key: int
+    offset: int
+    record_key: bytes | None
+    envelope: Envelope | None
+    size_bytes: int
+    name: int
+    damage: str
+
+    @classmethod
+    def of(cls, key: int, body: Body) -> Facts:
+        """Return the facts of a record."""
+        envelope, name = envelope_of(body), name_among(body.headers)
+        return cls(key, body.offset, body.key, envelope, body.size_bytes, name, body.damage)
+
+
 @dataclass(slots=True)
 class TargetTopic:
     """What is known of a topic. ``topic_id`` empty: it does not exist."""
@@ -43,6 +65,12 @@ class TargetTopic:
     partitions: int
     config: dict[str, str] = field(default_factory=dict)
     known_ms: int = 0
+    limit_bytes: int = 0
+    """The most that it takes in one batch; 0 = that is not known."""
+
+    def has_id(self, topic_id: str) -> bool:
+        """Whether it exists, and is the topic of this id."""
+        return bool(topic_id) and topic_id == self.topic_id
 
 
 class Placing:
@@ -55,52 +83,37 @@ class Placing:
         self._topics: dict[str, TargetTopic] = {}
         self._turn = 0
         self.causes: dict[int, str] = {}
-        """Why records are undeliverable, by their offsets."""
+        """Why records are undeliverable, by their offsets, until they are delivered there."""
 
     def topic(self, name: str) -> TargetTopic | None:
         """Return what is known of a topic; None = nothing."""
         return self._topics.get(name)
 
-    def is_known(self, name: str, now_ms: int) -> bool:
-        """Return whether a topic's metadata is fresh."""
+    def is_known(self, name: str, now_ms: int, fresh_ms: int = FRESH_MS) -> bool:
+        """Return whether a topic's metadata is not older than ``fresh_ms``."""
         found = self._topics.get(name)
-        return found is not None and now_ms - found.known_ms < FRESH_MS
+        return found is not None and now_ms - found.known_ms < fresh_ms
 
-    def doubts(self, bodies: Iterable[Body]) -> set[str]:
-        """Return the targets that, by what is known, do not take one of these records; that is forgotten.
-
-        It may be of an earlier topic of that name, or of the time before partitions were added: only an answer to a
-        query that is sent now says that a target does not exist.
-        """
-        doubted = {
-            envelope.topic
-            for body in bodies
-            if (envelope := envelope_of(body)) is not None
-            and (topic := self._topics.get(envelope.topic)) is not None
-            and (topic.topic_id != envelope.topic_id or envelope.partition >= topic.partitions)
-        }
-        for name in doubted:
-            self.forget(name)
-        return doubted
-
-    async def look_up(self, names: Iterable[str], doubted: Container[str] = ()) -> None:
-        """Fetch the metadata of some topics; where the controller is away, what is known stays, but for the doubted."""
+    async def look_up(self, names: Iterable[str]) -> bool:
+        """Fetch the metadata of some topics; False where the controller is away: what is known stays."""
         wanted = sorted(set(names))
         try:
             reply = await self._host.metadata(wanted)
         except RaylogError:
-            for name in wanted:
-                if name in doubted:  # another look-up may have ended meanwhile, and have been sent earlier
-                    self.forget(name)
-            return
+            return False
         if len(self._topics) > TOPICS_MAX:
             self._topics.clear()
         for row in reply.topics:
             if row.error_code not in (0, UnknownTopicOrPartition.code):
+                self.forget(row.topic)  # whether it exists is not known, so what names it waits
                 continue
             topic_id = "" if row.error_code else row.topic_id
             config = {key: str(value) for key, value in dict(row.config).items()}
-            self._topics[row.topic] = TargetTopic(topic_id, len(row.partitions), config, self._host.now_ms())
+            limit_bytes = 0 if row.error_code else TopicConfig.from_dict(config).max_message_bytes
+            self._topics[row.topic] = TargetTopic(
+                topic_id, len(row.partitions), config, self._host.now_ms(), limit_bytes
+            )
+        return True
 
     async def undeliverable_topic(self) -> None:
         """Have the topic for undeliverable records created, if it is not there."""
@@ -114,26 +127,40 @@ class Placing:
         """Have a topic looked up again before it is used."""
         self._topics.pop(name, None)
 
-    def target(self, key: int, body: Body, *, is_refused: bool, is_unresolved: bool = False) -> Target:
+    def absent(self, facts: Facts) -> str | None:
+        """Return the topic of which a record names what is not there, as far as is known; None = it is there."""
+        envelope = facts.envelope
+        topic = None if envelope is None else self._topics.get(envelope.topic)
+        if envelope is None or topic is None:
+            return None
+        is_there = topic.has_id(envelope.topic_id) and envelope.partition < topic.partitions
+        return None if is_there else envelope.topic
+
+    def target(self, facts: Facts, *, is_refused: bool, is_unresolved: bool = False) -> Target:
         """Return where a record goes; with partition -1 while that is not known."""
-        envelope = envelope_of(body)
+        envelope = facts.envelope
         if is_unresolved:
-            return self._dead(key, body, UNRESOLVED)
+            return self._dead(facts, UNRESOLVED)
+        if facts.damage:
+            return self._dead(facts, f"It cannot be opened: {facts.damage}")
         if envelope is None:
-            return self._dead(key, body, "It has no target.")
+            return self._dead(facts, "It has no target.")
+        if envelope.is_internal:
+            return self._dead(facts, f"{envelope.topic} is a topic of Raylog's own.")
         if is_refused:
-            return self._dead(key, body, f"{envelope.topic} refused it.")
+            return self._dead(facts, self.causes.get(facts.offset) or f"{envelope.topic} refused it.")
         topic = self._topics.get(envelope.topic)
         if topic is None:
-            return self._at(key, body, envelope.topic, (envelope.topic_id, UNKNOWN_PARTITION))
-        if topic.topic_id != envelope.topic_id:
-            return self._dead(key, body, f"The topic {envelope.topic} was deleted while it waited.")
+            return self._at(facts, envelope.topic, (envelope.topic_id, UNKNOWN_PARTITION), 0)
+        if not topic.has_id(envelope.topic_id):
+            return self._dead(facts, f"The topic {envelope.topic} was deleted while it waited.")
         partition = envelope.partition
         if partition == BY_KEY:
-            partition = self._next(topic) if body.key is None else partition_for_key(body.key, topic.partitions)
+            key = facts.record_key
+            partition = self._next(topic) if key is None else partition_for_key(key, topic.partitions)
         if not 0 <= partition < topic.partitions:
-            return self._dead(key, body, f"{envelope.topic} has no partition {partition}.")
-        return self._at(key, body, envelope.topic, (envelope.topic_id, partition))
+            return self._dead(facts, f"{envelope.topic} has no partition {partition}.")
+        return self._at(facts, envelope.topic, (envelope.topic_id, partition), topic.limit_bytes)
 
     def _next(self, topic: TargetTopic) -> int:
         return self._turn % topic.partitions
@@ -142,17 +169,31 @@ class Placing:
         """Let the records without key of the next round go to the next partition."""
         self._turn += 1
 
-    def _dead(self, key: int, body: Body, cause: str) -> Target:
-        self.causes[body.offset] = cause
+    def blame(self, key: int, cause: str) -> None:
+        """Note why a record is undeliverable."""
+        if len(self.causes) >= CAUSES_MAX:
+            del self.causes[next(iter(self.causes))]
+        self.causes[offset_of(key)] = cause
+
+    def delivered(self, topic: str, keys: Iterable[int]) -> None:
+        """Forget why records are undeliverable that are stored as such."""
+        if topic == self._undeliverable:
+            for key in keys:
+                self.causes.pop(offset_of(key), None)
+
+    def _dead(self, facts: Facts, cause: str) -> Target:
+        self.blame(facts.key, cause)
         topic = self._topics.get(self._undeliverable)
         lane: LaneId = (self._undeliverable, UNKNOWN_PARTITION)
         if topic is not None and topic.topic_id:
             lane = (topic.topic_id, 0)
-        return self._at(key, body, self._undeliverable, lane)
+        return self._at(facts, self._undeliverable, lane, 0 if topic is None else topic.limit_bytes)
 
-    def _at(self, key: int, body: Body, topic: str, lane: LaneId) -> Target:
-        name = 0 if topic == self._undeliverable else name_among(body.headers)
-        return Target(key=key, topic=topic, lane=lane, size_bytes=body.size_bytes, name=name)
+    def _at(self, facts: Facts, topic: str, lane: LaneId, limit_bytes: int) -> Target:
+        is_dead = topic == self._undeliverable
+        size_bytes = facts.size_bytes + (DEAD_BYTES if is_dead else 0)
+        name = 0 if is_dead else facts.name
+        return Target(key=facts.key, topic=topic, lane=lane, size_bytes=size_bytes, name=name, limit_bytes=limit_bytes)
 
     def cause_of(self, key: int, topic: str) -> str | None:
         """Return why a record is on its way to the topic for undeliverable ones; None = it is not."""

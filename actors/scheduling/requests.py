@@ -6,6 +6,7 @@ Called by the role, each request in a task of its own.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -14,17 +15,21 @@ from raylog.actors.scheduling import halves
 from raylog.actors.scheduling.bodies import envelope_of
 from raylog.actors.scheduling.checks import check_batch
 from raylog.actors.scheduling.lateness import Lateness
+from raylog.actors.scheduling.placing import Placing
 from raylog.core.errors import (
     CoordinatorLoadInProgress,
     DelayTooLong,
+    HalfMessageDecided,
     HalfMessagesFull,
+    InvalidRecord,
     InvalidRequest,
     NotLeaderOrFollower,
     RaylogError,
     ScheduleFull,
 )
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.envelope import id_among, name_among, name_of
+from raylog.core.scheduling.envelope import HalfId, id_among, name_among, name_of
+from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
@@ -62,6 +67,9 @@ LOADED_WITHIN_S: Final = 10.0
 ANSWERED_WITHIN_S: Final = 10.0
 DELAY_MAX_MS: Final = 10 * 366 * 86_400_000
 """Ten years: no topic may allow more."""
+TAKEN_FRESH_MS: Final = 500
+"""Age from which on a topic's metadata is fetched again before records for it are taken: what is taken with the id of a
+topic that was deleted a moment ago is undeliverable."""
 LIST_MAX: Final = 1_000
 LOOK_MAX: Final = 10_000
 """Records that one page of a list looks at."""
@@ -76,6 +84,7 @@ class Scheduler(halves.HalvesOwner, Protocol):
 
     clock: TimeOfDay
     lateness: Lateness
+    placing: Placing
     loaded: asyncio.Event
 
     async def append(self, batch: bytes, count: int) -> ProduceReply:
@@ -124,8 +133,12 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
     payload = bytes(request.payload)
     batches = inspect(payload)
     latest_ms = role.now_ms() + DELAY_MAX_MS
-    held = sum(check_batch(payload, position, header, latest_ms) for position, header in batches)
+    checked = [check_batch(payload, position, header, latest_ms) for position, header in batches]
+    halves_of = [name for each in checked for name in each.halves]
+    held = len(halves_of)
+    _check_undecided(role, halves_of)
     _check_room_for_halves(role, held)
+    await _check_targets(role, {target for each in checked for target in each.targets})
     limit = int(role.host.config.get("delay.max.pending", "-1"))
     count = sum(header.record_count for _, header in batches)
     if held < count and 0 <= limit < role.machine.pending.count + count - held:
@@ -139,6 +152,41 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
         known = role.machine.names.replaced
         replaced = [int(known.get(reply.base_offset + index, NOT_KNOWN)) for index in range(count)]
     return ScheduleReply(reply.base_offset, reply.log_start_offset, replaced=replaced)
+
+
+async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None:
+    """Refuse records for a topic that is not the one of this name any more: its sender has an old id of it.
+
+    Where the controller is away they are taken: what is true is found when they are due.
+    """
+    placing, now_ms = role.placing, role.host.now_ms()
+
+    def doubtful() -> list[tuple[str, str]]:
+        known = [(name, topic_id, placing.topic(name)) for name, topic_id in targets]
+        # Who did not know the topic names no id: such records are taken, and undeliverable when they are due.
+        return [(name, named) for name, named, topic in known if named and not (topic and topic.has_id(named))]
+
+    names = {name for name, _ in doubtful()} | {
+        name for name, _ in targets if not placing.is_known(name, now_ms, TAKEN_FRESH_MS)
+    }
+    if not names or not await placing.look_up(names):
+        return
+    for name, topic_id in doubtful():
+        raise InvalidRecord(
+            f"The topic {name} with the id {topic_id} does not exist any more: it was deleted, or created again. Send "
+            "the record again if it is for the topic that has the name now."
+        )
+
+
+def _check_undecided(role: Scheduler, names: Sequence[HalfId]) -> None:
+    """Refuse records of half messages with a decision: they could never be committed."""
+    for group, txid in names:
+        standing = role.machine.halves.standing((group, txid))
+        if standing not in (Standing.HELD, Standing.NOT_FOUND):
+            raise HalfMessageDecided(
+                f"Half message {txid!r} of group {group!r} is {standing} already, within the last ten minutes: a txid "
+                "names one half message; prepare this one under another."
+            )
 
 
 def _check_room_for_halves(role: Scheduler, held: int) -> None:
@@ -175,6 +223,7 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
     if not _exists(role, key):
         return MoveScheduledReply(NOT_FOUND, args.due_ms)
     due_ms = max(args.new_due_ms, now_ms)
+    await _check_delay(role, args.offset, due_ms - now_ms)
 
     # What does not wait may have been deleted since; then the answer needs no name.
     name = name_among(role.bodies.read(args.offset).headers) if role.machine.waits(key) else 0
@@ -184,6 +233,26 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
 
     ((outcome, moved),) = await _outcomes(role, make)
     return MoveScheduledReply(outcome.value, due_of(moved))
+
+
+async def _check_delay(role: Scheduler, offset: int, delay_ms: int) -> None:
+    """Hold a move to the settings of the record's topic, as its producer was."""
+    try:
+        envelope = envelope_of(role.bodies.read(offset))
+    except RaylogError:
+        return  # it was deleted, so it does not wait
+    if envelope is None:
+        return
+    placing = role.placing
+    if not placing.is_known(envelope.topic, role.host.now_ms()):
+        await placing.look_up([envelope.topic])
+    topic = placing.topic(envelope.topic)
+    most_ms = int(DELAY_MAX_MS if topic is None else topic.config.get("delay.max.ms", DELAY_MAX_MS))
+    if delay_ms > most_ms:
+        raise DelayTooLong(
+            f"The record would be due in {delay_ms} ms, and delay.max.ms of {envelope.topic} is {most_ms}; move it "
+            "less far, or raise that (to ten years at most)."
+        )
 
 
 async def _outcomes(role: Scheduler, make: Callable[[int], ev.Event]) -> tuple[tuple[ev.Outcome, int], ...]:
@@ -226,7 +295,10 @@ async def _list(role: Scheduler, args: ListScheduledRequest) -> ListScheduledRep
     await _loaded(role)
     low = 0 if args.from_due_ms < 0 else key_of(args.from_due_ms, args.from_offset)
     limit = min(max(1, args.limit), LIST_MAX)
-    keys = role.machine.pending.between(low, first_after(args.before_ms), LOOK_MAX if args.topic else limit + 1)
+    end, most = first_after(args.before_ms), LOOK_MAX if args.topic else limit + 1
+    # What is due and waits for its target comes first, mostly.
+    parked = (key for lane in role.machine.lanes.values() for key in lane.waiting if low <= key < end)
+    keys = heapq.nsmallest(most, [*parked, *role.machine.pending.between(low, end, most)])
     rows: list[ScheduledRecord] = []
     for key in keys:
         if len(rows) == limit:

@@ -18,26 +18,21 @@ from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests
-from raylog.actors.scheduling.bodies import Bodies, Body, bodies_of, copies_for, encode, envelope_of
+from raylog.actors.scheduling.bodies import Bodies, copies_for
+from raylog.actors.scheduling.delivering import Deliveries
 from raylog.actors.scheduling.halves import Standings, policy_of
 from raylog.actors.scheduling.lateness import Lateness
-from raylog.actors.scheduling.placing import Placing, TargetPlace
+from raylog.actors.scheduling.placing import Placing
 from raylog.actors.scheduling.rows import Copy, encode_row, read_batches
 from raylog.actors.scheduling.run_reader import RunReader
-from raylog.core.dead_letters import Reason
 from raylog.core.errors import (
-    DuplicateSequence,
-    InvalidProducerEpoch,
     NotLeaderOrFollower,
-    OutOfOrderSequence,
     RaylogError,
-    UnknownTopicOrPartition,
 )
 from raylog.core.ids import MAX_TIMESTAMP
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.keys import due_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.rows import Batch, Checkpoint, Relocated, Row
+from raylog.core.scheduling.rows import Checkpoint, Relocated, Row
 from raylog.core.scheduling.space.mover import shortened
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
@@ -66,6 +61,7 @@ class SchedulerRole(Role):
     kind = "scheduler"
     requests: ClassVar[frozenset[type[Message]]] = requests.KINDS
 
+    machine: SchedulerMachine
     settings: ClassVar[SchedulerSettings] = SchedulerSettings()
     """Sizes and times; the simulator has smaller ones."""
 
@@ -74,6 +70,7 @@ class SchedulerRole(Role):
         super().__init__(host)
         self.bodies = Bodies(host.log, lambda offset: self.machine.space.row_of(offset))
         self.placing = Placing(host, UNDELIVERABLE_TOPIC)
+        self.deliveries = Deliveries(self)
         self.machine = self._new_machine()
         self.clock = TimeOfDay(host)
         self.lateness = Lateness()
@@ -112,7 +109,7 @@ class SchedulerRole(Role):
         """Take a request of a producer or an administrator."""
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
-        self.host.spawn(requests.answered(self, request, args), "scheduler request")
+        self.host.spawn(requests.answered(self, request, args), "scheduler request", answers=request)
 
     def now_ms(self) -> int:
         """Return the time of day by which records are due."""
@@ -141,7 +138,7 @@ class SchedulerRole(Role):
             self._waiting_halves.clear()
             await asyncio.sleep(AGAIN_S)
 
-    def _failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         if self._trouble is not None and not self._trouble.done():
             self._trouble.set_exception(error)
 
@@ -152,8 +149,7 @@ class SchedulerRole(Role):
         await self._until_committed(end)
         offset = await self._restore()
         await self._replay(offset, end)
-        producer_id = await self.host.producer_id() | LASTING_PRODUCERS
-        self._feed(ev.Loaded(now_ms=self.now_ms(), producer_id=producer_id))
+        self.feed(ev.Loaded(now_ms=self.now_ms(), producer_id=await self._new_producer()))
 
     async def _until_committed(self, end: int) -> None:
         """Wait until all that was in the log when the leadership began is committed."""
@@ -200,7 +196,7 @@ class SchedulerRole(Role):
             return reply
         except RaylogError as error:
             if error.retriable:  # it may be in the log: only a look there knows
-                self._failed(error)
+                self.failed(error)
             raise
         finally:
             self.appends -= 1
@@ -212,7 +208,7 @@ class SchedulerRole(Role):
                 offset = self.machine.read_end
                 _, records = await self.host.fetch(offset, max_bytes=READ_BYTES, max_wait_ms=READ_WAIT_MS)
                 for event in read_batches(records, offset):
-                    self._feed(event)
+                    self.feed(event)
                     if isinstance(event, ev.DataRead) and event.held:
                         self._halves_changed()
         self.tick()
@@ -226,7 +222,7 @@ class SchedulerRole(Role):
                 row = shortened(row, len(copies))
             await self.append(encode_row(row, timestamp, copies), 1 + len(copies))
         except (RaylogError, OSError) as error:
-            self._failed(error)
+            self.failed(error)
 
     # ------------------------------------------------------------ the machine
 
@@ -234,14 +230,14 @@ class SchedulerRole(Role):
         """Let the machine decide, and set the timer for its next decision."""
         if self.loaded.is_set():
             self.machine.halves.follow(policy_of(self.host.config))
-            self._feed(ev.Tick(now_ms=self.now_ms()))
+            self.feed(ev.Tick(now_ms=self.now_ms()))
 
     def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Outcomes]:
         """Feed a request; the future holds its outcomes once they are committed."""
         self._last_request = number = self._last_request + 1
         answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        self._feed(make(number))
+        self.feed(make(number))
         return answer
 
     def halves_decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Standings]:
@@ -249,7 +245,7 @@ class SchedulerRole(Role):
         self._last_request = number = self._last_request + 1
         answer: asyncio.Future[Standings] = asyncio.get_running_loop().create_future()
         self._waiting_halves[number] = answer
-        self._feed(make(number))
+        self.feed(make(number))
         return answer
 
     async def until_halves_change(self, timeout_s: float) -> None:
@@ -266,7 +262,7 @@ class SchedulerRole(Role):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _feed(self, event: ev.Event) -> None:
+    def feed(self, event: ev.Event) -> None:
         self._inbox.append(event)
         if self._is_feeding:
             return
@@ -284,9 +280,11 @@ class SchedulerRole(Role):
             case ev.Append():
                 self.host.spawn(self._append_row(effect.row), "scheduler row")
             case ev.Resolve():
-                self._resolve(effect.keys)
+                self.deliveries.resolve(effect.keys)
             case ev.Deliver():
-                self.host.spawn(self._deliver(effect.batch), "scheduler delivery")
+                self.host.spawn(self.deliveries.deliver(effect.batch), "scheduler delivery")
+            case ev.TakeProducer():
+                self.host.spawn(self._take_producer(), "scheduler producer id")
             case ev.Answer():
                 answer = self._waiting.pop(effect.request, None)
                 if answer is not None and not answer.done():
@@ -311,87 +309,21 @@ class SchedulerRole(Role):
             self._timer.cancel()
             self._timer = None
 
-    # ------------------------------------------------------------ targets
-
-    def _resolve(self, keys: tuple[int, ...]) -> None:
-        placing, now_ms = self.placing, self.host.now_ms()
-        try:
-            found = bodies_of(self.bodies, keys)
-        except RaylogError as error:
-            self._failed(error)
+    async def _take_producer(self) -> None:
+        machine = self.machine
+        while machine is self.machine:
+            try:
+                producer_id = await self._new_producer()
+            except (RaylogError, OSError) as error:
+                logger.info("%s: no producer id at the moment: %s", self.host.partition, error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if machine is self.machine:
+                self.feed(ev.ProducerTaken(now_ms=self.now_ms(), producer_id=producer_id))
             return
-        names = {envelope.topic for body in found if (envelope := envelope_of(body)) is not None}
-        doubted = placing.doubts(found)
-        stale = [name for name in names if not placing.is_known(name, now_ms)]
-        if stale:
-            self.host.spawn(self._look_up_and_resolve(keys, found, stale, doubted), "scheduler metadata")
-        else:
-            self._resolved(keys, found)
 
-    async def _look_up_and_resolve(
-        self, keys: tuple[int, ...], found: list[Body], names: list[str], doubted: set[str]
-    ) -> None:
-        await self.placing.look_up(names, doubted)
-        await self._resolved_with_dead(keys, found)
-
-    def _resolved(self, keys: tuple[int, ...], found: list[Body]) -> None:
-        targets = self._targets(keys, found)
-        if any(target.topic == UNDELIVERABLE_TOPIC for target in targets):
-            self.host.spawn(self._resolved_with_dead(keys, found), "scheduler metadata")
-            return
-        self._feed_resolved(targets)
-
-    async def _resolved_with_dead(self, keys: tuple[int, ...], found: list[Body]) -> None:
-        targets = self._targets(keys, found)
-        if any(target.topic == UNDELIVERABLE_TOPIC for target in targets):
-            if self.placing.topic(UNDELIVERABLE_TOPIC) is None:
-                await self.placing.undeliverable_topic()
-            targets = self._targets(keys, found)
-        self._feed_resolved(targets)
-
-    def _feed_resolved(self, targets: tuple[ev.Target, ...]) -> None:
-        self.placing.next_turn()
-        self._feed(ev.Resolved(now_ms=self.now_ms(), targets=targets))
-
-    def _targets(self, keys: tuple[int, ...], found: list[Body]) -> tuple[ev.Target, ...]:
-        refused, unresolved, target = self.machine.undeliverable, self.machine.unresolved, self.placing.target
-        return tuple(
-            target(key, body, is_refused=key in refused, is_unresolved=key in unresolved)
-            for key, body in zip(keys, found, strict=True)
-        )
-
-    async def _deliver(self, batch: Batch) -> None:
-        machine, placing = self.machine, self.placing
-        topic_id, partition_number = batch.lane
-        trouble: ev.Trouble | None = None
-        try:
-            topic = placing.topic(batch.topic)
-            adds = topic is not None and topic.config.get("delay.headers.enable") == "true"
-            found = bodies_of(self.bodies, batch.keys)
-            causes = {
-                body.offset: (Reason.HALF_UNRESOLVED if key in machine.unresolved else Reason.UNDELIVERABLE, cause)
-                for key, body in zip(batch.keys, found, strict=True)
-                if (cause := placing.cause_of(key, batch.topic)) is not None
-            }
-            data = encode(found, batch, machine.producer_id, adds_sent_time=adds, causes=causes)
-            await self.host.targets.send(TargetPlace(batch.topic, topic_id, partition_number), data)
-        except DuplicateSequence:
-            pass  # stored before, so long ago that its offset is forgotten
-        except (RaylogError, OSError) as error:
-            trouble = trouble_of(error)
-            if trouble is not ev.Trouble.UNREACHABLE:
-                logger.warning("%s: %s-%d: %s", self.host.partition, batch.topic, partition_number, error)
-        if machine is not self.machine:
-            return  # the role has begun again
-        now_ms, base = self.now_ms(), batch.base_sequence
-        if trouble is not None:
-            placing.forget(batch.topic)
-            self._feed(
-                ev.NotDelivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base, trouble=trouble)
-            )
-            return
-        self.lateness.observe(now_ms - due_of(batch.keys[0]), len(batch.keys))
-        self._feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
+    async def _new_producer(self) -> int:
+        return await self.host.producer_id() | LASTING_PRODUCERS
 
     async def _trim(self, before_offset: int) -> None:
         if before_offset <= self.host.log.log_start_offset:
@@ -416,6 +348,7 @@ class SchedulerRole(Role):
             "replaced": machine.names.replaced_count,
             "log_bytes": machine.space.size,
             "dead_bytes": machine.dead_bytes,
+            "unreadable": machine.unreadable_count,
             "moved": machine.space.moved_records,
             "moved_bytes": machine.space.moved_bytes,
             "freed_bytes": machine.space.freed_bytes,
@@ -435,14 +368,3 @@ class SchedulerRole(Role):
             "halves_rolled_back": halves.rolled_back_count,
             "halves_checked": halves.checked_count,
         }
-
-
-def trouble_of(error: BaseException) -> ev.Trouble:
-    """Return what a failed delivery means."""
-    if isinstance(error, OutOfOrderSequence | InvalidProducerEpoch):
-        return ev.Trouble.FORGOTTEN
-    if isinstance(error, UnknownTopicOrPartition) and not error.is_remote:
-        return ev.Trouble.DELETED
-    if isinstance(error, RaylogError) and error.is_remote and not error.retriable:
-        return ev.Trouble.REFUSED
-    return ev.Trouble.UNREACHABLE

@@ -6,19 +6,22 @@ records of a producer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from raylog.core.scheduling.envelope import HalfName, name_among
-from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead
+from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at
 from raylog.core.scheduling.rows import Relocated, Row, RunWritten, from_wire, to_wire
 from raylog.storage.batch.columns import Columns, Header
-from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import decode_batch, encode_batch, open_batch
+from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
+from raylog.storage.batch.records import decode_batch, encode_batch
 from raylog.storage.errors import CorruptBatch
+
+logger = logging.getLogger(__name__)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -44,8 +47,11 @@ class Copy(NamedTuple):
     headers: list[Header] | None
 
 
-def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead]:
-    """Return the events of batches, from the one at an offset on. Raises CorruptBatch and ValueError."""
+def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead | Unreadable]:
+    """Return the events of batches, from the one at an offset on. Raises CorruptBatch.
+
+    A batch of a producer that was stored as it is and does not open is passed over: nobody can ever deliver it.
+    """
     for position, header in iter_headers(records):
         if header.base_offset < offset:
             continue
@@ -53,15 +59,28 @@ def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead]:
             columns = decode_batch(records, position, header)
             yield RowRead(offset=header.base_offset, row=_row(columns), size_bytes=header.size)
         else:
-            opened, base = open_batch(records, position, header), header.base_offset
-            dues = tuple(opened.column("timestamps") or ())
-            held: tuple[HeldRecord, ...] = ()
-            names: tuple[tuple[int, int], ...] = ()
-            if header.max_timestamp >= NAMED_MS:
-                headers = opened.column("headers")
-                held, names = _held(base, dues, headers), _names(base, dues, headers)
-                dues = tuple(map(due_at, dues))
-            yield DataRead(base_offset=base, dues=dues, size_bytes=header.size, held=held, names=names)
+            yield _data(records, position, header)
+
+
+def _data(records: bytes, position: int, header: BatchHeader) -> DataRead | Unreadable:
+    base = header.base_offset
+    try:
+        columns = decode_batch(records, position, header, verify=False)
+    except CorruptBatch as error:
+        check_crc(records, position, header)  # bytes that changed on the disk are read again, or repaired
+        logger.error(
+            "the delayed records at offset %d of the schedule cannot be opened, and are passed over: %s",
+            base,
+            error.reason,
+        )
+        return Unreadable(base_offset=base, records=header.next_offset - base, size_bytes=header.size)
+    dues = tuple(columns.timestamps)
+    held: tuple[HeldRecord, ...] = ()
+    names: tuple[tuple[int, int], ...] = ()
+    if header.max_timestamp >= NAMED_MS:
+        held, names = _held(base, dues, columns.headers), _names(base, dues, columns.headers)
+        dues = tuple(map(due_at, dues))
+    return DataRead(base_offset=base, dues=dues, size_bytes=header.size, held=held, names=names)
 
 
 def _held(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None) -> tuple[HeldRecord, ...]:
@@ -96,5 +115,8 @@ def _row(columns: Columns) -> Row:
     value = None if columns.values is None else columns.values[0]
     if key is None:
         raise CorruptBatch("a row of the scheduler has no key")
-    wire: list[Any] = _decode(key)
-    return from_wire(wire, value or b"")
+    try:
+        wire: list[Any] = _decode(key)
+        return from_wire(wire, value or b"")
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:  # a newer release wrote it, or nobody of ours
+        raise CorruptBatch(f"a row of the scheduler cannot be read ({error})") from error

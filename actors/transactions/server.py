@@ -83,6 +83,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
             states={} if runner is None else runner.census(),
             counters={**counted, **self._markers.counters},
             longest_open_ms=-1 if runner is None else runner.longest_open_ms(),
+            rows_unreadable=self.rows_unreadable,
         )
 
     # ------------------------------------------------------------ the runner's ports

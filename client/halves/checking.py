@@ -8,13 +8,14 @@ that is no coroutine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
@@ -40,6 +41,8 @@ HALVES_MAX: Final = 20
 """Half messages of one answer."""
 LEASE_MS: Final = 30_000
 """How long a checker may take for one answer before another one is queried."""
+THREADS_MAX: Final = 8
+"""Calls of a checker that have not returned, at most; then no other one begins."""
 LOOK_S: Final = 60.0
 """How often the number of partitions of ``__scheduled`` is looked up."""
 
@@ -111,7 +114,10 @@ class GroupChecker:
         self._group = group
         self._checker = checker
         self._lease_ms = lease_ms
-        self._threads = None if inspect.iscoroutinefunction(checker) else ThreadPoolExecutor(1, "half-checker")
+        self._in_turn = asyncio.Lock()
+        """A function that is no coroutine is called once at a time, unless a call does not return."""
+        self._threads = 0
+        """Calls that have not returned."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._main: asyncio.Task[None] | None = None
 
@@ -125,8 +131,6 @@ class GroupChecker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self) -> None:
         backoff = Backoff(100, 2_000)
@@ -167,9 +171,19 @@ class GroupChecker:
         )
         deadline = Deadline(self._lease_ms / 1000)
         for question in reply.halves:
-            if deadline.is_over:
+            if deadline.is_over or self._threads >= THREADS_MAX:
                 return  # others are queried about the rest
-            verdict = await self._verdict(question)
+            try:
+                async with asyncio.timeout(max(0.0, deadline.left_s)):
+                    verdict = await self._verdict(question)
+            except TimeoutError:  # only an answer counts as a check
+                logger.error(
+                    "the checker of %s has not answered about %s in %d ms; it is queried again",
+                    self._group,
+                    question.txid,
+                    self._lease_ms,
+                )
+                return
             found = await decide(
                 self._cluster, shard, self._group, [(question.txid, verdict, question.checks)], ANSWER_EXTRA_S
             )
@@ -200,16 +214,47 @@ class GroupChecker:
             ),
         )
         try:
-            if self._threads is None:
+            if inspect.iscoroutinefunction(self._checker):
                 stated = self._checker(half)
             else:
-                stated = await asyncio.get_running_loop().run_in_executor(self._threads, self._checker, half)
+                async with self._in_turn:
+                    stated = await self._in_thread(half)
             if inspect.isawaitable(stated):
                 stated = await stated
             return HalfVerdict.UNKNOWN if stated is None else HalfVerdict(stated)
         except Exception:  # whatever the user's function raises: it is queried again
             logger.exception("the checker of %s failed for %s, which is queried about again", self._group, half.txid)
             return HalfVerdict.UNKNOWN
+
+    async def _in_thread(self, half: UndecidedHalf) -> Any:
+        """Call a function that may block, in a thread of its own: one that never returns holds up nothing else."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def finish(outcome: Any, error: Exception | None) -> None:
+            self._threads -= 1
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(outcome)
+            else:
+                answer.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+
+        def work() -> None:
+            outcome: Any = None
+            failed: Exception | None = None
+            try:
+                outcome = self._checker(half)
+            except Exception as error:  # whatever the user's function raises is raised where it was called
+                failed = error
+            except BaseException as error:  # an exit of this thread is none of the loop's
+                failed = RuntimeError(f"the checker ended its thread: {error!r}")
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits for it
+                loop.call_soon_threadsafe(finish, outcome, failed)
+
+        self._threads += 1
+        threading.Thread(target=work, name="half-checker", daemon=True).start()
+        return await answer
 
 
 _STANDS: Final = {HalfVerdict.COMMIT: "COMMITTED", HalfVerdict.ROLLBACK: "ROLLED_BACK"}

@@ -16,7 +16,7 @@ from raylog.client.arguments import Headers, checked_headers
 from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, decide
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import SendFuture
-from raylog.client.producer.scheduling import Waiting
+from raylog.client.producer.scheduling import Waiting, check_own
 from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.scheduling import Delay, delay_ms
 from raylog.client.types import Header
@@ -107,6 +107,7 @@ class Preparing:
     def record(self, key: Any, value: Any, headers: Headers | None, book: HalfBook) -> Prepared:
         """The record as it is stored. Raises TypeError, ValueError."""
         pairs = checked_headers(headers) or []
+        check_own(pairs)
         return Prepared(self._engine.checked_key(key), self._engine.checked_value(value), [*pairs, book.name.header()])
 
     def append(

@@ -50,7 +50,7 @@ class Engine:
         self.cluster = ClusterClient(config)
         self._sender = Sender(config, self.cluster)
         self.accumulator = self._sender.accumulator
-        self.scheduling = Scheduling(config, self.cluster)
+        self.scheduling = Scheduling(config, self.cluster, lambda: self._sender.failed_of(SCHEDULED_TOPIC))
         self._transactions: TransactionManager | None = None
         if config.transactional_id is not None:
             self._transactions = TransactionManager(config, self.cluster, self._sender, self.check_usable)

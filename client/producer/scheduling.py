@@ -7,7 +7,7 @@ minute. Belongs to the client's loop. May touch: the network through `ClusterCli
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +29,15 @@ from raylog.core.errors import (
     InvalidTxnState,
     UnknownTopicOrPartition,
 )
-from raylog.core.scheduling.envelope import BY_KEY, ID_HEADER, SCHEDULED_TOPIC, Envelope, HalfId
+from raylog.core.scheduling.envelope import (
+    BY_KEY,
+    ID_HEADER,
+    OWN_HEADERS,
+    SCHEDULED_TOPIC,
+    Envelope,
+    HalfId,
+    is_internal,
+)
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.scheduling import DESCRIBE_SCHEDULER, DescribeSchedulerRequest
@@ -89,6 +97,8 @@ class Waiting:
     is_enabled: bool
     until_s: float
     """When this has to be found again, by the monotonic clock."""
+    failures: int = 0
+    """How many delayed records this producer had lost by then: after another one it is found again."""
 
     def due_ms(self, delay: Delay | None, deliver_at: Moment | None) -> int:
         """When a record is due; a past time is now. Raises DelayTooLong, DelayDisabled, ValueError, TypeError."""
@@ -107,6 +117,7 @@ class Waiting:
 
     def due(self, pairs: list[Header] | None, partition: int | None, when: When) -> Due:
         """A record as it is stored. Raises as `due_ms`; UnknownTopicOrPartition, InvalidRecord for a second id."""
+        check_own(pairs)
         due_ms = self.due_ms(when.delay, when.deliver_at)
         if when.schedule_id is None:
             return Due([*(pairs or ()), self.header(partition)], due_ms, due_ms)
@@ -134,7 +145,7 @@ class Waiting:
             return [[mine]] * count
         if headers is not None and len(headers) != count:
             raise ValueError(f"There are {count} values, but {len(headers)} headers.")
-        rows = [[mine]] * count if headers is None else [[*(checked_headers(each) or ()), mine] for each in headers]
+        rows = [[mine]] * count if headers is None else [[*_checked(each), mine] for each in headers]
         if ids is None:
             return rows
         return [row if name is None else [*row, (ID_HEADER, name)] for row, name in zip(rows, ids, strict=True)]
@@ -159,7 +170,9 @@ class Waiting:
 class Scheduling:
     """The topics to which a producer sends delayed records."""
 
-    def __init__(self, config: ProducerConfig, cluster: ClusterClient) -> None:
+    def __init__(self, config: ProducerConfig, cluster: ClusterClient, failures: Callable[[], int]) -> None:
+        """`failures`: how many delayed records were not stored so far."""
+        self._failures = failures
         self._config = config
         self._cluster = cluster
         self._known: dict[str, Waiting] = {}
@@ -177,13 +190,23 @@ class Scheduling:
             )
 
     def known(self, topic: str) -> Waiting | None:
-        """What is known of a topic and still valid."""
+        """What is known of a topic and still valid.
+
+        It is not when metadata have another id for the topic, or records were refused since: a topic may have been
+        created again.
+        """
         found = self._known.get(topic)
-        return found if found is not None and time.monotonic() < found.until_s else None
+        if found is None or time.monotonic() >= found.until_s or found.failures != self._failures():
+            return None
+        info = self._cluster.metadata.topic(topic)
+        return found if info is None or info.topic_id == found.topic_id else None
 
     async def find(self, topic: str, timeout_s: float) -> Waiting:
         """Where a topic's delayed records wait. Raises UnknownTopicOrPartition, UnsupportedVersion, RequestTimedOut."""
         deadline = Deadline(timeout_s)
+        failures = self._failures()
+        if is_internal(topic):
+            raise InvalidRecord(f"{topic} is a topic of Raylog's own: no delayed record can go there.")
         await self._cluster.refresh((checked_topic(topic),), timeout_s=deadline.left_s)
         info = await self._cluster.topic(topic, timeout_s=deadline.left_s)
         made = await self._cluster.call_broker(
@@ -210,9 +233,26 @@ class Scheduling:
             delay_max_ms=int(info.config.get("delay.max.ms", DELAY_MAX_MS)),
             is_enabled=str(info.config.get("delay.enable", "true")).lower() == "true",
             until_s=time.monotonic() + (CLOCK_S if took_s < SLOW_S else SLOW_CLOCK_S),
+            failures=failures,
         )
         self._known[topic] = found
         return found
+
+
+def check_own(pairs: Sequence[Header] | None) -> None:
+    """Raise InvalidRecord for headers that only Raylog adds to a delayed record."""
+    for name, _ in pairs or ():
+        if name in OWN_HEADERS:
+            raise InvalidRecord(
+                f"The header {name} of a delayed record is Raylog's own: it says where the record goes. Leave it out, "
+                "or give it another name."
+            )
+
+
+def _checked(headers: Any) -> list[Header]:
+    pairs = checked_headers(headers) or []
+    check_own(pairs)
+    return pairs
 
 
 def checked_schedule_ids(schedule_ids: Any, count: int) -> list[bytes | None] | None:

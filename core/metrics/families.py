@@ -256,6 +256,13 @@ def _processes(view: BrokerView) -> Iterator[Family]:
     yield _errors(view.totals.refusals, process="replica", broker=label)
 
 
+def unreadable_family(coordinator: str, rows: int) -> Family:
+    """Return how many rows of its log a coordinator passed over, because nobody can read them."""
+    family = Family("raylog_coordinator_unreadable_rows", "gauge", "Rows of its log that a coordinator cannot read.")
+    family.add(rows, coordinator=coordinator)
+    return family
+
+
 def process_families(usage: Usage, /, **labels: str) -> list[Family]:
     """Return the metrics of one process: resource usage and errors."""
     families = []

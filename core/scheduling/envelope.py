@@ -17,12 +17,19 @@ SENT_HEADER: Final = "raylog-scheduled-at"
 BY_KEY: Final = -1
 """Target partition of a record whose key decides when it is due; without key any partition gets it."""
 _FIELDS: Final = 4
+_DIGITS: Final = {"partition": 10, "sent": 19, "check": 9, "length": 4}
+"""Most digits of each number in a header: `int` takes long for thousands of them, and raises above 4,300."""
+TOPIC_MAX: Final = 249
+"""Longest name of a topic, in characters."""
+INTERNAL_PREFIX: Final = "__"
 
 HALF_HEADER: Final = "raylog-half"
 """Of a record of a half message: which one, and when it is checked first."""
 
 ID_HEADER: Final = "raylog-schedule-id"
 """Of a record with a schedule id: this."""
+OWN_HEADERS: Final = frozenset({HEADER, HALF_HEADER, ID_HEADER})
+"""Headers that producers add behind those of the record: the last one of a name counts. A delivered record has none."""
 SCHEDULE_ID_MAX: Final = 255
 """Longest schedule id, in bytes of UTF-8."""
 _NAME_BYTES: Final = 16
@@ -47,16 +54,42 @@ class Envelope:
 
     @classmethod
     def of(cls, headers: Iterable[Header] | None) -> Envelope:
-        """Return the envelope among a record's headers; raises InvalidRecord where there is none."""
-        for name, value in headers or ():
-            if name == HEADER and value is not None:
-                fields = value.decode(errors="replace").split(":", _FIELDS - 1)
-                try:
-                    topic_id, partition, sent_ms, topic = fields
-                    return cls(topic, topic_id, int(partition), int(sent_ms))
-                except ValueError:
-                    break
+        """Return the envelope among a record's headers, the last one; raises InvalidRecord where there is none."""
+        value = _last(headers, HEADER)
+        if value is not None:
+            try:
+                topic_id, partition, sent_ms, topic = value.decode().split(":", _FIELDS - 1)
+                number = BY_KEY if partition == str(BY_KEY) else _number(partition, "partition")
+                if 0 < len(topic) <= TOPIC_MAX:
+                    return cls(topic, topic_id, number, _number(sent_ms, "sent"))
+            except ValueError:  # it is no text, or a number of it is none
+                pass
         raise InvalidRecord(f"A delayed record has no header {HEADER!r} that names its target; send it with delay=.")
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it names a topic of Raylog's own: nothing is delivered there."""
+        return is_internal(self.topic)
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether a topic is Raylog's own, so that no record of a client may get there."""
+    return topic.startswith(INTERNAL_PREFIX)
+
+
+def _last(headers: Iterable[Header] | None, wanted: str) -> bytes | None:
+    found = None
+    for name, value in headers or ():
+        if name == wanted:
+            found = value
+    return found
+
+
+def _number(text: str, of: str) -> int:
+    """Return a number without sign; raises ValueError for anything else, and for more digits than it may have."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS[of]):
+        raise ValueError(f"{text!r:.30} is no number of at most {_DIGITS[of]} digits")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +112,16 @@ class HalfName:
     @classmethod
     def of(cls, headers: Iterable[Header] | None) -> HalfName | None:
         """Return the name among a record's headers; None = there is none that can be read."""
-        for name, value in headers or ():
-            if name == HALF_HEADER and value is not None:
-                after, length, rest = (*value.decode(errors="replace").split(":", 2), "", "")[:3]
-                if after.isdecimal() and length.isdecimal() and len(rest) > int(length) > 0:
-                    return cls(rest[: int(length)], rest[int(length) :], int(after))
+        value = _last(headers, HALF_HEADER)
+        if value is None:
+            return None
+        try:
+            after, length, rest = value.decode().split(":", 2)
+            end = _number(length, "length")
+            if len(rest) > end > 0:
+                return cls(rest[:end], rest[end:], _number(after, "check"))
+        except ValueError:  # it is no text, or a number of it is none
+            pass
         return None
 
 
@@ -98,14 +136,14 @@ def _salt(topic_id: str) -> bytes:
 
 def id_among(headers: Iterable[Header] | None) -> str:
     """Return the schedule id of a stored record; empty = it has none."""
-    return next((value.decode(errors="replace") for name, value in headers or () if name == ID_HEADER and value), "")
+    return (_last(headers, ID_HEADER) or b"").decode(errors="replace")
 
 
 def name_among(headers: Iterable[Header] | None) -> int:
     """Return the name of a stored record; 0 = it has no schedule id."""
     pairs = list(headers or ())
-    found = next((value for name, value in pairs if name == ID_HEADER and value), None)
-    if found is None:
+    found = _last(pairs, ID_HEADER)
+    if not found:
         return 0
     try:
         return name_of(Envelope.of(pairs).topic_id, found)
@@ -115,4 +153,4 @@ def name_among(headers: Iterable[Header] | None) -> int:
 
 def without(headers: Iterable[Header] | None) -> list[Header]:
     """Return a record's headers without the envelope."""
-    return [header for header in headers or () if header[0] not in (HEADER, HALF_HEADER, ID_HEADER)]
+    return [header for header in headers or () if header[0] not in OWN_HEADERS]

@@ -93,11 +93,13 @@ class Target:
     size_bytes: int
     name: int = 0
     """That of its schedule id; 0 = it has none."""
+    limit_bytes: int = 0
+    """The most that its topic takes in one batch; 0 = that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The targets of the keys of a :class:`Resolve`, in its order."""
+    """The targets of the first keys of a :class:`Resolve`, at least one; the others are asked again."""
 
     now_ms: int
     targets: tuple[Target, ...]
@@ -154,8 +156,27 @@ class DecideReceived:
     decisions: tuple[Decision, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A committed batch of records that nobody can open: it is passed over. Decided by its bytes alone."""
+
+    base_offset: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerTaken:
+    """A producer id that no other process has, for a :class:`TakeProducer`."""
+
+    now_ms: int
+    producer_id: int
+
+
 Event = (
     DataRead
+    | Unreadable
+    | ProducerTaken
     | RowRead
     | Loaded
     | Tick
@@ -179,7 +200,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolve:
-    """Find the targets of these records; :class:`Resolved` has to follow. There is one at a time."""
+    """Find the targets and sizes of these records; :class:`Resolved` has to follow. There is one at a time."""
 
     keys: tuple[int, ...]
 
@@ -189,6 +210,11 @@ class Deliver:
     """Send a batch to its target; :class:`Delivered` or :class:`NotDelivered` has to follow. One a target."""
 
     batch: Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeProducer:
+    """Take another producer id; :class:`ProducerTaken` has to follow. There is one at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,4 +240,4 @@ class Trim:
     before_offset: int
 
 
-Effect = Append | Resolve | Deliver | Answer | HalvesAnswer | Trim
+Effect = Append | Resolve | Deliver | TakeProducer | Answer | HalvesAnswer | Trim

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from raylog.core.invariants import require
-from raylog.core.scheduling.rows import Batch, LaneId, LaneState, Noted
+from raylog.core.scheduling.events import Trouble
+from raylog.core.scheduling.rows import Batch, LaneId, LaneState, Noted, Refused
 
 OPEN_MAX: Final = 5
 """Batches that are not noted as delivered: a partition remembers so many of a producer (``storage``), and knows each
@@ -15,6 +17,8 @@ of them again."""
 RETRY_FIRST_MS: Final = 20
 RETRY_LAST_MS: Final = 2_000
 UNKNOWN_PARTITION: Final = -1
+SIZES_KEPT: Final = 4_096
+"""Sizes of waiting records that one target has in memory; those of others are read again."""
 
 
 class Lane:
@@ -25,6 +29,7 @@ class Lane:
     - ``noted_sequence <= sequence of each batch < next_sequence``, ascending and without a hole.
     - ``len(batches) <= OPEN_MAX``; before the first batch of an epoch is noted there is no second, because a partition
       takes any first sequence of a producer that it does not know.
+    - ``sum(parts) <= len(waiting)``; no part is 0.
     """
 
     __slots__ = (
@@ -32,12 +37,16 @@ class Lane:
         "delivered_sequence",
         "epoch",
         "id",
+        "limit_bytes",
         "next_sequence",
         "noted_sequence",
+        "parts",
         "retry_at_ms",
         "retry_ms",
         "sending",
+        "sizes",
         "topic",
+        "trouble",
         "waiting",
     )
 
@@ -55,6 +64,15 @@ class Lane:
         """Committed batches that are not noted, the delivered ones too."""
         self.waiting: deque[int] = deque()
         """Keys that are due and in no batch."""
+        self.parts: deque[int] = deque()
+        """How many of the first that wait make up the next batches: they were in batches before, which were refused,
+        or stood behind one that was."""
+        self.sizes: dict[int, int] = {}
+        """How large some of those that wait are, as this leader knows."""
+        self.limit_bytes = 0
+        """The most that the target's topic takes in one batch, as this leader knows; 0 = it does not."""
+        self.trouble: Trouble | None = None
+        """Why the target did not take the batch, where a row has to decide what comes of it."""
         self.sending: int | None = None
         """Base sequence of the batch that is under way."""
         self.retry_at_ms = 0
@@ -68,16 +86,66 @@ class Lane:
         return self.next_sequence == 0 or self.noted_sequence > 0
 
     @property
+    def has_unsent(self) -> bool:
+        """Whether there is a batch to send when its pause is over."""
+        is_held = self.sending is not None or self.trouble is not None
+        return bool(self.batches) and not is_held and self.next_sequence > self.delivered_sequence
+
+    @property
     def is_done(self) -> bool:
         """Whether nothing is on the way or waits."""
         return not self.batches and not self.waiting
 
     def no_longer_waits(self, keys: Iterable[int]) -> set[int]:
         """Remove keys from what waits; returns those that did."""
-        left = set(self.waiting).intersection(keys)
-        if left:
+        wanted = set(keys)
+        left = wanted.intersection(islice(self.waiting, len(wanted)))
+        if len(left) < len(wanted):  # not only the first of them
+            left = wanted.intersection(self.waiting)
+        if not left:
+            return left
+        if self.parts:
+            order = iter(self.waiting)
+            counts = (sum(key not in left for key in islice(order, part)) for part in self.parts)
+            self.parts = deque(count for count in counts if count)
+        if left == wanted and left == set(islice(self.waiting, len(left))):
+            for _ in left:
+                self.waiting.popleft()
+        else:
             self.waiting = deque(key for key in self.waiting if key not in left)
+        for key in left:
+            self.sizes.pop(key, None)
         return left
+
+    def parked(self, keys: Iterable[int], sizes: Mapping[int, int], limit_bytes: int) -> None:
+        """Have keys wait behind the others; ``sizes`` and ``limit_bytes`` (the target's): as far as they are known."""
+        self.limit_bytes = limit_bytes or self.limit_bytes
+        for key in keys:
+            self.waiting.append(key)
+            if key in sizes and len(self.sizes) < SIZES_KEPT:
+                self.sizes[key] = sizes[key]
+
+    def measured(self, key: int, size_bytes: int) -> None:
+        """Note how large one of those that wait is."""
+        if len(self.sizes) >= 2 * SIZES_KEPT:
+            self.sizes.clear()  # of those that are needed they are read again
+        self.sizes[key] = size_bytes
+
+    def unsized(self, most: int, limit_bytes: int) -> list[int]:
+        """Return those of the next batch, of so many records and bytes at most, whose sizes have to be read."""
+        if not self.has_room or self.parts:
+            return []
+        found: list[int] = []
+        total = 0
+        for key in islice(self.waiting, most):
+            size = self.sizes.get(key)
+            if size is None:
+                found.append(key)
+                continue
+            total += size
+            if total > limit_bytes:
+                break
+        return found
 
     def opened(self, batch: Batch) -> bool:
         """Take a batch of a committed round; False for one that was decided again without effect."""
@@ -90,7 +158,7 @@ class Lane:
 
     def to_send(self, now_ms: int) -> Batch | None:
         """Return the batch to send now, and note that it is under way."""
-        if self.sending is not None or now_ms < self.retry_at_ms:
+        if self.sending is not None or self.trouble is not None or now_ms < self.retry_at_ms:
             return None
         for batch in self.batches:
             if batch.base_sequence >= self.delivered_sequence:
@@ -126,27 +194,58 @@ class Lane:
             left += self.batches.popleft().keys
         return left
 
+    def below(self, sequence: int) -> list[int]:
+        """Return the keys of the batches below a sequence, which the target has."""
+        return [key for batch in self.batches if batch.base_sequence < sequence for key in batch.keys]
+
     def rebase(self, epoch: int, delivered: int, without: int = -1) -> Iterable[int]:
         """Begin an epoch: the batches that were not delivered are numbered again.
 
         Returns the keys of the batch with the base sequence ``without``, which is left out.
         """
-        left_out: tuple[int, ...] = ()
-        kept: list[Batch] = []
+        kept = [batch for batch in self.batches if batch.base_sequence >= delivered]
+        left_out = next((batch.keys for batch in self.batches if batch.base_sequence == without), ())
+        self._begin(epoch)
+        self._wait_first([batch.keys for batch in kept if batch.base_sequence != without])
+        return left_out
+
+    def halve(self, row: Refused) -> tuple[int, ...]:
+        """Begin an epoch in which the halves of a refused batch come first, and what stood behind it after them.
+
+        Returns the key of a batch of one record, which is left out: it is the one to blame.
+        """
+        parts: list[tuple[int, ...]] = []
+        blamed: tuple[int, ...] = ()
         for batch in self.batches:
-            if batch.base_sequence == without:
-                left_out = batch.keys
-            elif batch.base_sequence >= delivered:
-                kept.append(batch)
+            if batch.base_sequence == row.refused_sequence:
+                half = len(batch.keys) // 2
+                if half:
+                    parts += [batch.keys[:half], batch.keys[half:]]
+                else:
+                    blamed = batch.keys
+            elif batch.base_sequence >= row.delivered_sequence:
+                parts.append(batch.keys)
+        self._begin(row.epoch)
+        self.retry_at_ms, self.retry_ms = 0, RETRY_FIRST_MS  # it is no repetition
+        self._wait_first(parts)
+        return blamed
+
+    def _begin(self, epoch: int) -> None:
+        """Begin an epoch, in which nothing was sent."""
         self.epoch, self.next_sequence, self.noted_sequence, self.delivered_sequence = epoch, 0, 0, 0
         self.batches.clear()
-        self.sending = None
-        # One batch at first, as in every epoch: the others wait in front of what waits already.
-        for batch in reversed(kept[1:]):
-            self.waiting.extendleft(reversed(batch.keys))
-        if kept:
-            self.opened(Batch(self.topic, self.id, epoch, 0, kept[0].keys))
-        return left_out
+        self.sending = self.trouble = None
+
+    def _wait_first(self, parts: list[tuple[int, ...]]) -> None:
+        """Open the first of these batches, and have the others wait in front of what waits already.
+
+        There is one at first, as in every epoch.
+        """
+        for keys in reversed(parts[1:]):
+            self.waiting.extendleft(reversed(keys))
+            self.parts.appendleft(len(keys))
+        if parts:
+            self.opened(Batch(self.topic, self.id, self.epoch, 0, parts[0]))
 
     def state(self) -> LaneState:
         """Return what a checkpoint keeps."""
@@ -158,6 +257,7 @@ class Lane:
             self.noted_sequence,
             tuple(self.batches),
             tuple(self.waiting),
+            tuple(self.parts),
         )
 
     @classmethod
@@ -168,4 +268,5 @@ class Lane:
         lane.delivered_sequence = state.noted_sequence
         lane.batches.extend(state.batches)
         lane.waiting.extend(state.waiting)
+        lane.parts.extend(state.parts)
         return lane

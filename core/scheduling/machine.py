@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar, assert_never
 
-from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.scheduling.events import (
-    Append,
     CancelReceived,
     DataRead,
     DecideReceived,
@@ -26,18 +24,20 @@ from raylog.core.scheduling.events import (
     MoveReceived,
     NotDelivered,
     Outcome,
+    ProducerTaken,
     Resolve,
     Resolved,
     RowRead,
-    Target,
+    TakeProducer,
     Tick,
     Trim,
     Trouble,
+    Unreadable,
 )
 from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, key_of, offset_of
-from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, Lane
-from raylog.core.scheduling.rounds import compose
+from raylog.core.scheduling.lanes import UNKNOWN_PARTITION, Lane
+from raylog.core.scheduling.rounds import SchedulerRounds
 from raylog.core.scheduling.rows import (
     Batch,
     Cancelled,
@@ -48,24 +48,23 @@ from raylog.core.scheduling.rows import (
     LaneId,
     LaneLost,
     Moved,
-    Noted,
     Parked,
     Rebased,
+    Refused,
     Relocated,
     Round,
-    Row,
     RunWritten,
     sealed,
 )
 from raylog.core.scheduling.runs import Run
-from raylog.core.scheduling.state import NO_PRODUCER, SchedulerState
+from raylog.core.scheduling.state import EPOCHS, NO_PRODUCER
 from raylog.core.scheduling.state import SchedulerSettings as SchedulerSettings
 
 MOVES_REMEMBERED: Final = 100_000
 PartT = TypeVar("PartT", Batch, Parked)
 
 
-class SchedulerMachine(SchedulerState):
+class SchedulerMachine(SchedulerRounds):
     """The records of one partition of ``__scheduled``, from the log to their targets."""
 
     # ------------------------------------------------------------ events
@@ -77,6 +76,9 @@ class SchedulerMachine(SchedulerState):
             case DataRead():
                 self._data_read(event)
                 return out
+            case Unreadable():
+                self._unreadable_read(event)
+                return out
             case RowRead():
                 self._row_read(event, out)
                 return out
@@ -84,12 +86,14 @@ class SchedulerMachine(SchedulerState):
                 self._loaded(event, out)
             case Tick():
                 pass
+            case ProducerTaken():
+                self._takes_producer, self._spare_producer = False, event.producer_id
             case Resolved():
                 self._round(event, out)
             case Delivered():
                 self._delivered(event)
             case NotDelivered():
-                self._not_delivered(event, out)
+                self._not_delivered(event)
             case CancelReceived():
                 self._commands.add(event.request, Cancelled(event.keys))
             case MoveReceived():
@@ -111,7 +115,12 @@ class SchedulerMachine(SchedulerState):
         for lane in self.lanes.values():
             if lane.id[1] == UNKNOWN_PARTITION and lane.waiting:
                 moments.append(self._resolve_again_ms)
-            elif lane.batches and lane.sending is None and lane.next_sequence > lane.delivered_sequence:
+            elif (
+                lane.batches
+                and lane.sending is None
+                and lane.trouble is None
+                and lane.next_sequence > lane.delivered_sequence
+            ):
                 moments.append(lane.retry_at_ms)
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -120,7 +129,7 @@ class SchedulerMachine(SchedulerState):
     def _loaded(self, event: Loaded, out: Outbox[Effect]) -> None:
         self._is_loaded = True
         self.pending.align()
-        if self.producer_id == NO_PRODUCER:
+        if not self.producer_ids:
             self._append(Identity(event.producer_id), out)
 
     def _data_read(self, event: DataRead) -> None:
@@ -135,6 +144,12 @@ class SchedulerMachine(SchedulerState):
                 self._left(held.offset)
         self._bytes_since += event.size_bytes
         self.read_end = event.base_offset + len(event.dues)
+
+    def _unreadable_read(self, event: Unreadable) -> None:
+        self.space.appended(event.base_offset, event.size_bytes)
+        self._bytes_since += event.size_bytes
+        self.read_end = event.base_offset + event.records
+        self.unreadable_count += event.records
 
     def _named(self, name: int, key: int) -> None:
         """Have a record replace the one that waits under its name."""
@@ -161,8 +176,8 @@ class SchedulerMachine(SchedulerState):
         outcomes: Sequence[tuple[Outcome | Standing, int]] = ()
         match row:
             case Identity():
-                if self.producer_id == NO_PRODUCER:
-                    self.producer_id = row.producer_id
+                if row.producer_id not in self.producer_ids:
+                    self.producer_ids.append(row.producer_id)
             case Round():
                 self._round_read(row)
             case Cancelled():
@@ -176,6 +191,8 @@ class SchedulerMachine(SchedulerState):
                 self._lane_lost(row)
             case Rebased():
                 self._rebased(row)
+            case Refused():
+                self._refused(row)
             case RunWritten():
                 self._run_read(Run.read(event.offset, row.data, row.facts), row.replaces)
             case Relocated():
@@ -195,23 +212,32 @@ class SchedulerMachine(SchedulerState):
             lane = self._lane(batch.topic, batch.lane)
             if batch.keys and lane.opened(batch):
                 keys += self._leave(lane, batch.keys)
+                self.alone.difference_update(batch.keys)
                 self.names.delivered(batch.keys)
         for parked in map(self._uncancelled, row.parked):
             lane = self._lane(parked.topic, parked.lane)
             keys += self._leave(lane, parked.keys)
-            lane.waiting.extend(parked.keys)
+            lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))
             self.names.parked(parked.keys, parked.names)
         if not self._is_loaded:  # this owner took them from their order before
             for key in sorted(keys):
                 self.pending.taken(key)
         self._taken.clear()
+        self._sizes.clear()
+        self._limits.clear()
         self.pending.drop_exhausted()
         for note in row.noted:
-            done = tuple(self.lanes[note.lane].noted(note))
-            self.undeliverable.difference_update(done)
-            self.unresolved.difference_update(done)
-            for key in done:
-                self._left(offset_of(key))
+            lane_noted = self.lanes.get(note.lane)
+            if lane_noted is not None:
+                self._done(lane_noted.noted(note))
+
+    def _done(self, keys: Iterable[int]) -> None:
+        """Note that targets have these records."""
+        done = tuple(keys)
+        self.undeliverable.difference_update(done)
+        self.unresolved.difference_update(done)
+        for key in done:
+            self._left(offset_of(key))
 
     def _uncancelled(self, part: PartT) -> PartT:
         """Return what a round decides about the records that were not replaced while its row was on the way."""
@@ -230,7 +256,6 @@ class SchedulerMachine(SchedulerState):
         for each in self.lanes.values():
             if each.waiting and (each is lane or each.id[1] == UNKNOWN_PARTITION):
                 waited |= each.no_longer_waits(keys)
-        self.alone.difference_update(keys)
         return [key for key in keys if key not in waited]
 
     def _run_read(self, run: Run, replaces: int) -> None:
@@ -251,8 +276,7 @@ class SchedulerMachine(SchedulerState):
             self.pending.cancel(key)
             return Outcome.DONE
         for lane in self.lanes.values():
-            if key in lane.waiting:
-                lane.waiting.remove(key)
+            if lane.waiting and lane.no_longer_waits((key,)):
                 self.pending.cut.add(key)
                 return Outcome.DONE
         if key in self._taken:  # the log does not know yet that it was taken: so it was not
@@ -294,15 +318,17 @@ class SchedulerMachine(SchedulerState):
     def _lane_lost(self, row: LaneLost) -> None:
         lane = self.lanes.pop(row.lane, None)
         if lane is not None:
+            self._done(lane.below(row.delivered_sequence))
             keys = [
                 key for batch in lane.batches if batch.base_sequence >= row.delivered_sequence for key in batch.keys
             ]
             self._again([*keys, *lane.waiting])
 
     def _rebased(self, row: Rebased) -> None:
-        lane = self.lanes[row.lane]
-        if row.epoch <= lane.epoch:
+        lane = self.lanes.get(row.lane)
+        if lane is None or row.epoch <= lane.epoch:
             return
+        self._done(lane.below(row.delivered_sequence))
         refused = list(lane.rebase(row.epoch, row.delivered_sequence, row.refused_sequence))
         if len(refused) == 1:
             self.undeliverable.update(refused)
@@ -310,9 +336,14 @@ class SchedulerMachine(SchedulerState):
             self.alone.update(refused)
         self._again(refused)
 
-    def _again(self, keys: Iterable[int]) -> None:
-        """Let records that were taken be due once more."""
-        self.pending.add(keys)
+    def _refused(self, row: Refused) -> None:
+        lane = self.lanes.get(row.lane)
+        if lane is None or row.epoch <= lane.epoch:
+            return
+        self._done(lane.below(row.delivered_sequence))
+        blamed = lane.halve(row)
+        self.undeliverable.update(blamed)
+        self._again(blamed)
 
     # ------------------------------------------------------------ checkpoints
 
@@ -337,20 +368,37 @@ class SchedulerMachine(SchedulerState):
         if self._note_at_ms is None:
             self._note_at_ms = event.now_ms + self.settings.note_within_ms
 
-    def _not_delivered(self, event: NotDelivered, out: Outbox[Effect]) -> None:
+    def _not_delivered(self, event: NotDelivered) -> None:
         lane = self.lanes.get(event.lane)
         if lane is None or lane.epoch != event.epoch or lane.sending != event.base_sequence:
             return
         lane.answered(event.now_ms, is_delivered=False)
-        if event.trouble is Trouble.UNREACHABLE or self._appending is not None:
-            return  # the same is sent again; with a row under way the decision comes then
-        match event.trouble:
-            case Trouble.DELETED:
-                self._append(LaneLost(lane.id, lane.delivered_sequence), out)
-            case Trouble.FORGOTTEN:
-                self._append(Rebased(lane.id, lane.epoch + 1, lane.delivered_sequence), out)
-            case Trouble.REFUSED:
-                self._append(Rebased(lane.id, lane.epoch + 1, lane.delivered_sequence, event.base_sequence), out)
+        if event.trouble is not Trouble.UNREACHABLE:  # then the same is sent again
+            lane.trouble = event.trouble
+
+    def _settle(self, lane: Lane, out: Outbox[Effect]) -> bool:
+        """Append the row that says what comes of a batch which its target did not take; False = not yet."""
+        delivered, epoch = lane.delivered_sequence, lane.epoch + 1
+        if lane.trouble is Trouble.DELETED:
+            self._append(LaneLost(lane.id, delivered), out)
+        elif epoch // EPOCHS >= len(self.producer_ids):
+            return self._next_producer(out)
+        elif lane.trouble is Trouble.FORGOTTEN:
+            self._append(Rebased(lane.id, epoch, delivered), out)
+        else:
+            self._append(Refused(lane.id, epoch, delivered, delivered), out)
+        return True
+
+    def _next_producer(self, out: Outbox[Effect]) -> bool:
+        """Go on with another producer id: a target used up the epochs of the last one."""
+        if self._spare_producer != NO_PRODUCER:
+            self._append(Identity(self._spare_producer), out)
+            self._spare_producer = NO_PRODUCER
+            return True
+        if not self._takes_producer:
+            self._takes_producer = True
+            out.now.append(TakeProducer())
+        return False
 
     # ------------------------------------------------------------ decisions
 
@@ -363,6 +411,9 @@ class SchedulerMachine(SchedulerState):
                 out.now.append(Deliver(batch=batch))
         if self._appending is not None or self._resolving:
             return
+        for lane in self.lanes.values():
+            if lane.trouble is not None and self._settle(lane, out):
+                return
         if self._commands:
             self._append(self._commands.row(now_ms), out)
             return
@@ -375,47 +426,6 @@ class SchedulerMachine(SchedulerState):
             out.now.append(Resolve(keys=keys))
         elif not self._round_of((), now_ms, out):
             self._tidy(now_ms, out)
-
-    def _take(self, now_ms: int) -> tuple[int, ...]:
-        keys: list[int] = []
-        if now_ms >= self._resolve_again_ms:
-            for lane in list(self.lanes.values()):
-                if lane.id[1] == UNKNOWN_PARTITION and lane.waiting:
-                    self._resolve_again_ms = now_ms + RETRY_LAST_MS // 4
-                    keys.extend(list(lane.waiting)[: self.settings.round_keys - len(keys)])
-        due = self.pending.take_due(now_ms, self.settings.round_keys - len(keys))
-        self._taken.update(due)
-        self.mover.kept(due)
-        return (*keys, *due)
-
-    def _round(self, event: Resolved, out: Outbox[Effect]) -> None:
-        require(tuple(target.key for target in event.targets) == self._resolving, "all of a round are resolved")
-        self._resolving = ()
-        self._round_of(event.targets, event.now_ms, out)
-
-    def _round_of(self, targets: Sequence[Target], now_ms: int, out: Outbox[Effect]) -> bool:
-        """Append a round of what is resolved and what waits; False where there is nothing to decide."""
-        batches, parked = compose(
-            self.lanes,
-            targets,
-            self.alone,
-            batch_keys=self.settings.batch_keys,
-            batch_bytes=self.settings.batch_bytes,
-        )
-        noted = self._notes(now_ms, has_round=bool(batches or parked))
-        if not (batches or parked or noted):
-            return False
-        self._append(Round(tuple(batches), tuple(parked), noted), out)
-        return True
-
-    def _notes(self, now_ms: int, *, has_round: bool) -> tuple[Noted, ...]:
-        """Return what is to be noted now: with a round, when it is time, or when a target waits for its first note."""
-        is_time = has_round or (self._note_at_ms is not None and now_ms >= self._note_at_ms)
-        holds_up = any(lane.waiting and not lane.has_room and lane.note_due for lane in self.lanes.values())
-        if not (is_time or holds_up):
-            return ()
-        self._note_at_ms = None
-        return tuple(note for lane in self.lanes.values() if (note := lane.note_due) is not None)
 
     def _tidy(self, now_ms: int, out: Outbox[Effect]) -> None:
         """Seal a run or write a checkpoint, if one is due."""
@@ -451,8 +461,3 @@ class SchedulerMachine(SchedulerState):
             self._append(row, out)
         elif self.mover.end is None:
             self._frees_space = self._looks_for_space = True
-
-    def _append(self, row: Row, out: Outbox[Effect]) -> None:
-        require(self._appending is None, "one row is appended at a time")
-        self._appending = row
-        out.now.append(Append(row=row))

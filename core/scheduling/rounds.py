@@ -1,12 +1,20 @@
-"""What a round takes for each target: one batch, in order, as far as it has room. Pure."""
+"""What a round takes: records to resolve, and one batch for each target, in order, as far as it has room. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final
 
-from raylog.core.scheduling.events import Target
-from raylog.core.scheduling.lanes import UNKNOWN_PARTITION, Lane
-from raylog.core.scheduling.rows import Batch, LaneId, Parked
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.scheduling.events import Append, Effect, Resolved, Target
+from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, Lane
+from raylog.core.scheduling.rows import Batch, LaneId, Noted, Parked, Round, Row
+from raylog.core.scheduling.state import SchedulerState
+
+BATCH_HEAD_BYTES: Final = 256
+"""Room for what a batch has besides its records."""
 
 
 def compose(
@@ -19,7 +27,8 @@ def compose(
 ) -> tuple[list[Batch], list[Parked]]:
     """Return the batches of what is resolved and what waits for its target, and what has to wait.
 
-    Records in ``alone`` get a batch of their own.
+    A batch ends in front of a record whose size is not known, and is not longer than ``batch_bytes`` and what its
+    target takes, unless it has one record. Records in ``alone`` get a batch of their own.
     """
     batches: list[Batch] = []
     parked: list[Parked] = []
@@ -30,33 +39,125 @@ def compose(
     for lane_id in [*by_lane, *sorted(ready - set(by_lane))]:
         new = by_lane.get(lane_id, [])
         topic = new[0].topic if new else lanes[lane_id].topic
-        lane = lanes.get(lane_id)
-        known = set(lane.waiting) if lane is not None else set()
-        fresh = [target.key for target in new if target.key not in known]
-        chosen: list[int] = []
-        if (lane is None or lane.has_room) and lane_id[1] != UNKNOWN_PARTITION:
-            sizes = {target.key: target.size_bytes for target in new}
-            queue = [*(lane.waiting if lane is not None else ()), *fresh][:batch_keys]
-            chosen = _fitting(queue, sizes, alone, batch_bytes)
+        lane = lanes.get(lane_id) or Lane(topic, lane_id)
+        known = set(lane.waiting) if new and lane.waiting else set()
+        fresh = [target for target in new if target.key not in known]
+        chosen = _chosen(lane, fresh, alone, batch_keys, batch_bytes) if lane.has_room else []
         if chosen:
-            epoch, base = (0, 0) if lane is None else (lane.epoch, lane.next_sequence)
-            batches.append(Batch(topic, lane_id, epoch, base, tuple(chosen)))
+            batches.append(Batch(topic, lane_id, lane.epoch, lane.next_sequence, tuple(chosen)))
         taken = set(chosen)
-        if left := tuple(key for key in fresh if key not in taken):
+        if left := tuple(target.key for target in fresh if target.key not in taken):
             # One whose batch was refused counts as delivered: its name may have another record by now.
             names = {target.key: target.name for target in new if target.name and target.key not in alone}
             parked.append(Parked(topic, lane_id, left, tuple(names.get(key, 0) for key in left) if names else ()))
     return batches, parked
 
 
-def _fitting(queue: Sequence[int], sizes: Mapping[int, int], alone: Collection[int], limit_bytes: int) -> list[int]:
+def limit_of(lane: Lane, batch_bytes: int, stated_bytes: int = 0) -> int:
+    """Return how many bytes of records a batch for a target may have; ``stated_bytes``: its limit, if it is known."""
+    target_bytes = stated_bytes or lane.limit_bytes
+    return min(batch_bytes, target_bytes - BATCH_HEAD_BYTES) if target_bytes else batch_bytes
+
+
+def _chosen(
+    lane: Lane, fresh: Sequence[Target], alone: Collection[int], batch_keys: int, batch_bytes: int
+) -> list[int]:
+    if lane.parts:
+        return list(islice(lane.waiting, min(lane.parts[0], batch_keys)))
+    sizes = {target.key: target.size_bytes for target in fresh}
+    limit_bytes = limit_of(lane, batch_bytes, fresh[0].limit_bytes if fresh else 0)
     chosen: list[int] = []
     total = 0
-    for key in queue:
+    for key in islice((*islice(lane.waiting, batch_keys), *sizes), batch_keys):
+        size = sizes.get(key) or lane.sizes.get(key)
+        if size is None:
+            break
         if key in alone:
             return chosen or [key]
-        total += sizes.get(key, 0)
+        total += size
         if chosen and total > limit_bytes:
             break
         chosen.append(key)
     return chosen
+
+
+class SchedulerRounds(SchedulerState):
+    """The state, and what takes records out of their order."""
+
+    def _take(self, now_ms: int) -> tuple[int, ...]:
+        """Return the records to resolve next: some that wait, and some that are due."""
+        keys: list[int] = []
+        room = self.settings.round_keys - self.settings.round_keys // 4  # what waits does not hold up what is due
+        for lane_id in [*self.lanes]:
+            lane = self.lanes.pop(lane_id)
+            self.lanes[lane_id] = lane  # in turn
+            if len(keys) >= room:
+                break
+            for key in lane.unsized(
+                min(self.settings.batch_keys, room - len(keys)), limit_of(lane, self.settings.batch_bytes)
+            ):
+                self._sized[key] = lane_id
+                keys.append(key)
+        if now_ms >= self._resolve_again_ms:
+            for lane in self.lanes.values():
+                if lane.id[1] == UNKNOWN_PARTITION and lane.waiting:
+                    self._resolve_again_ms = now_ms + RETRY_LAST_MS // 4
+                    keys.extend(islice(lane.waiting, max(0, room - len(keys))))
+        due = self.pending.take_due(now_ms, self.settings.round_keys - len(keys))
+        self._taken.update(due)
+        self.mover.kept(due)
+        return (*keys, *due)
+
+    def _round(self, event: Resolved, out: Outbox[Effect]) -> None:
+        count = len(event.targets)
+        asked, self._resolving = self._resolving, ()
+        require(count > 0 and tuple(target.key for target in event.targets) == asked[:count], "a round is in order")
+        placed: list[Target] = []
+        for target in event.targets:
+            lane_id = self._sized.get(target.key)
+            if lane_id is None:
+                placed.append(target)
+                self._sizes[target.key] = target.size_bytes
+            elif (waits_for := self.lanes.get(lane_id)) is not None:
+                waits_for.measured(target.key, target.size_bytes)
+                waits_for.limit_bytes = target.limit_bytes
+        self._sized.clear()
+        left = [key for key in asked[count:] if key in self._taken]
+        self._taken.difference_update(left)
+        self._again(left)
+        self.mover.kept(left)
+        self._limits = {target.lane: target.limit_bytes for target in placed}
+        self._round_of(placed, event.now_ms, out)
+
+    def _round_of(self, targets: Sequence[Target], now_ms: int, out: Outbox[Effect]) -> bool:
+        """Append a round of what is resolved and what waits; False where there is nothing to decide."""
+        batches, parked = compose(
+            self.lanes,
+            targets,
+            self.alone,
+            batch_keys=self.settings.batch_keys,
+            batch_bytes=self.settings.batch_bytes,
+        )
+        noted = self._notes(now_ms, has_round=bool(batches or parked))
+        if not (batches or parked or noted):
+            return False
+        self._append(Round(tuple(batches), tuple(parked), noted), out)
+        return True
+
+    def _notes(self, now_ms: int, *, has_round: bool) -> tuple[Noted, ...]:
+        """Return what is to be noted now: with a round, when it is time, or when a target waits for its first note."""
+        is_time = has_round or (self._note_at_ms is not None and now_ms >= self._note_at_ms)
+        holds_up = any(lane.waiting and not lane.has_room and lane.note_due for lane in self.lanes.values())
+        if not (is_time or holds_up):
+            return ()
+        self._note_at_ms = None
+        return tuple(note for lane in self.lanes.values() if (note := lane.note_due) is not None)
+
+    def _again(self, keys: Iterable[int]) -> None:
+        """Let records that were taken be due once more."""
+        self.pending.add(keys)
+
+    def _append(self, row: Row, out: Outbox[Effect]) -> None:
+        require(self._appending is None, "one row is appended at a time")
+        self._appending = row
+        out.now.append(Append(row=row))

@@ -22,7 +22,7 @@ LaneId = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The producer id under which this partition delivers, permanently."""
+    """A producer id under which this partition delivers; the next one follows when a target used up its epochs."""
 
     producer_id: int
 
@@ -99,14 +99,30 @@ class LaneLost:
 
 @dataclass(frozen=True, slots=True)
 class Rebased:
-    """A target lost the producer's state, or refuses a batch for good: its open batches begin again at sequence 0."""
+    """A target lost the producer's state: its open batches begin again at sequence 0."""
 
     lane: LaneId
     epoch: int
     delivered_sequence: int
     """The target had everything below, in the epoch before."""
     refused_sequence: int = -1
-    """Base sequence of the batch that it refuses; -1 = none."""
+    """In logs of earlier releases, base sequence of a batch that it refuses, whose records were decided again one by
+    one; -1 = none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A target refuses a batch for good: its halves, and the open batches behind it, begin again at sequence 0.
+
+    A batch of one record has no halves: that record is undeliverable.
+    """
+
+    lane: LaneId
+    epoch: int
+    delivered_sequence: int
+    """The target had everything below, in the epoch before."""
+    refused_sequence: int
+    """Base sequence of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +219,8 @@ class LaneState:
     noted_sequence: int
     batches: tuple[Batch, ...] = ()
     waiting: tuple[int, ...] = ()
+    parts: tuple[int, ...] = ()
+    """How many of the first that wait make up the next batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +272,25 @@ class Checkpoint:
     replaced: tuple[tuple[int, bool], ...] = ()
     """Of the last records with names: the offset, and whether an earlier one was waiting under the name."""
     space: SpaceState = field(default_factory=SpaceState)
+    more_producers: tuple[int, ...] = ()
+    """The producer ids that follow the first one, in the order in which they are used."""
 
 
-Row = Identity | Round | Cancelled | Moved | LaneLost | Rebased | RunWritten | Checkpoint | HalvesDecided | Relocated
+Row = (
+    Identity
+    | Round
+    | Cancelled
+    | Moved
+    | LaneLost
+    | Rebased
+    | Refused
+    | RunWritten
+    | Checkpoint
+    | HalvesDecided
+    | Relocated
+)
 
-_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT, _HALVES, _RELOCATED = range(10)
+_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT, _HALVES, _RELOCATED, _REFUSED = range(11)
 _NAME_BYTES: Final = 16
 
 
@@ -313,6 +345,8 @@ def to_wire(row: Row) -> Wire:
             return [_LOST, *row.lane, row.delivered_sequence]
         case Rebased():
             return [_REBASED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
+        case Refused():
+            return [_REFUSED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
         case RunWritten():
             return [_RUN, *_wire_facts(row.facts), row.replaces, row.facts.check, page_sums(row.data)]
         case Checkpoint():
@@ -359,6 +393,8 @@ def _wire_checkpoint(row: Checkpoint) -> Wire:
         [list(each) for each in row.replaced],
         row.space.wire(),
         [facts.check for _, facts in row.runs],
+        list(row.more_producers),
+        [list(lane.parts) for lane in row.lanes],
     ]
 
 
@@ -404,6 +440,8 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
             return HalvesDecided(decisions, fields[1])
         case 9:
             return Relocated(tuple(fields[0]), fields[1], tuple(fields[2]))
+        case 10:
+            return Refused((fields[0], fields[1]), fields[2], fields[3], fields[4])
     raise ValueError(f"A row of kind {kind!r} is in __scheduled; a newer release is needed to read it.")
 
 
@@ -413,6 +451,7 @@ def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
     halves, unresolved = fields[11:13] or ((), ((), ()))
     (names, named), replaced, space = fields[13:16] or ((b"", ((), ())), (), ())
     checks = fields[16] if len(fields) > 16 else [NO_CHECK] * len(runs)
+    more_producers, parts = fields[17:19] or ((), [()] * len(lanes))
     return Checkpoint(
         number=number,
         covers=covers,
@@ -422,7 +461,7 @@ def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
         fresh=_keys(fresh),
         cut=_keys(cut),
         count=count,
-        lanes=tuple(_lane_state(lane) for lane in lanes),
+        lanes=tuple(_lane_state(lane, each) for lane, each in zip(lanes, parts, strict=True)),
         alone=_keys(alone),
         undeliverable=_keys(undeliverable),
         halves=tuple(_half_state(half) for half in halves),
@@ -430,6 +469,7 @@ def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
         named=tuple(zip(_names(names), _keys(named), strict=True)),
         replaced=tuple((offset, bool(was)) for offset, was in replaced),
         space=SpaceState.of(space),
+        more_producers=tuple(more_producers),
     )
 
 
@@ -438,7 +478,7 @@ def _half_state(wire: Sequence[Any]) -> HalfState:
     return HalfState(group, txid, at_ms, next_check_ms, checks, tuple(offsets), standing, records)
 
 
-def _lane_state(wire: Sequence[Any]) -> LaneState:
+def _lane_state(wire: Sequence[Any], parts: Sequence[int]) -> LaneState:
     topic, topic_id, partition, epoch, next_sequence, noted, batches, waiting = wire
     return LaneState(
         topic,
@@ -448,4 +488,5 @@ def _lane_state(wire: Sequence[Any]) -> LaneState:
         noted,
         tuple(_batch(each) for each in batches),
         _keys(waiting),
+        tuple(parts),
     )

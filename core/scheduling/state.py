@@ -19,6 +19,8 @@ from raylog.core.scheduling.space.mover import Mover
 from raylog.core.scheduling.space.stretches import Space
 
 NO_PRODUCER: Final = -1
+EPOCHS: Final = 1 << 15
+"""Epochs that a producer id has for a target; then the lane goes on with the next id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +67,18 @@ class SchedulerState:
         self.halves = Halves()
         self.space = Space(settings.stretch_bytes)
         self.mover = Mover(self.pending, self.space, read, self.needed, settings.move_records)
-        self.producer_id = NO_PRODUCER
+        self.producer_ids: list[int] = []
+        """Those under which this partition delivers: a lane in epoch ``e`` has the one at ``e // EPOCHS``."""
         self.read_end = 0
         """Offset behind what was read of the log."""
         self.alone: set[int] = set()
-        """Records whose batch was refused: each is sent in a batch of its own, to find the one to blame."""
+        """Records whose batch was refused in an earlier release: each is sent in a batch of its own."""
         self.undeliverable: set[int] = set()
         """Records that their target refused for good, and those in ``unresolved``."""
         self.unresolved: set[int] = set()
         """Records of half messages that had no decision after the last check."""
+        self.unreadable_count = 0
+        """Records of the log that nobody can open, as far as this leadership has read it."""
         self.delivered_count = self.cancelled_count = 0
         """Since this leadership began."""
         self.moved: dict[int, None] = {}
@@ -85,6 +90,15 @@ class SchedulerState:
         self._resolving: tuple[int, ...] = ()
         self._taken: set[int] = set()
         """Keys that were taken out of their order, and are in no row of the log yet."""
+        self._sized: dict[int, LaneId] = {}
+        """Of those that are being resolved, the ones that wait for a target already: only their sizes are asked."""
+        self._sizes: dict[int, int] = {}
+        """How large the records of the round are whose row is on its way."""
+        self._limits: dict[LaneId, int] = {}
+        """What their targets take in one batch."""
+        self._takes_producer = False
+        self._spare_producer = NO_PRODUCER
+        """One that was taken, and is in no row yet."""
         self._commands = Commands()
         self._note_at_ms: int | None = None
         self._resolve_again_ms = 0
@@ -101,6 +115,10 @@ class SchedulerState:
         if not self._is_loaded or self.pending.count > 0 or self.halves.held:
             return True
         return any(not lane.is_done for lane in self.lanes.values())
+
+    def writer(self, epoch: int) -> tuple[int, int]:
+        """Return the producer id and epoch under which a target gets the batches of a lane's epoch."""
+        return self.producer_ids[epoch // EPOCHS], epoch % EPOCHS
 
     def waits(self, key: int) -> bool:
         """Whether a record is neither cancelled nor on its way to its target."""
@@ -155,7 +173,8 @@ class SchedulerState:
         ``directory`` returns the beginning of the run at an offset, with all of its directory, by the run's facts.
         """
         require(not self._is_loaded, "a checkpoint is where a replay begins")
-        self.producer_id, self._checkpoint_number, self.read_end = row.producer_id, row.number, row.covers
+        self._checkpoint_number, self.read_end = row.number, row.covers
+        self.producer_ids = [] if row.producer_id == NO_PRODUCER else [row.producer_id, *row.more_producers]
         runs = (Run.read(at, directory(at, facts), facts) for at, facts in row.runs)
         self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
         self.names.restore(row.named, row.replaced)
@@ -173,7 +192,8 @@ class SchedulerState:
         return Checkpoint(
             number=self._checkpoint_number + 1,
             covers=self.read_end,
-            producer_id=self.producer_id,
+            producer_id=self.producer_ids[0] if self.producer_ids else NO_PRODUCER,
+            more_producers=tuple(self.producer_ids[1:]),
             runs=tuple((run.offset, run.facts) for run in pending.runs.values()),
             frontier=pending.frontier,
             fresh=tuple(sorted(pending.fresh)),

@@ -223,6 +223,11 @@ class Sender:
             ending += delivery.close()
         return ending
 
+    def failed_of(self, topic: str) -> int:
+        """How many records of a topic were not stored."""
+        found = self._context.counts.topics.get(topic)
+        return 0 if found is None else found.records_failed
+
     def topic_metrics(self) -> dict[str, dict[str, float]]:
         """The metrics of each topic that was sent to."""
         return {topic: found.metrics() for topic, found in list(self._context.counts.topics.items())}

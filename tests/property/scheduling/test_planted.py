@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from raylog.core.invariants import InvariantBroken
-from raylog.core.scheduling import runs
+from raylog.core.scheduling import rounds, runs
 from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.lanes import Lane
 from raylog.core.scheduling.machine import SchedulerMachine
@@ -20,21 +20,28 @@ from raylog.core.scheduling.space.stretches import Space
 from raylog.core.scheduling.state import SchedulerState
 from tests.property.scheduling.test_halves import HalfStory
 from tests.property.scheduling.test_scheduler import Story
+from tests.property.scheduling.test_sizes import SizeStory
 from tests.simulation.planted.bugs import Edit
 
 SEEDS = 300
 STEPS = 120
+DELIVER = "from raylog.core.scheduling import events"
 ROUND = "self._append(Round(tuple(batches), tuple(parked), noted), out)"
 BUGS = {
     "a round is sent before it is committed": (
         SchedulerMachine,
         "_round_of",
         ROUND,
-        f"out.now.extend(Deliver(batch=batch) for batch in batches); {ROUND}",
+        f"{DELIVER}; out.now.extend(events.Deliver(batch=batch) for batch in batches); {ROUND}",
     ),
     "a sixth batch is opened": (Lane, "has_room", ">= OPEN_MAX", ">= 50"),
     "records are due too early": (Pending, "take_due", "first_after(now_ms)", "first_after(now_ms + 4)"),
-    "what is parked is forgotten": (SchedulerMachine, "_round_read", "lane.waiting.extend(parked.keys)", "pass"),
+    "what is parked is forgotten": (
+        SchedulerMachine,
+        "_round_read",
+        "lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))",
+        "pass",
+    ),
     "a checkpoint leaves out what waits for a target": (Lane, "state", "tuple(self.waiting)", "()"),
     "a checkpoint claims what came while it was appended": (
         SchedulerMachine,
@@ -147,6 +154,44 @@ SPACE_BUGS = {
 }
 
 
+SIZE_BUGS = {
+    "what waits counts as nothing": (
+        rounds,
+        "_chosen",
+        "if size is None:\n            break",
+        "if size is None:\n            size = 0",
+    ),
+    "a batch is as large as the target allows": (
+        rounds,
+        "limit_of",
+        "min(batch_bytes, target_bytes - BATCH_HEAD_BYTES)",
+        "target_bytes",
+    ),
+    "the target's own limit is not asked": (rounds, "limit_of", "stated_bytes or lane.limit_bytes", "0"),
+    "what was refused goes behind what waits": (
+        Lane,
+        "_wait_first",
+        "self.waiting.extendleft(reversed(keys))",
+        "self.waiting.extend(keys)",
+    ),
+    "a refused batch is undeliverable as a whole": (Lane, "halve", "half = len(batch.keys) // 2", "half = 0"),
+    "the one to blame is sent again": (SchedulerMachine, "_refused", "self.undeliverable.update(blamed)", "pass"),
+    "the one to blame is dropped": (SchedulerMachine, "_refused", "self._again(blamed)", "pass"),
+    "what one turn did not read is forgotten": (SchedulerMachine, "_round", "self._again(left)", "pass"),
+    "what stood behind a refused batch is dropped": (
+        Lane,
+        "halve",
+        "elif batch.base_sequence >= row.delivered_sequence:",
+        "elif batch.base_sequence < row.delivered_sequence:",
+    ),
+    "sizes are never read": (Lane, "unsized", "found.append(key)", "pass"),
+    "a delivered batch is needed when the next one is refused": (
+        SchedulerMachine,
+        "_refused",
+        "self._done(lane.below(row.delivered_sequence))",
+        "pass",
+    ),
+}
 HALF_BUGS = {
     "a half message is visible at once": (SchedulerMachine, "_data_read", "if due < HELD_MS", "if True"),
     "commit after rollback wins": (
@@ -190,7 +235,7 @@ HALF_BUGS = {
 }
 
 
-def noticed(seed: int, kind: type[Story | HalfStory] = Story) -> bool:
+def noticed(seed: int, kind: type[Story | HalfStory | SizeStory] = Story) -> bool:
     """Whether a history shows that something is wrong."""
     try:
         story = kind(seed)
@@ -219,3 +264,11 @@ def test_a_bug_planted_in_half_messages_is_noticed(name: str) -> None:
     changed: Any = Edit(*texts).of(getattr(target, attribute))
     with patch.object(target, attribute, changed):
         assert any(noticed(seed, HalfStory) for seed in range(SEEDS)), f"{SEEDS} histories did not notice that {name}"
+
+
+@pytest.mark.parametrize("name", SIZE_BUGS)
+def test_a_bug_planted_in_sizes_and_refusals_is_noticed(name: str) -> None:
+    target, attribute, *texts = SIZE_BUGS[name]
+    changed: Any = Edit(*texts).of(getattr(target, attribute))
+    with patch.object(target, attribute, changed):
+        assert any(noticed(seed, SizeStory) for seed in range(SEEDS)), f"{SEEDS} histories did not notice that {name}"

@@ -8,6 +8,7 @@ from typing import Any, Final
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests, role
 from raylog.actors.scheduling.bodies import Bodies, Held
+from raylog.actors.scheduling.delivering import Deliveries
 from raylog.actors.scheduling.role import SchedulerRole
 from raylog.core.scheduling.machine import SchedulerMachine
 from tests.simulation.planted.bugs import Edit
@@ -28,16 +29,19 @@ def _bug(
 SCHEDULE_BUGS: Final = (
     _bug(
         "a delivery that failed counts as done",
-        SchedulerRole,
-        "_deliver",
+        Deliveries,
+        "deliver",
         _edit("trouble = trouble_of(error)", "trouble = None"),
         ("W32", "W9"),
     ),
     _bug(
         "each leader delivers under another producer id",
-        SchedulerRole,
-        "_deliver",
-        _edit("batch, machine.producer_id,", "batch, machine.producer_id + self.host.leader_epoch,"),
+        Deliveries,
+        "_encoded",
+        _edit(
+            "machine.writer(batch.epoch),",
+            "(machine.producer_ids[0] + self._owner.host.leader_epoch, batch.epoch),",
+        ),
         ("W31",),
         30,
     ),

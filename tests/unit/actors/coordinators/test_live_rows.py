@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.actors.coordinators.live_rows import LiveRows
+from raylog.actors.coordinators.live_rows import LiveRows, offsets_of
 from raylog.actors.coordinators.state_log import encoded_row
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.storage.batch.cleaned import filler
+from raylog.storage.batch.header import MAGIC_COLUMNS, PLAIN, header_before
 from raylog.storage.batch.records import encode_batch
+from raylog.storage.errors import CorruptBatch
 from tests.unit.core.groups.context import Groups
 
 Row = tuple[list[object], list[object] | None]
@@ -80,3 +83,29 @@ def test_the_live_rows_make_the_same_coordinator_as_all_rows(steps: list[tuple[s
     machine.loaded(0)
     machine.validate()
     assert machine.hard_state() == groups.machine.hard_state()
+
+
+def test_what_nobody_can_read_is_passed_over_and_named() -> None:
+    good = batch((["a"], [1]))
+    foreign = bytearray(encode_batch([b"k", b"\xc1", b"\x01"], [b"v", b"\xc1", b"\x02"], [0, 0, 0]))
+    foreign[:8] = (1).to_bytes(8, "big")
+    body = b"\xc1\xc1"
+    closed = bytearray(
+        header_before(body, magic=MAGIC_COLUMNS, count=1, first_timestamp=0, max_timestamp=0, compression=0, meta=PLAIN)
+        + body
+    )
+    closed[:8] = (4).to_bytes(8, "big")
+    payload = good + bytes(foreign) + bytes(closed) + batch((["b"], [2]), first=5)
+    rows = LiveRows()
+    assert rows.gather(payload, 100) == 6
+    assert {str(key[0]): value for key, value in rows} == {"a": [1], "b": [2]}
+    assert set(rows.passed_over) == {b"k", b"\xc1", b"\x01"}
+    assert list(rows.damaged) == [4]
+    assert offsets_of(payload, rows.passed_over) == ({b"k": 1, b"\xc1": 2, b"\x01": 3}, 6)
+
+
+def test_bytes_that_changed_on_the_way_are_not_passed_over() -> None:
+    payload = bytearray(batch((["a"], [1])))
+    payload[-1] ^= 0xFF
+    with pytest.raises(CorruptBatch):
+        LiveRows().gather(bytes(payload), 100)

@@ -1,105 +1,147 @@
-"""Where delayed records go: a target does not exist only by an answer to a query that was sent for them."""
+"""Where a due record goes: what a cache says makes nothing undeliverable, and nothing goes to internal topics."""
 
-import asyncio
+from __future__ import annotations
+
 from typing import Any, cast
 
 from raylog.actors.scheduling.bodies import Body
-from raylog.actors.scheduling.placing import Placing
-from raylog.actors.scheduling.role import SchedulerRole
-from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
-from raylog.core.errors import NotController, UnknownTopicOrPartition
-from raylog.core.scheduling.envelope import Envelope
-from raylog.core.scheduling.events import Target
+from raylog.actors.scheduling.delivering import Deliveries
+from raylog.actors.scheduling.placing import Facts, Placing
+from raylog.core.errors import ConnectionFailed
+from raylog.core.scheduling.envelope import BY_KEY, Envelope
+from raylog.core.scheduling.events import Resolved
+from raylog.core.scheduling.keys import key_of
 from raylog.protocol.broker import MetadataPartition, MetadataReply, MetadataTopic
 
-OLD, NEW = "a" * 32, "b" * 32
+DEAD = "__undeliverable"
 
 
 class Host:
-    """The controller's metadata of one topic, and a clock."""
+    """A controller that knows some topics, and counts how often it is asked."""
+
+    partition = "__scheduled-0"
 
     def __init__(self) -> None:
-        self.topic_id = OLD
-        self.partitions = 1
+        self.topics: dict[str, tuple[str, int]] = {}
         self.is_away = False
-        self.queries = 0
+        self.asked: list[list[str]] = []
+        self.tasks: list[Any] = []
 
     def now_ms(self) -> int:
         return 1_000
 
     async def metadata(self, names: list[str]) -> MetadataReply:
-        self.queries += 1
+        self.asked.append(names)
         if self.is_away:
-            raise NotController
-        rows = [MetadataPartition(number, 1, 1, "h", 1, [1], [1], []) for number in range(self.partitions)]
-        code = 0 if self.topic_id else UnknownTopicOrPartition.code
-        topics = [MetadataTopic(code, self.topic_id, name, False, rows if self.topic_id else [], {}) for name in names]
-        return MetadataReply("c", 1, [], topics, False, 1)
+            raise ConnectionFailed("away")
+        return MetadataReply("c", 0, [], [self.row(name) for name in names])
 
-    async def ensure_topic(self, name: str) -> MetadataTopic:
-        return cast(Any, type("Made", (), {"topic_id": "u" * 32, "partitions": 1}))
+    def row(self, name: str) -> MetadataTopic:
+        found = self.topics.get(name)
+        if found is None:
+            return MetadataTopic(3, "", name, False, [], {})
+        row = MetadataPartition(0, 1, 0, "h", 1, [1], [1], [])
+        return MetadataTopic(0, found[0], name, False, [row] * found[1], {"max.message.bytes": "5000"})
+
+    async def ensure_topic(self, name: str) -> Any:
+        return type("Made", (), {"topic_id": "uuuu", "partitions": 1})()
 
     def spawn(self, work: Any, name: str) -> None:
-        self.task = asyncio.ensure_future(work)
+        self.tasks.append(work)
 
 
-class Stage:
-    """The part of the scheduler's role that finds targets."""
+class Owner:
+    """The role, with records that the test made up."""
 
-    def __init__(self) -> None:
-        self.host = Host()
-        role = cast(Any, SchedulerRole.__new__(SchedulerRole))
-        role.host, role.placing = self.host, Placing(cast(Any, self.host), UNDELIVERABLE_TOPIC)
-        role.machine = type("Machine", (), {"undeliverable": set(), "unresolved": set()})
-        role._feed_resolved = self.found
-        self.role = role
-        self.targets: tuple[Target, ...] = ()
+    def __init__(self, records: dict[int, Body]) -> None:
+        self.host: Any = Host()
+        self.placing = Placing(cast(Any, self.host), DEAD)
+        self.machine: Any = type("Machine", (), {"undeliverable": set(), "unresolved": set()})()
+        self.bodies: Any = type("Bodies", (), {"read": staticmethod(records.__getitem__)})()
+        self.lateness: Any = None
+        self.fed: list[Any] = []
+        self.deliveries = Deliveries(self)
 
-    def found(self, targets: tuple[Target, ...]) -> None:
-        self.targets = targets
+    def now_ms(self) -> int:
+        return 1_000
 
-    async def resolve(self, *bodies: Body) -> list[tuple[str, int]]:
-        """The topic and the number of the partition that each record goes to; -1 = it is not known yet."""
-        self.role.bodies = {body.offset: body for body in bodies}
-        self.role.bodies = type("Bodies", (), {"read": staticmethod(self.role.bodies.__getitem__)})
-        self.host.task = asyncio.ensure_future(asyncio.sleep(0))
-        self.role._resolve(tuple(body.offset for body in bodies))
-        while not self.host.task.done():
-            await self.host.task
-        return [(target.topic, target.lane[1]) for target in self.targets]
+    def feed(self, event: Any) -> None:
+        self.fed.append(event)
 
+    def failed(self, error: BaseException) -> None:
+        raise error
 
-def body(topic_id: str, partition: int = 0, offset: int = 0) -> Body:
-    return Body(offset, None, b"v", [Envelope("t", topic_id, partition, 5).header()])
-
-
-async def test_a_target_that_was_created_again_gets_its_records_at_once() -> None:
-    stage = Stage()
-    assert await stage.resolve(body(OLD)) == [("t", 0)]
-    stage.host.topic_id = NEW
-    assert await stage.resolve(body(NEW)) == [("t", 0)]
-    assert await stage.resolve(body(OLD)) == [(UNDELIVERABLE_TOPIC, 0)]
+    async def resolved(self, *keys: int) -> Resolved:
+        self.fed.clear()
+        self.deliveries.resolve(keys)
+        while self.host.tasks:
+            await self.host.tasks.pop()
+        (event,) = self.fed
+        assert isinstance(event, Resolved)
+        return event
 
 
-async def test_a_target_exists_while_no_controller_answers() -> None:
-    stage = Stage()
-    await stage.resolve(body(OLD))
-    stage.host.topic_id, stage.host.is_away = NEW, True
-    assert await stage.resolve(body(NEW)) == [("t", -1)]
-    stage.host.is_away = False
-    assert await stage.resolve(body(NEW)) == [("t", 0)]
+def body(offset: int, topic: str, topic_id: str, partition: int = BY_KEY, size: int = 10) -> Body:
+    return Body(offset, b"k", b"v" * size, [Envelope(topic, topic_id, partition, 0).header()])
 
 
-async def test_a_partition_that_was_added_gets_its_records_at_once() -> None:
-    stage = Stage()
-    await stage.resolve(body(OLD))
-    stage.host.partitions = 3
-    assert await stage.resolve(body(OLD, 2)) == [("t", 2)]
-    assert await stage.resolve(body(OLD, 3)) == [(UNDELIVERABLE_TOPIC, 0)]
+KEY = key_of(1_000, 1)
 
 
-async def test_what_is_known_and_fits_is_not_requested_again() -> None:
-    stage = Stage()
-    await stage.resolve(body(OLD))
-    await stage.resolve(body(OLD))
-    assert stage.host.queries == 1
+async def test_a_record_is_undeliverable_only_after_a_fresh_look() -> None:
+    owner = Owner({1: body(1, "t", "new", 2)})
+    owner.host.topics["t"] = ("old", 1)
+    await owner.placing.look_up(["t"])
+    owner.host.topics["t"] = ("new", 3)
+    assert [target.lane for target in (await owner.resolved(KEY)).targets] == [("new", 2)]
+    owner.host.topics["t"] = ("newest", 3)
+    owner.host.asked.clear()
+    await owner.placing.look_up(["t"])
+    assert [target.topic for target in (await owner.resolved(KEY)).targets] == [DEAD]
+    assert ["t"] in owner.host.asked[1:], "it was looked up again before the record was dead"
+
+
+async def test_a_record_waits_while_nobody_can_say_that_its_topic_is_gone() -> None:
+    owner = Owner({1: body(1, "t", "new")})
+    owner.host.topics["t"] = ("old", 1)
+    await owner.placing.look_up(["t"])
+    owner.host.is_away = True
+    (target,) = (await owner.resolved(KEY)).targets
+    assert (target.topic, target.lane) == ("t", ("new", -1))
+
+
+async def test_nothing_goes_to_an_internal_topic() -> None:
+    owner = Owner({1: body(1, "__consumer_offsets", "ooo")})
+    owner.host.topics["__consumer_offsets"] = ("ooo", 50)
+    (target,) = (await owner.resolved(KEY)).targets
+    assert target.topic == DEAD
+    assert "own" in owner.placing.causes[1]
+    owner.placing.delivered(DEAD, [KEY])
+    assert not owner.placing.causes, "a cause is forgotten when the record is stored with it"
+
+
+async def test_one_turn_reads_a_part_of_large_records() -> None:
+    records = {offset: body(offset, "t", "i", 0, 1_000_000) for offset in range(1, 200)}
+    owner = Owner(records)
+    owner.host.topics["t"] = ("i", 1)
+    keys = [key_of(1_000, offset) for offset in records]
+    targets = (await owner.resolved(*keys)).targets
+    assert [target.key for target in targets] == keys[: len(targets)]
+    assert len(targets) == 64
+    assert targets[0].limit_bytes == 5_000
+    assert len((await owner.resolved(keys[0])).targets) == 1
+
+
+def test_a_record_that_cannot_be_opened_is_undeliverable() -> None:
+    host: Any = Host()
+    placing = Placing(host, DEAD)
+    facts = Facts.of(KEY, Body(1, None, None, None, "no columns"))
+    assert placing.target(facts, is_refused=False).topic == DEAD
+    assert "no columns" in placing.causes[1]
+
+
+async def test_a_record_without_id_of_its_topic_is_undeliverable() -> None:
+    owner = Owner({1: body(1, "none", ""), 2: body(2, "t", "")})
+    owner.host.topics["t"] = ("i", 1)
+    targets = (await owner.resolved(KEY, key_of(1_000, 2))).targets
+    assert [target.topic for target in targets] == [DEAD, DEAD]

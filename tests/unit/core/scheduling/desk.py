@@ -30,9 +30,11 @@ from raylog.core.scheduling.events import (
     MoveReceived,
     NotDelivered,
     Outcome,
+    ProducerTaken,
     Resolve,
     Resolved,
     RowRead,
+    TakeProducer,
     Target,
     Tick,
     Trim,
@@ -41,6 +43,7 @@ from raylog.core.scheduling.events import (
 from raylog.core.scheduling.halves import HalfPolicy, Standing
 from raylog.core.scheduling.keys import HELD_MS, due_of, key_of, offset_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.rounds import BATCH_HEAD_BYTES
 from raylog.core.scheduling.rows import (
     Batch,
     Checkpoint,
@@ -88,8 +91,11 @@ class Partition:
     is_deleted: bool = False
     refuses: set[int] = field(default_factory=set)
     """Offsets of records that it never takes."""
+    limit_bytes: int = 1 << 20
+    """The most that it takes in one batch."""
+    refusals: int = 0
 
-    def produce(self, batch: Batch) -> Trouble | None:
+    def produce(self, batch: Batch, size_bytes: int = 0) -> Trouble | None:
         """Take a batch as a leader does; None = it is stored."""
         if self.is_deleted:
             return Trouble.DELETED
@@ -105,7 +111,8 @@ class Partition:
                 return Trouble.FORGOTTEN
         elif self.epoch >= 0 and base != 0:
             return Trouble.FORGOTTEN
-        if any(offset_of(key) in self.refuses for key in batch.keys):
+        if size_bytes > self.limit_bytes or any(offset_of(key) in self.refuses for key in batch.keys):
+            self.refusals += 1
             return Trouble.REFUSED
         if batch.epoch != self.epoch:
             self.epoch = batch.epoch
@@ -139,10 +146,20 @@ class Desk:
     requests: int = 0
     name_of: dict[int, int] = field(default_factory=dict)
     """Names of records, by offset."""
+    size_of: dict[int, int] = field(default_factory=dict)
+    """Sizes of records, by offset; those of others are RECORD_BYTES."""
+    read_bytes: int = 1 << 30
+    """So much is read of records to find their targets, at most, or one record."""
+    producers: int = 7
+    """Last producer id that was taken."""
+    batches: list[Batch] = field(default_factory=list)
+    """What was sent, in order."""
     copies: dict[int, set[int]] = field(default_factory=dict)
     """First offsets of the records behind rows that move them."""
     copied_bytes: int = 0
     machine: SchedulerMachine = field(init=False)
+    _inbox: deque[Event] = field(default_factory=deque)
+    _is_feeding: bool = False
 
     def __post_init__(self) -> None:
         """Begin with one target and an owner."""
@@ -288,11 +305,23 @@ class Desk:
             assert len(self.log) <= most, "D11: the machine appends without end"
 
     def _feed(self, event: Event) -> None:
-        for effect in self.machine.step(event).now:
-            if self.holds and isinstance(effect, Deliver | Append):
-                self.held.append(effect)
-            else:
-                self.carry_out(effect)
+        """Take an event; those that its effects bring come after it, as in the shell."""
+        self._inbox.append(event)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        most = len(self.log) + ROWS_OF_A_RUN
+        try:
+            while self._inbox:
+                assert len(self.log) <= most, "D11: the machine appends without end"
+                for effect in self.machine.step(self._inbox.popleft()).now:
+                    if self.holds and isinstance(effect, Deliver | Append):
+                        self.held.append(effect)
+                    else:
+                        self.carry_out(effect)
+        finally:
+            self._inbox.clear()
+            self._is_feeding = False
 
     def release(self, count: int | None = None) -> None:
         """Carry out what is held, the oldest first."""
@@ -305,7 +334,10 @@ class Desk:
             case Append():
                 self.append(effect.row)
             case Resolve():
-                self._feed(Resolved(now_ms=self.now_ms, targets=tuple(self.target(key) for key in effect.keys)))
+                self._feed(Resolved(now_ms=self.now_ms, targets=self.resolved(effect.keys)))
+            case TakeProducer():
+                self.producers += 1
+                self._feed(ProducerTaken(now_ms=self.now_ms, producer_id=self.producers))
             case Deliver():
                 self.deliver(effect.batch)
             case Answer():
@@ -318,12 +350,27 @@ class Desk:
     def deliver(self, batch: Batch) -> None:
         for key in batch.keys:
             assert self.place_of(offset_of(key)) >= self.start, "a record that is delivered was deleted"
-        trouble = self.targets[batch.lane].produce(batch)
+        self.batches.append(batch)
+        trouble = self.targets[batch.lane].produce(batch, self.bytes_of(batch))
         at = {"now_ms": self.now_ms, "lane": batch.lane, "epoch": batch.epoch, "base_sequence": batch.base_sequence}
         if trouble is None:
             self._feed(Delivered(**at))  # type: ignore[arg-type]
         else:
             self._feed(NotDelivered(**at, trouble=trouble))  # type: ignore[arg-type]
+
+    def bytes_of(self, batch: Batch) -> int:
+        return sum(self.size_of.get(offset_of(key), RECORD_BYTES) for key in batch.keys)
+
+    def resolved(self, keys: tuple[int, ...]) -> tuple[Target, ...]:
+        """The targets of the first keys, as far as one turn reads them."""
+        found: list[Target] = []
+        left = self.read_bytes
+        for key in keys:
+            found.append(self.target(key))
+            left -= found[-1].size_bytes
+            if left <= 0:
+                break
+        return tuple(found)
 
     def target(self, key: int) -> Target:
         assert self.place_of(offset_of(key)) >= self.start, "a record that is needed was deleted"
@@ -333,7 +380,9 @@ class Desk:
             lane, name = ("undeliverable", 0), 0
         elif lane in self.unplaced:
             lane = (lane[0], -1)
-        return Target(key=key, topic=lane[0], lane=lane, size_bytes=RECORD_BYTES, name=name)
+        size = self.size_of.get(offset_of(key), RECORD_BYTES)
+        limit = self.targets[lane].limit_bytes + BATCH_HEAD_BYTES if lane in self.targets else 0
+        return Target(key=key, topic=lane[0], lane=lane, size_bytes=size, name=name, limit_bytes=limit)
 
     # ------------------------------------------------------------ what can be seen
 

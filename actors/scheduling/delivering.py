@@ -1,0 +1,215 @@
+"""Finds the targets of records that are due, and sends them their batches. Owned by the scheduler's role.
+
+Nothing of a record but its size and target is kept while it waits: one turn reads so many bytes of records, and a
+delivery those of its batch. May touch: the role's own log, and through its host the controller and other partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from raylog.actors.naming import UNDELIVERABLE_TOPIC
+from raylog.actors.roles.host import RoleHost
+from raylog.actors.scheduling.bodies import Bodies, Body, encode
+from raylog.actors.scheduling.lateness import Lateness
+from raylog.actors.scheduling.placing import Facts, Placing, TargetPlace
+from raylog.core.dead_letters import Reason
+from raylog.core.errors import (
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    OutOfOrderSequence,
+    RaylogError,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
+from raylog.core.scheduling import events as ev
+from raylog.core.scheduling.envelope import is_internal
+from raylog.core.scheduling.keys import due_of, offset_of
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.rows import Batch
+
+logger = logging.getLogger(__name__)
+
+TURN_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of records that one turn reads to find their targets, about."""
+TURN_KEYS: Final = 64
+"""Records that it reads at first, until it knows how large they are."""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Records that are larger together were put into one batch by an earlier release: it is halved."""
+
+
+class Owner(Protocol):
+    """What deliveries need of the role."""
+
+    host: RoleHost
+    machine: SchedulerMachine
+    bodies: Bodies
+    placing: Placing
+    lateness: Lateness
+
+    def now_ms(self) -> int:
+        """Return the time of day by which records are due."""
+
+    def feed(self, event: ev.Event) -> None:
+        """Have the machine handle an event, and carry out what it decides."""
+
+    def failed(self, error: BaseException) -> None:
+        """Begin again from the log."""
+
+
+class Deliveries:
+    """The ways to targets."""
+
+    def __init__(self, owner: Owner) -> None:
+        """``owner`` lives as long."""
+        self._owner = owner
+
+    # ------------------------------------------------------------ targets
+
+    def resolve(self, keys: tuple[int, ...]) -> None:
+        """Find the targets of the first of some records, as many as one turn reads."""
+        owner = self._owner
+        try:
+            found = self._facts(keys)
+        except RaylogError as error:
+            owner.failed(error)
+            return
+        placing, now_ms = owner.placing, owner.host.now_ms()
+        names = {facts.envelope.topic for facts in found if facts.envelope is not None}
+        stale = {name for name in names if not placing.is_known(name, now_ms)}
+        if stale or any(target.topic == UNDELIVERABLE_TOPIC for target in self._targets(found)):
+            owner.host.spawn(self._look_up(owner.machine, found, stale), "scheduler metadata")
+        else:
+            self._resolved(owner.machine, found)
+
+    def _facts(self, keys: Sequence[int]) -> list[Facts]:
+        found: list[Facts] = []
+        size, count = 0, TURN_KEYS
+        while len(found) < len(keys) and size < TURN_BYTES:
+            part = keys[len(found) : len(found) + count]
+            read = self._owner.bodies.read
+            # In the order of the log, so that each of its batches is opened once.
+            by_key = {key: Facts.of(key, read(offset_of(key))) for key in sorted(part, key=offset_of)}
+            found += [by_key[key] for key in part]
+            size += sum(facts.size_bytes for facts in by_key.values())
+            count = max(1, min(4 * count, (TURN_BYTES - size) * len(found) // max(1, size)))
+        return found
+
+    async def _look_up(self, machine: SchedulerMachine, found: list[Facts], stale: set[str]) -> None:
+        """Find topics that are not known, and those that seem to be gone: a cache does not prove that."""
+        owner = self._owner
+        placing = owner.placing
+        fresh = stale if stale and await placing.look_up(stale) else set()
+        doubtful = {name for facts in found if (name := placing.absent(facts)) is not None} - fresh
+        if doubtful and not await placing.look_up(doubtful):
+            for name in doubtful:
+                placing.forget(name)  # so what names it waits
+        is_dead = any(target.topic == UNDELIVERABLE_TOPIC for target in self._targets(found))
+        if is_dead and placing.topic(UNDELIVERABLE_TOPIC) is None:
+            await placing.undeliverable_topic()
+        self._resolved(machine, found)
+
+    def _resolved(self, machine: SchedulerMachine, found: list[Facts]) -> None:
+        if machine is not self._owner.machine:
+            return  # the role has begun again meanwhile
+        targets = self._targets(found)
+        self._owner.placing.next_turn()
+        self._owner.feed(ev.Resolved(now_ms=self._owner.now_ms(), targets=targets))
+
+    def _targets(self, found: Sequence[Facts]) -> tuple[ev.Target, ...]:
+        machine, target = self._owner.machine, self._owner.placing.target
+        refused, unresolved = machine.undeliverable, machine.unresolved
+        return tuple(
+            target(facts, is_refused=facts.key in refused, is_unresolved=facts.key in unresolved) for facts in found
+        )
+
+    # ------------------------------------------------------------ batches
+
+    async def deliver(self, batch: Batch) -> None:
+        """Send a batch, and tell the machine what became of it."""
+        owner = self._owner
+        machine, placing = owner.machine, owner.placing
+        trouble: ev.Trouble | None = None
+        try:
+            await self._send(machine, batch)
+        except DuplicateSequence:
+            pass  # stored before, so long ago that its offset is forgotten
+        except (RaylogError, OSError) as error:
+            trouble = trouble_of(error)
+            if trouble is ev.Trouble.REFUSED and len(batch.keys) == 1:
+                trouble = self._blamed(batch, error)
+            if trouble is not ev.Trouble.UNREACHABLE:
+                logger.warning("%s: %s-%d: %s", owner.host.partition, batch.topic, batch.lane[1], error)
+        if machine is not owner.machine:
+            return  # the role has begun again
+        now_ms, base = owner.now_ms(), batch.base_sequence
+        if trouble is not None:
+            placing.forget(batch.topic)
+            owner.feed(
+                ev.NotDelivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base, trouble=trouble)
+            )
+            return
+        placing.delivered(batch.topic, batch.keys)
+        owner.lateness.observe(now_ms - due_of(batch.keys[0]), len(batch.keys))
+        owner.feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
+
+    def _blamed(self, batch: Batch, error: BaseException) -> ev.Trouble:
+        if batch.topic == UNDELIVERABLE_TOPIC:  # there is no other place: it waits until the topic's settings allow it
+            logger.error("%s: %s takes no record: %s", self._owner.host.partition, batch.topic, error)
+            return ev.Trouble.UNREACHABLE
+        self._owner.placing.blame(batch.keys[0], f"{batch.topic} refused it: {error}")
+        return ev.Trouble.REFUSED
+
+    async def _send(self, machine: SchedulerMachine, batch: Batch) -> None:
+        owner = self._owner
+        if is_internal(batch.topic) and batch.topic != UNDELIVERABLE_TOPIC:
+            raise InvalidRecord(f"{batch.topic} is a topic of Raylog's own.")
+        found = self._bodies(batch)
+        place = TargetPlace(batch.topic, *batch.lane)
+        try:
+            await owner.host.targets.send(place, self._encoded(machine, batch, found))
+        except RecordTooLarge:
+            if batch.topic != UNDELIVERABLE_TOPIC or len(found) > 1 or found[0].value is None:
+                raise
+            small = found[0]._replace(value=None)
+            note = f" Its value of {len(found[0].value)} bytes is left out: {batch.topic} takes none so large."
+            await owner.host.targets.send(place, self._encoded(machine, batch, [small], note))
+
+    def _bodies(self, batch: Batch) -> list[Body]:
+        by_key: dict[int, Body] = {}
+        size = 0
+        for key in sorted(batch.keys, key=offset_of):
+            body = by_key[key] = self._owner.bodies.read(offset_of(key))
+            size += body.size_bytes
+            if size > BATCH_BYTES and len(batch.keys) > 1:
+                raise RecordTooLarge(f"{len(batch.keys)} records that are due together have more than {size} bytes.")
+            if body.damage and batch.topic != UNDELIVERABLE_TOPIC:
+                raise InvalidRecord(f"The record at offset {body.offset} cannot be opened: {body.damage}")
+        return [by_key[key] for key in batch.keys]
+
+    def _encoded(self, machine: SchedulerMachine, batch: Batch, found: Sequence[Body], note: str = "") -> bytes:
+        placing = self._owner.placing
+        topic = placing.topic(batch.topic)
+        adds = topic is not None and topic.config.get("delay.headers.enable") == "true"
+        causes = {
+            body.offset: (Reason.HALF_UNRESOLVED if key in machine.unresolved else Reason.UNDELIVERABLE, cause + note)
+            for key, body in zip(batch.keys, found, strict=True)
+            if (cause := placing.cause_of(key, batch.topic)) is not None
+        }
+        return encode(found, batch, machine.writer(batch.epoch), adds_sent_time=adds, causes=causes)
+
+
+def trouble_of(error: BaseException) -> ev.Trouble:
+    """Return what a failed delivery means."""
+    if isinstance(error, OutOfOrderSequence | InvalidProducerEpoch):
+        return ev.Trouble.FORGOTTEN
+    if isinstance(error, UnknownTopicOrPartition) and not error.is_remote:
+        return ev.Trouble.DELETED
+    if isinstance(error, RecordTooLarge | InvalidRecord):  # also where it is known before anything is sent
+        return ev.Trouble.REFUSED
+    if isinstance(error, RaylogError) and error.is_remote and not error.retriable:
+        return ev.Trouble.REFUSED
+    return ev.Trouble.UNREACHABLE

@@ -47,7 +47,7 @@ FORWARDING_BUGS: Final = (
         "records go before they expire",
         Expiry,
         "due_ms",
-        _edit("timestamp_ms + ttl_ms(self.settings)", "timestamp_ms + ttl_ms(self.settings) - 4_000"),
+        _edit("+ ttl_ms(self.settings)", "+ ttl_ms(self.settings) - 4_000"),
         ("W50",),
     ),
     _bug(

@@ -21,6 +21,7 @@ from raylog.core.errors import (
     RaylogError,
     UnknownMemberId,
 )
+from raylog.core.forwarding.queued import check_queue
 from raylog.core.ids import EARLIEST, LATEST
 from raylog.protocol import queues as wire
 from raylog.protocol.message import Message
@@ -162,6 +163,7 @@ class QueuesRole(Role):
             case wire.QueueAcknowledgeRequest():
                 queue.acknowledge(request, args)
             case wire.QueueOpenRequest():
+                check_queue(self.host.partition.topic, self.host.config)
                 queue.open(request, args)
             case wire.QueueLeaveRequest():
                 queue.leave(args.member_id)

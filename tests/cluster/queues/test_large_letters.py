@@ -16,12 +16,13 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
 from raylog.core.dead_letters import Cause, cause_of
+from raylog.core.errors import InvalidConfig
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.records import assemble_batch
 from tests.cluster.local_cluster import LocalCluster
-from tests.cluster.talk import Talk, in_cluster
+from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -310,3 +311,16 @@ def dead(letter: Any) -> Cause:
     cause = cause_of(letter.headers)
     assert cause is not None
     return cause
+
+
+def test_no_queue_works_on_a_topic_whose_records_expire_whatever_it_does(tmp_path: Path) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        await create(cluster, "jobs", ttl_ms="60000", dead_letter_topic="late")
+        head, endpoint = await talk.leader("jobs")
+        error = await refused(talk.call(endpoint, "queue_open", [*head, "workers", "one", {}]), InvalidConfig)
+        assert "late" in str(error)
+        async with consumer(cluster) as worker:
+            with pytest.raises(InvalidConfig):
+                await worker.getmany(timeout_ms=10_000)
+
+    run(tmp_path, story)

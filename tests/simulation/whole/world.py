@@ -46,7 +46,16 @@ from tests.simulation.whole.loop.scheduler import Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
-from tests.simulation.whole.queues.clients import DEAD, KEYED, PLAIN, QUEUE, JobProducer, LetterReader, Worker
+from tests.simulation.whole.queues.clients import (
+    DEAD,
+    KEYED,
+    LETTERS_LIMIT,
+    PLAIN,
+    QUEUE,
+    JobProducer,
+    LetterReader,
+    Worker,
+)
 from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
 from tests.simulation.whole.queues.jobs import Group, Jobs
 from tests.simulation.whole.schedules.clients import DEFAULT_MS, PARTITIONS, SIZES, DelayedReader, Delayer
@@ -265,7 +274,7 @@ class World:
             await admin.create_topic(LATER, PARTITIONS, 3, config)
         if self.plan.workers:
             await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3, {"queue.retry.max.ms": "500"})
-            await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)
+            await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3, {"max.message.bytes": LETTERS_LIMIT})
         if self.plan.expirers:
             await make_fleeting_topics(admin)
         await admin.stop()

@@ -28,6 +28,10 @@ TOPIC_PREFIX: Final = "dlq."
 _TOPIC_NAME_MAX: Final = 249
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _DIGEST_BYTES: Final = 8
+_DIGITS_MAX: Final = 15
+"""Of a number in a header: it comes from outside, and is kept and sent as a number of 64 bits."""
+TTL_MAX_MS: Final = 10 * 365 * 86_400_000
+"""A longer time to live of a record's own ends then: nothing waits in ``__scheduled`` for more than ten years."""
 
 
 class Reason(StrEnum):
@@ -51,6 +55,8 @@ class Cause:
     message: str = ""
     group: str = ""
     delivery_count: int = 0
+    timestamp_ms: int = -1
+    """The record's own; -1 = not known."""
 
 
 def topic_of_group(group: str) -> str:
@@ -74,10 +80,16 @@ def target_of(headers: Iterable[Header] | None, topic: str) -> str:
 
 def hops_of(headers: Iterable[Header] | None) -> int:
     """Return how often a record was a dead letter before."""
-    for name, value in headers or ():
-        if name == HOPS and value is not None and value.isdigit():
-            return int(value)
-    return 0
+    return _number(headers, HOPS) or 0
+
+
+def _number(headers: Iterable[Header] | None, name: str) -> int | None:
+    """Return the number in the last header of a name, which is ours if there is one; None = none that can be read."""
+    found: int | None = None
+    for each, value in headers or ():
+        if each == name and value is not None and value.isdigit():
+            found = int(value) if len(value) <= _DIGITS_MAX else 10**_DIGITS_MAX
+    return found
 
 
 def may_hop(headers: Iterable[Header] | None) -> bool:
@@ -101,6 +113,8 @@ def dead_headers(headers: Iterable[Header] | None, cause: Cause) -> list[Header]
     if cause.group:
         added.append((f"{PREFIX}group", cause.group))
         added.append((f"{PREFIX}delivery.count", str(cause.delivery_count)))
+    if cause.timestamp_ms >= 0:
+        added.append((f"{PREFIX}timestamp", str(cause.timestamp_ms)))
     if cause.message:
         added.append((f"{PREFIX}message", cause.message))
     added += [(REASON, cause.reason.value), (HOPS, str(hops))]
@@ -128,6 +142,7 @@ def cause_of(headers: Sequence[Header] | None) -> Cause | None:
             message=text("message"),
             group=text("group"),
             delivery_count=int(text("delivery.count") or 0),
+            timestamp_ms=int(text("timestamp") or -1),
         )
     except (KeyError, ValueError):  # undecodable text is a ValueError too
         return None
@@ -135,10 +150,8 @@ def cause_of(headers: Sequence[Header] | None) -> Cause | None:
 
 def ttl_of(headers: Iterable[Header] | None) -> int | None:
     """Return a record's own time to live in milliseconds; None = it has none that can be read."""
-    for name, value in headers or ():
-        if name == TTL and value is not None and value.isdigit():
-            return int(value)
-    return None
+    found = _number(headers, TTL)
+    return None if found is None else min(found, TTL_MAX_MS)
 
 
 def _is_added(name: str) -> bool:

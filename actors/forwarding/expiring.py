@@ -131,8 +131,11 @@ class Expiry(Work):
         )
 
     def due_ms(self, timestamp_ms: int) -> int:
-        """Return when a record expires."""
-        return timestamp_ms + ttl_ms(self.settings)
+        """Return when a record expires: as if it was sent now, where the clock of its producer is ahead.
+
+        So a record with a time to come holds up those behind it for no longer than the time to live.
+        """
+        return min(timestamp_ms, self.now_ms()) + ttl_ms(self.settings)
 
     async def acknowledged(self) -> int:
         """Return the offset below which the group has acknowledged everything."""
@@ -216,5 +219,6 @@ class Expiring:
             "expired": 0 if expiry is None else expiry.machine.note.sent,
             "filed": 0 if filing is None else filing.machine.note.sent,
             "position": -1 if expiry is None else expiry.machine.note.position,
+            "unreadable": sum(work.forwarder.unreadable for work in self._works if work.forwarder is not None),
             "holding": sum(work.forwarder is not None and work.forwarder.machine.is_holding for work in self._works),
         }

@@ -13,14 +13,13 @@ from typing import Final, Protocol
 from raylog.actors.forwarding.pieces import Held, cut, encode
 from raylog.actors.forwarding.places import WAIT_MS, Place, Source, resolve
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.refusals import is_refusal, is_replaced
 from raylog.core.errors import (
     DuplicateSequence,
     ForwarderFenced,
-    InvalidProducerEpoch,
     LeaderNotAvailable,
     NotLeaderOrFollower,
     OffsetOutOfRange,
-    OutOfOrderSequence,
     RaylogError,
     UnknownTopicOrPartition,
 )
@@ -95,6 +94,9 @@ class Forwarder:
         self._start = start
         self._held: dict[int, Held] = {}
         self._stops = False
+        self.unreadable = 0
+        """Batches of the source that do not open."""
+        self._damaged_end = 0
         self._poke = asyncio.Event()
         self._ended: asyncio.Future[ev.Ended] | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -222,6 +224,7 @@ class Forwarder:
                 records, offset, reply.aborted, self._source.place.partition, rule, self._owner.due_ms, rate or ROWS_MAX
             )
             held |= {each.piece.first: each for each in pieces}
+            self._note_damage(pieces)
             end = reply.last_stable_offset
             if end < 0:
                 raise LeaderNotAvailable(f"{self._name}: the end of the source is not known yet.")
@@ -232,6 +235,13 @@ class Forwarder:
         # What was decided is below the end that was seen then, and that never goes back.
         end = max(end, offset) if is_moved or offset >= effect.until else end
         return self._pieces_read(held, offset, reply.log_start_offset, end, acknowledged, rule)
+
+    def _note_damage(self, pieces: list[Held]) -> None:
+        """Count batches that do not open, each once."""
+        for each in pieces:
+            if each.damage and each.piece.first >= self._damaged_end:
+                self._damaged_end, self.unreadable = each.piece.end, self.unreadable + 1
+                logger.warning("%s: %s", self._name, each.damage)
 
     def _pieces_read(
         self, held: dict[int, Held], next_offset: int, log_start: int, log_end: int, acknowledged: int, rule: Rule
@@ -253,16 +263,16 @@ class Forwarder:
         machine = self.machine
         place = self._source.place
         rule = self._owner.rule(machine.note.rule)
-        batch = encode(
-            self._held[parcel.first],
-            parcel,
-            rule,
-            (place.topic, place.partition),
-            machine.note.producer_id,
-            self._owner.day_ms(),
-        )
         trouble: ev.Trouble | None = None
         try:
+            batch = encode(
+                self._held[parcel.piece],
+                parcel,
+                rule,
+                (place.topic, place.partition),
+                machine.note.producer_id,
+                self._owner.day_ms(),
+            )
             to = Place(parcel.route[0], parcel.topic_id, parcel.partition)
             targets = self._host.targets
             await (targets.schedule(to, batch) if to.topic == SCHEDULED_TOPIC else targets.send(to, batch))
@@ -279,13 +289,9 @@ class Forwarder:
 
 def trouble_of(error: BaseException) -> ev.Trouble:
     """Return what a failed parcel means."""
-    if isinstance(error, OutOfOrderSequence | InvalidProducerEpoch):
-        return ev.Trouble.FORGOTTEN
-    if isinstance(error, UnknownTopicOrPartition) and not error.is_remote:
-        return ev.Trouble.DELETED
-    if isinstance(error, RaylogError) and error.is_remote and not error.retriable:
-        return ev.Trouble.REFUSED
-    return ev.Trouble.UNREACHABLE
+    if is_replaced(error):
+        return ev.Trouble.DELETED if isinstance(error, UnknownTopicOrPartition) else ev.Trouble.FORGOTTEN
+    return ev.Trouble.REFUSED if is_refusal(error) else ev.Trouble.UNREACHABLE
 
 
 def _each(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raylog.core.dead_letters import Cause, Header, Reason, cause_of, dead_headers, without_cause
+from raylog.core.errors import RaylogError
 from raylog.core.forwarding.events import Parcel, Piece
-from raylog.core.forwarding.note import Route
+from raylog.core.forwarding.note import UNDELIVERABLE, Route
 from raylog.core.forwarding.rules import ExpiryRule, FilingRule, RedriveRule, Rule
 from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope
+from raylog.core.scheduling.envelope import without as without_envelope
 from raylog.storage.batch.columns import Columns
-from raylog.storage.batch.header import BatchHeader, iter_headers
+from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
+from raylog.storage.batch.key_hash import hash_of_key
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 
 PIECE_BYTES: Final = 256 * 1024
@@ -35,6 +38,8 @@ class Held:
     compression: int
     at: dict[int, int]
     """Row of each offset."""
+    damage: str = ""
+    """Why the records are not known: their batch does not open. One dead letter stands for them all."""
 
 
 def cut(
@@ -57,11 +62,26 @@ def cut(
         next_offset = max(next_offset, header.next_offset)
         if position < 0 or header.next_offset <= offset or not header.record_count:
             continue
-        columns = decode_batch(records, position, header)
+        check_crc(records, position, header)
+        try:
+            columns = decode_batch(records, position, header, verify=False)
+        except RaylogError as damage:  # its CRC is right, so it stays as it is
+            found.append(_unreadable(header, rule, due_ms, damage))
+            continue
         found += [
             held for held in _pieces(columns, header, partition, rule, due_ms, rows_max) if held.piece.end > offset
         ]
     return found, next_offset
+
+
+def _unreadable(header: BatchHeader, rule: Rule, due_ms: Callable[[int], int], damage: RaylogError) -> Held:
+    """Return the piece of a batch that does not open: where its records expire, one letter says where it is."""
+    first, stamp_ms = header.base_offset, header.max_timestamp
+    parts = ((UNDELIVERABLE, (first,)),) if isinstance(rule, ExpiryRule) else ()
+    piece = Piece(first, header.next_offset, due_ms(stamp_ms), parts)
+    columns = Columns([first], [stamp_ms], None, None, None)
+    text = f"The batch with the offsets {first} to {header.next_offset - 1} cannot be opened: {damage}"
+    return Held(piece, columns, 0, {first: 0}, text)
 
 
 def committed_batches(records: bytes, aborted: Aborted) -> Iterator[tuple[int, BatchHeader]]:
@@ -112,7 +132,10 @@ def _held(
     parts: dict[Route, list[int]] = {}
     latest_ms = 0
     for row in rows:
-        route = rule.route(partition, _at(columns.keys, row), _at(columns.headers, row))
+        key = _at(columns.keys, row)
+        # As a producer: by the key; records without one stay together, and another piece goes elsewhere.
+        spread = span[0] if key is None else hash_of_key(key)
+        route = rule.route(partition, key, _at(columns.headers, row), spread)
         if route is not None:
             parts.setdefault(route, []).append(columns.offsets[row])
             latest_ms = max(latest_ms, due_ms(columns.timestamps[row]))
@@ -135,20 +158,21 @@ def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], prod
     rows = [held.at[offset] for offset in parcel.offsets]
     key = rule.key.encode() if not isinstance(rule, RedriveRule) and rule.key else None
     headers: list[list[Header] | None] = [
-        _headers(_at(columns.headers, row), rule, source, offset, is_refused=offset in parcel.refused)
-        for row, offset in zip(rows, parcel.offsets, strict=True)
+        _headers(held, row, rule, (*source, offset), parcel) for row, offset in zip(rows, parcel.offsets, strict=True)
     ]
+    is_bare = [offset in parcel.bare for offset in parcel.offsets]
     times = [now_ms] * len(rows)
     if isinstance(rule, FilingRule) and parcel.route[0] == SCHEDULED_TOPIC:
         own = [_at(columns.headers, row) for row in rows]
         envelopes = [Envelope(rule.topic, rule.target_id(each), BY_KEY, now_ms).header() for each in own]
-        headers = [[*(found or ()), envelope] for found, envelope in zip(headers, envelopes, strict=True)]
+        headers = [[*without_envelope(found), envelope] for found, envelope in zip(headers, envelopes, strict=True)]
         times = [
-            max(now_ms, rule.expires_ms(columns.timestamps[row], each)) for row, each in zip(rows, own, strict=True)
+            max(now_ms, rule.expires_ms(min(now_ms, columns.timestamps[row]), each))
+            for row, each in zip(rows, own, strict=True)
         ]
     return encode_batch(
-        [_at(columns.keys, row) if key is None else key for row in rows],
-        [_at(columns.values, row) for row in rows],
+        [None if bare else key or _at(columns.keys, row) for row, bare in zip(rows, is_bare, strict=True)],
+        [None if bare else _at(columns.values, row) for row, bare in zip(rows, is_bare, strict=True)],
         times,
         headers if any(headers) else None,
         BatchMeta(producer_id, parcel.epoch, parcel.base_sequence),
@@ -156,30 +180,33 @@ def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], prod
     )
 
 
-def _headers(
-    own: Sequence[Header] | None, rule: Rule, source: tuple[str, int], offset: int, *, is_refused: bool
-) -> list[Header]:
-    topic, partition = source
-    if isinstance(rule, RedriveRule):
-        if not is_refused:
-            return without_cause(own)
+def _headers(held: Held, row: int, rule: Rule, place: tuple[str, int, int], parcel: Parcel) -> list[Header]:
+    """Return the headers of a record in a parcel. ``place``: its topic, partition and offset."""
+    topic, partition, offset = place
+    columns, is_refused = held.columns, offset in parcel.refused
+    own: Sequence[Header] = _at(columns.headers, row) or ()
+    if isinstance(rule, RedriveRule) and not is_refused:
+        return without_cause(own)
+    reason, message = Reason.EXPIRED, ""
+    if held.damage:
+        reason, message = Reason.UNDELIVERABLE, held.damage
+    elif isinstance(rule, RedriveRule):
         before = cause_of(own)
         target = rule.to or ("" if before is None else before.topic)
+        reason = Reason.UNDELIVERABLE
         message = f"It could not be sent on: {target or 'its origin'} does not exist, or did not take it."
-        cause = Cause(reason=Reason.UNDELIVERABLE, topic=topic, partition=partition, offset=offset, message=message)
-        return dead_headers(own, cause)
-    reason, message = Reason.EXPIRED, ""
-    if is_refused:
+    elif is_refused:
         reason = Reason.UNDELIVERABLE
         message = f"It expired, and its dead-letter topic {rule.topic} does not exist, or did not take it."
-    return dead_headers(
-        own,
-        Cause(
-            reason=reason,
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            message=message,
-            group=rule.group if isinstance(rule, ExpiryRule) else "",
-        ),
+    if offset in parcel.bare:  # whatever of it is too large
+        own, message = (), f"{message} Its key, value and headers are too large to be kept here."
+    cause = Cause(
+        reason=reason,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        message=message,
+        group=rule.group if isinstance(rule, ExpiryRule) and not is_refused else "",
+        timestamp_ms=columns.timestamps[row],
     )
+    return dead_headers(own, cause)

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 PREFIX: Final = "redrive:"
 FRONTIER: Final = "redriven:"
 RUNNING, HOLDING, CANCELLING, DONE, CANCELLED = "running", "holding", "cancelling", "done", "cancelled"
+FRESH_MS: Final = 2_000
+"""How long the number of partitions of a redrive's target is believed."""
 KEPT_MS: Final = 7 * 86_400_000
 """How long a redrive that has ended is listed."""
 
@@ -108,11 +110,13 @@ class _Owner:
     """What the forwarders of a redrive need to know."""
 
     def __init__(self, keeper: Keeper, rule: RedriveRule) -> None:
+        """``rule`` lacks the number of partitions of its target."""
         self.clock = TimeOfDay(keeper.host)
         self._host = keeper.host
         self._rule = rule
         self._setting = asyncio.Lock()
         self._is_set = False
+        self._known_ms = -FRESH_MS
 
     async def ready(self) -> None:
         """Return when the time of day is known."""
@@ -122,11 +126,15 @@ class _Owner:
                 self._is_set = True
 
     async def look(self) -> None:
-        """Nothing: a redrive depends on nothing."""
+        """Find out how many partitions the target has."""
+        if self._rule.to and self._host.now_ms() - self._known_ms >= FRESH_MS:
+            (row,) = (await self._host.metadata([self._rule.to])).topics
+            self._rule = replace(self._rule, partitions=0 if row.error_code else len(row.partitions))
+            self._known_ms = self._host.now_ms()
 
     def rule(self, text: str | None) -> RedriveRule:
-        """Return by what records are chosen: a redrive does not change."""
-        return self._rule
+        """Return by what records are chosen and spread: what was decided stays so when partitions are added."""
+        return replace(self._rule, partitions=RedriveRule.of_text(text).partitions) if text else self._rule
 
     def due_ms(self, timestamp_ms: int) -> int:
         """Return 0: all may go."""
@@ -323,7 +331,14 @@ class Redrives:
         is_done = all(position >= end for _, end, position, _ in spans)
         ended = replace(redrive, state=DONE if is_done else CANCELLED, ended_ms=keeper.host.wall_ms(), spans=spans)
         if not redrive.where:
-            frontier = msgspec.msgpack.encode([position for _, _, position, _ in spans])
+            # Where nothing was sent, what is there stays to be sent, such as to another topic.
+            kept = keeper.kept.get(FRONTIER + redrive.topic_id)
+            before: list[int] = [] if kept is None else msgspec.msgpack.decode(kept.data)
+            before += [0] * (len(spans) - len(before))
+            reached = [
+                position if sent else known for (_, _, position, sent), known in zip(spans, before, strict=False)
+            ]
+            frontier = msgspec.msgpack.encode(reached)
             await keeper.save_surely(FRONTIER + redrive.topic_id, Kept(0, frontier))
         await keeper.save_surely(f"{PREFIX}{number}", Kept(0, ended.encode()))
         for partition in run.forwarders:

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from raylog.actors.queues.letters import PAUSE_MAX_S, PAUSE_S, LetterSender, Place
+from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body, Place
+from raylog.actors.queues.letters import LIMIT, PAUSE_MAX_S, PAUSE_S, limit_for_copies
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.refusals import is_refusal, is_replaced
+from raylog.core.dead_letters import Header
 from raylog.core.errors import (
     DuplicateSequence,
-    InvalidProducerEpoch,
     LeaderNotAvailable,
-    OutOfOrderSequence,
     RaylogError,
     RecordTooLarge,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from raylog.core.forwarding.sizes import BATCH_BYTES, RECORD_BYTES, Room, size_of
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.origins import OF, Origin, retry_topic, without
 from raylog.core.queues.policy import DEFAULTS
 from raylog.core.queues.records import LetterBox
+from raylog.core.scheduling import envelope
 from raylog.core.scheduling.envelope import Envelope
-from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
+from raylog.protocol.admin import (
+    ALTER_TOPIC_CONFIG,
+    CREATE_TOPIC,
+    AlterTopicConfigRequest,
+    CreateTopicRequest,
+)
+from raylog.protocol.broker import MetadataTopic
 from raylog.protocol.scheduling import DESCRIBE_SCHEDULER, DescribeSchedulerRequest
 from raylog.storage.batch.header import LASTING_PRODUCERS
 from raylog.storage.batch.records import BatchMeta, encode_batch
@@ -31,8 +41,8 @@ from raylog.storage.batch.records import BatchMeta, encode_batch
 logger = logging.getLogger(__name__)
 
 CLOCK_TIMEOUT_S: Final = 5.0
-_FORGOTTEN: Final = (OutOfOrderSequence, InvalidProducerEpoch, UnknownTopicOrPartition)
-"""``__scheduled`` is another one, or has lost what the producer sent: another producer begins."""
+LIMIT_LEAST: Final = 33 * 1024 * 1024
+"""Of a retry topic: what ``__scheduled`` has taken, compressed or not, is delivered as it is."""
 
 
 class _Target(NamedTuple):
@@ -43,13 +53,21 @@ class _Target(NamedTuple):
     partitions: int
 
 
+class _NotTaken(Exception):
+    """``__scheduled`` will never have this batch."""
+
+    def __init__(self, refusal: RaylogError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
 class CopySender:
     """Sends the copies of one partition's queues."""
 
-    def __init__(self, host: RoleHost, letters: LetterSender) -> None:
-        """``letters`` reads the records."""
+    def __init__(self, host: RoleHost, bodies: Bodies) -> None:
+        """``bodies`` reads the records."""
         self._host = host
-        self._letters = letters
+        self._bodies = bodies
 
     async def find(self, topic: str) -> ev.LetterBoxFound:
         """Return where copies wait: a partition of ``__scheduled``, which is created on first use."""
@@ -66,32 +84,81 @@ class CopySender:
     async def send(self, group: str, effect: ev.SendLetters) -> ev.LettersStored | ev.LettersRefused:
         """Append a batch of copies to ``__scheduled``, repeated until its outcome is sure."""
         host, box = self._host, effect.box
-        now_ms, pause_s = host.now_ms, PAUSE_S
-        bodies = [await self._letters.body(letter) for letter in effect.letters]
-        lost = [letter.offset for letter, body in zip(effect.letters, bodies, strict=True) if body is None]
+        bodies, lost = await self._read(effect)
         if lost:
-            return ev.LettersRefused(
-                cause="deleted", now_ms=now_ms(), sequence=effect.sequence, lost=tuple(lost), is_later=True
-            )
+            return self._refused(effect, "lost", lost=lost)
+        if len(bodies) < len(effect.letters):
+            return self._refused(effect, "too many bytes", fits=len(bodies))
+        place = Place(box.topic, box.topic_id, box.partition)
+        pause_s = PAUSE_S
         while True:
             try:
                 target = await self._target(group)
-                place = Place(box.topic, box.topic_id, box.partition)
-                batch = self._batch(effect, bodies, target, await self._clock_ahead_ms(place))
-                await host.targets.schedule(place, batch)
-            except DuplicateSequence:
-                pass  # it is there
+                clock_ahead_ms = await self._clock_ahead_ms(place)
+                await self._sent(place, self._batch(effect, bodies, target, clock_ahead_ms))
+            except _NotTaken as found:
+                return self._not_taken(effect, found.refusal)
             except (RaylogError, OSError) as trouble:
-                is_large = isinstance(trouble, RecordTooLarge) and trouble.is_remote
-                if is_large or isinstance(trouble, _FORGOTTEN):
-                    return ev.LettersRefused(
-                        cause="refused", now_ms=now_ms(), sequence=effect.sequence, too_large=is_large, is_later=True
-                    )
                 logger.info("%s: late retries of group %s wait: %s", host.partition, group, trouble)
                 await asyncio.sleep(pause_s)
                 pause_s = min(PAUSE_MAX_S, 2 * pause_s)
                 continue
-            return ev.LettersStored(cause="stored", now_ms=now_ms(), sequence=effect.sequence, is_later=True)
+            return ev.LettersStored(cause="stored", now_ms=host.now_ms(), sequence=effect.sequence, is_later=True)
+
+    async def _read(self, effect: ev.SendLetters) -> tuple[list[Body], list[tuple[int, str]]]:
+        """Return the records, from the first one on, that one batch takes; and those that are lost, with the reason."""
+        found: list[Body] = []
+        lost: list[tuple[int, str]] = []
+        room = Room(None if effect.is_again else BATCH_BYTES)
+        for letter in effect.letters:
+            body, why = await self._bodies.body(letter.offset)
+            if body is None:
+                lost.append((letter.offset, why))
+            elif not room.takes(size_of(body.key, body.value, body.headers) + RECORD_BYTES):
+                break
+            else:
+                found.append(body)
+        return found, lost
+
+    async def _sent(self, place: Place, batch: bytes) -> None:
+        """Send a batch once; raises _NotTaken where it is never taken, and others where that is not known."""
+        try:
+            await self._host.targets.schedule(place, batch)
+        except DuplicateSequence:
+            pass  # it is there
+        except RaylogError as error:
+            if is_replaced(error) or is_refusal(error):
+                raise _NotTaken(error) from error
+            raise
+
+    def _not_taken(self, effect: ev.SendLetters, refusal: RaylogError) -> ev.LettersRefused:
+        """Have fewer copies sent, until the one is alone that ``__scheduled`` does not take."""
+        if is_replaced(refusal):
+            return self._refused(effect, "forgotten", is_replaced=True)
+        if len(effect.letters) > 1:
+            return self._refused(effect, "refused", fits=len(effect.letters) // 2)
+        logger.warning("%s: a copy is refused: %s", self._host.partition, refusal)
+        why = BODY_TOO_LARGE if isinstance(refusal, RecordTooLarge) else f"its copy is refused: {refusal}"
+        return self._refused(effect, "refused", lost=[(effect.letters[0].offset, why)])
+
+    def _refused(
+        self,
+        effect: ev.SendLetters,
+        cause: str,
+        *,
+        fits: int = 0,
+        lost: Sequence[tuple[int, str]] = (),
+        is_replaced: bool = False,
+    ) -> ev.LettersRefused:
+        return ev.LettersRefused(
+            cause=cause,
+            now_ms=self._host.now_ms(),
+            sequence=effect.sequence,
+            fits=fits,
+            lost=tuple(lost),
+            is_replaced=is_replaced,
+            is_later=True,
+        )
 
     async def _clock_ahead_ms(self, place: Place) -> int:
         """Return how far the clock that delivers copies is ahead of the own one, or more: none comes early."""
@@ -103,22 +170,25 @@ class CopySender:
         reply = await self._host.targets.call(place, DESCRIBE_SCHEDULER, request, timeout_s=CLOCK_TIMEOUT_S)
         return reply.clock_ms - began_ms
 
-    def _batch(self, effect: ev.SendLetters, bodies: list[Any], target: _Target, clock_ahead_ms: int) -> bytes:
+    def _batch(self, effect: ev.SendLetters, bodies: Sequence[Body], target: _Target, clock_ahead_ms: int) -> bytes:
         host = self._host
-        envelope = Envelope(
+        wrapped = Envelope(
             target.topic, target.topic_id, host.partition.partition % target.partitions, host.wall_ms()
         ).header()
-        headers: list[Any] = []
+        is_retry_topic = bool(host.config.get(OF))
+        headers: list[list[Header] | None] = []
         for letter, body in zip(effect.letters, bodies, strict=True):
-            before = Origin.of(body.headers)
+            before = Origin.of(body.headers) if is_retry_topic else None
             topic, partition, offset = (*host.partition, letter.offset) if before is None else before[:3]
-            headers.append([*without(body.headers), Origin(topic, partition, offset, letter.tries).header(), envelope])
+            own = envelope.without(without(body.headers))  # headers of ours that a user has written lead nowhere
+            headers.append([*own, Origin(topic, partition, offset, letter.tries).header(), wrapped])
         return encode_batch(
             [body.key for body in bodies],
             [body.value for body in bodies],
             [letter.until_ms + clock_ahead_ms for letter in effect.letters],
             headers,
             BatchMeta(effect.box.producer_id, 0, effect.sequence),
+            compression=next((body.compression for body in bodies if body.compression), 0),
         )
 
     async def _target(self, group: str) -> _Target:
@@ -132,14 +202,29 @@ class CopySender:
             row = (await host.metadata([topic])).topics[0]
         if row.error_code or not row.partitions:
             raise LeaderNotAvailable(f"{topic} is not known yet.")
+        await self._make_room(row)
         return _Target(topic, row.topic_id, len(row.partitions))
 
+    def _limit(self) -> str:
+        return limit_for_copies(self._host.config, LIMIT_LEAST)
+
+    async def _make_room(self, row: MetadataTopic) -> None:
+        """Raise the limit of a retry topic that would not take each copy: its source's was raised since."""
+        limit = self._limit()
+        if int(dict(row.config).get(LIMIT, 0)) < int(limit):
+            request = AlterTopicConfigRequest(row.topic, {LIMIT: limit}, [])
+            try:
+                await self._host.call_controller(ALTER_TOPIC_CONFIG.name, request)
+            except RaylogError as refusal:  # most copies fit all the same
+                logger.warning("%s: the limit of %s stays: %s", self._host.partition, row.topic, refusal)
+
     async def _create(self, topic: str) -> None:
-        """Create a retry topic with as many partitions and the same settings of queues, and no limit to age."""
+        """Create a retry topic with as many partitions, the same settings of queues, room, and no limit to age."""
         host = self._host
         row = (await host.metadata([host.partition.topic])).topics[0]
         kept = {name: value for name, value in host.config.items() if name in DEFAULTS}
-        config = {**kept, "retention.ms": "-1", "retention.bytes": "-1", OF: host.partition.topic}
+        aged = {"retention.ms": "-1", "retention.bytes": "-1"}
+        config = {**kept, **aged, LIMIT: self._limit(), OF: host.partition.topic}
         replicas = len(row.partitions[0].replicas) if row.partitions else -1
         request = CreateTopicRequest(topic, max(1, len(row.partitions)), replicas, None, config, False, 0)
         try:

@@ -4,58 +4,94 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol
 
-from raylog.actors.queues.reading import LogReader
+from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body, Place
 from raylog.actors.roles.host import RoleHost
-from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Cause, Reason, dead_headers, may_hop
+from raylog.actors.roles.refusals import is_refusal, is_replaced
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Cause, Header, Reason, dead_headers, may_hop
 from raylog.core.errors import (
     DuplicateSequence,
+    NotLeaderOrFollower,
     RaylogError,
     RecordTooLarge,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from raylog.core.forwarding.sizes import BATCH_BYTES, ROOM_BYTES, Room, size_of
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.origins import Origin, without
+from raylog.core.queues.archiving.origins import OF, Origin, without
 from raylog.core.queues.records import LetterBox
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
-from raylog.storage.batch.header import LASTING_PRODUCERS
+from raylog.storage.batch.header import LASTING_PRODUCERS, PLAIN
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
 logger = logging.getLogger(__name__)
 
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 5.0
-BODY_LOST: Final = "its body was deleted by retention, or is too large for this topic"
+LIMIT: Final = "max.message.bytes"
+LIMIT_DEFAULT: Final = 1_048_588
+"""Of a topic without a limit of its own: Kafka's default, and the brokers'."""
+LIMIT_MAX: Final = 2**31 - 1
+LIMIT_FRESH_MS: Final = 30_000
+"""How long the limit of a dead-letter topic is believed: it decides only how much is sent at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A partition that records are sent to."""
-
-    topic: str
-    topic_id: str
-    partition: int
+def limit_for_copies(config: Mapping[str, str], least: int = 0) -> str:
+    """Return the limit of a topic that takes copies of a topic's records, each with headers that are added."""
+    return str(min(LIMIT_MAX, max(least, int(config.get(LIMIT, LIMIT_DEFAULT)) + ROOM_BYTES)))
 
 
-class Body(NamedTuple):
-    """What a record is, beside its place."""
+class Sender(Protocol):
+    """Sends letters, or copies."""
 
-    key: bytes | None
-    value: bytes | None
-    stamp_ms: int
-    headers: Sequence[Any]
+    async def send(self, group: str, effect: ev.SendLetters) -> ev.LettersStored | ev.LettersRefused:
+        """Append a batch of them, repeated until its outcome is sure."""
+
+
+async def sent_at_last(
+    sender: Sender, host: RoleHost, group: str, effect: ev.SendLetters, is_over: Callable[[], bool]
+) -> ev.LettersStored | ev.LettersRefused | None:
+    """Have a batch sent, whatever is the matter with its records; None = the group's queue ``is_over``."""
+    while not is_over():
+        try:
+            return await sender.send(group, effect)
+        except NotLeaderOrFollower:
+            raise
+        except Exception:
+            # Whatever it is, it is in the records of one group: nothing else of the partition's leader ends by it.
+            logger.exception("%s: dead letters of group %s wait", host.partition, group)
+            await asyncio.sleep(PAUSE_MAX_S)
+    return None
+
+
+class _Letter:
+    """One dead letter, as it is sent."""
+
+    __slots__ = ("compression", "headers", "is_circling", "key", "offset", "size", "value")
+
+    def __init__(self, offset: int, body: Body | None, headers: list[Header], *, is_circling: bool) -> None:
+        self.offset = offset
+        self.key = None if body is None else body.key
+        self.value = None if body is None else body.value
+        self.compression = 0 if body is None else body.compression
+        self.headers = headers
+        self.is_circling = is_circling
+        self.size = size_of(self.key, self.value, headers)
 
 
 class LetterSender:
     """Sends the dead letters of one partition's queues."""
 
-    def __init__(self, host: RoleHost, reader: LogReader) -> None:
+    def __init__(self, host: RoleHost, bodies: Bodies, day_ms: Callable[[], Awaitable[int]]) -> None:
+        """``bodies`` reads the records; ``day_ms`` returns the time of day on which most brokers agree."""
         self._host = host
-        self._reader = reader
+        self._bodies = bodies
+        self._day_ms = day_ms
+        self._limits: dict[str, tuple[int, int]] = {}
+        """By topic id: the limit of its batches, and when it was looked up."""
 
     async def find(self, topic: str) -> ev.LetterBoxFound:
         """Return where the dead letters for a topic go; it is created where it does not exist."""
@@ -81,8 +117,9 @@ class LetterSender:
         return ev.LetterBoxFound(cause="found", now_ms=host.now_ms(), topic=topic, box=box)
 
     async def _create(self, topic: str) -> None:
-        """Create the topic, with the cluster's defaults, and no limit to the age of its records."""
-        request = CreateTopicRequest(topic, -1, -1, None, {"retention.ms": -1}, False, 0)
+        """Create the topic with the cluster's defaults, no limit to the age of its records, and room for each."""
+        config = {"retention.ms": "-1", LIMIT: limit_for_copies(self._host.config)}
+        request = CreateTopicRequest(topic, -1, -1, None, config, False, 0)
         try:
             await self._host.call_controller(CREATE_TOPIC.name, request)
         except TopicAlreadyExists:
@@ -93,104 +130,166 @@ class LetterSender:
             cause="not found", now_ms=self._host.now_ms(), topic=topic, box=None, is_missing=is_missing
         )
 
+    async def _bytes_max(self, box: LetterBox) -> int:
+        """Return how many bytes of letters are sent at a time."""
+        found = self._limits.get(box.topic_id)
+        if found is None or self._host.now_ms() - found[1] >= LIMIT_FRESH_MS:
+            try:
+                row = (await self._host.metadata([box.topic])).topics[0]
+                limit = int(dict(row.config).get(LIMIT, LIMIT_DEFAULT))
+            except (RaylogError, OSError, ValueError) as trouble:
+                logger.debug("%s: the limit of %s is not known: %s", self._host.partition, box.topic, trouble)
+                limit = LIMIT_DEFAULT if found is None else found[0]
+            self._limits.clear()  # a group's letters go to few topics, one after the other
+            found = self._limits[box.topic_id] = limit, self._host.now_ms()
+        return min(BATCH_BYTES, found[0])
+
     async def send(self, group: str, effect: ev.SendLetters) -> ev.LettersStored | ev.LettersRefused:
         """Append a batch of dead letters, repeated until its outcome is sure."""
-        host, box = self._host, effect.box
-        batch, circling = await self._batch(group, effect)
+        letters, without_body = await self._letters(group, effect)
+        circling = [letter for letter in letters if letter.is_circling]
         if circling:
-            return await self._sent_aside(effect, circling)
-        pause_s = PAUSE_S
+            return await self._sent_aside(effect, circling, in_circles=True)
+        if len(letters) < len(effect.letters):
+            return self._refused(effect, "too many bytes", fits=len(letters))
+        box = effect.box
+        meta = BatchMeta(box.producer_id, 0, effect.sequence)
+        place = Place(box.topic, box.topic_id, box.partition)
+        stamp_ms, pause_s = await self._day_ms(), PAUSE_S
         while True:
             try:
-                await host.targets.send(Place(box.topic, box.topic_id, box.partition), batch)
+                await self._host.targets.send(place, _encoded(letters, stamp_ms, meta))
             except DuplicateSequence:
-                pass  # it is there
-            except RecordTooLarge as refusal:
-                if refusal.is_remote:
-                    return ev.LettersRefused(
-                        cause="too large", now_ms=host.now_ms(), sequence=effect.sequence, too_large=True
-                    )
-            except UnknownTopicOrPartition:
-                return ev.LettersRefused(cause="topic deleted", now_ms=host.now_ms(), sequence=effect.sequence)
+                without_body = 0  # it is there, as an earlier leader has sent it
             except (RaylogError, OSError) as trouble:
-                logger.info("%s: dead letters for %s wait: %s", host.partition, box.topic, trouble)
+                if is_replaced(trouble):
+                    logger.warning("%s: another dead-letter topic is found: %s", self._host.partition, trouble)
+                    return self._refused(effect, "topic deleted", is_replaced=True)
+                if is_refusal(trouble):
+                    return await self._not_taken(effect, letters, trouble)
+                logger.info("%s: dead letters for %s wait: %s", self._host.partition, box.topic, trouble)
                 await asyncio.sleep(pause_s)
                 pause_s = min(PAUSE_MAX_S, 2 * pause_s)
                 continue
-            return ev.LettersStored(cause="stored", now_ms=host.now_ms(), sequence=effect.sequence)
+            return ev.LettersStored(
+                cause="stored", now_ms=self._host.now_ms(), sequence=effect.sequence, without_body=without_body
+            )
 
-    async def _sent_aside(self, effect: ev.SendLetters, circling: Mapping[int, bytes]) -> ev.LettersRefused:
-        """Append letters that were dead letters too often to ``__undeliverable``; those from there are dropped."""
+    async def _not_taken(
+        self, effect: ev.SendLetters, letters: Sequence[_Letter], refusal: BaseException
+    ) -> ev.LettersRefused:
+        """Have fewer letters sent, until the one is alone that the topic does not take."""
+        self._limits.clear()
+        if len(letters) > 1:
+            return self._refused(effect, "refused", fits=len(letters) // 2)
+        logger.warning("%s: a dead letter is refused: %s", self._host.partition, refusal)
+        offset = letters[0].offset
+        if isinstance(refusal, RecordTooLarge):
+            return self._refused(effect, "too large", too_large=(offset,))
+        if effect.box.topic == UNDELIVERABLE_TOPIC:  # there is nowhere else
+            return self._refused(effect, "refused", too_large=(offset,))
+        return await self._sent_aside(effect, letters, in_circles=False)
+
+    async def _sent_aside(
+        self, effect: ev.SendLetters, aside: Sequence[_Letter], *, in_circles: bool
+    ) -> ev.LettersRefused:
+        """Append letters to ``__undeliverable``, one by one; those in circles that come from there are dropped."""
         host = self._host
         pause_s = PAUSE_S
-        waiting = dict(circling) if host.partition.topic != UNDELIVERABLE_TOPIC else {}
+        is_end = in_circles and host.partition.topic == UNDELIVERABLE_TOPIC
+        waiting = [] if is_end else list(aside)
+        too_large: list[int] = []
+        stamp_ms = await self._day_ms()
         while waiting:
             try:
                 made = await host.ensure_topic(UNDELIVERABLE_TOPIC)
                 place = Place(UNDELIVERABLE_TOPIC, made.topic_id, 0)
-                for offset, batch in list(waiting.items()):
-                    await host.targets.send(place, batch)
-                    del waiting[offset]
+                while waiting:
+                    await host.targets.send(place, _encoded(waiting[:1], stamp_ms, PLAIN))
+                    del waiting[0]
+            except RecordTooLarge as refusal:
+                logger.warning("%s: %s does not take a record: %s", host.partition, UNDELIVERABLE_TOPIC, refusal)
+                too_large.append(waiting.pop(0).offset)
             except (RaylogError, OSError) as trouble:
                 logger.info("%s: undeliverable records wait: %s", host.partition, trouble)
                 await asyncio.sleep(pause_s)
                 pause_s = min(PAUSE_MAX_S, 2 * pause_s)
+        done = tuple(letter.offset for letter in aside if letter.offset not in too_large)
+        return self._refused(
+            effect,
+            "in circles" if in_circles else "refused",
+            finished=done if in_circles else (),
+            undeliverable=() if in_circles else done,
+            too_large=tuple(too_large),
+        )
+
+    def _refused(
+        self,
+        effect: ev.SendLetters,
+        cause: str,
+        *,
+        fits: int = 0,
+        finished: Sequence[int] = (),
+        undeliverable: Sequence[int] = (),
+        too_large: Sequence[int] = (),
+        is_replaced: bool = False,
+    ) -> ev.LettersRefused:
         return ev.LettersRefused(
-            cause="in circles", now_ms=host.now_ms(), sequence=effect.sequence, finished=tuple(circling)
+            cause=cause,
+            now_ms=self._host.now_ms(),
+            sequence=effect.sequence,
+            fits=fits,
+            finished=finished,
+            undeliverable=undeliverable,
+            too_large=too_large,
+            is_replaced=is_replaced,
         )
 
-    async def _batch(self, group: str, effect: ev.SendLetters) -> tuple[bytes, Mapping[int, bytes]]:
-        """Return the batch, and by offset a batch for each letter that may not go there once more."""
-        circling: dict[int, bytes] = {}
-        keys: list[bytes | None] = []
-        values: list[bytes | None] = []
-        headers: list[Any] = []
-        stamps: list[int] = []
+    async def _letters(self, group: str, effect: ev.SendLetters) -> tuple[list[_Letter], int]:
+        """Return the letters, from the first one on, that one batch takes; and how many have no body."""
+        found: list[_Letter] = []
+        room = Room(None if effect.is_again else await self._bytes_max(effect.box))
+        without_body = 0
         for letter in effect.letters:
-            body = await self.body(letter)
-            message = letter.cause.message
-            if body is None:
-                body = Body(None, None, self._host.wall_ms(), ())
-                message = f"{message}; {BODY_LOST}" if message else BODY_LOST
-            key, value, stamp, own = body
-            topic, partition, offset = (*self._host.partition, letter.offset)
-            origin = Origin.of(own)
-            if origin is not None:  # it was retried in a topic of the group alone: a redrive leads back to its own
-                topic, partition, offset, _ = origin
-                own = without(own)
-            cause = Cause(
-                reason=Reason(letter.cause.reason),
-                topic=topic,
-                partition=partition,
-                offset=offset,
-                message=message,
-                group=group,
-                delivery_count=letter.tries,
-            )
-            keys.append(key)
-            values.append(value)
-            stamps.append(stamp)
-            headers.append(dead_headers(own, cause))
-            if not may_hop(own) or effect.box.topic == self._host.partition.topic:
-                circling[letter.offset] = encode_batch([key], [value], [stamp], headers[-1:])
-        meta = BatchMeta(effect.box.producer_id, 0, effect.sequence)
-        return encode_batch(keys, values, stamps, headers, meta), circling
+            body, why = await self._bodies.body(letter.offset) if letter.keeps_body else (None, BODY_TOO_LARGE)
+            made = self._letter(group, effect, letter, body, why)
+            if not room.takes(made.size):
+                break
+            without_body += body is None
+            found.append(made)
+        return found, without_body
 
-    async def body(self, letter: ev.Letter) -> Body | None:
-        """Return the record behind a letter; None = it was deleted, or is too large."""
-        if not letter.keeps_body:
-            return None
-        try:
-            chunk = await self._reader.chunk(letter.offset)
-        except RaylogError:
-            return None
-        found = None if chunk is None else chunk.record(letter.offset)
-        if found is None:
-            return None
-        columns, index = found
-        return Body(
-            None if columns.keys is None else columns.keys[index],
-            None if columns.values is None else columns.values[index],
-            columns.timestamps[index],
-            () if columns.headers is None else columns.headers[index] or (),
+    def _letter(self, group: str, effect: ev.SendLetters, letter: ev.Letter, body: Body | None, why: str) -> _Letter:
+        host = self._host
+        message = letter.cause.message
+        if body is None:
+            message = f"{message}; {why}" if message else why
+        own: Sequence[Header] = () if body is None else body.headers
+        topic, partition, offset = (*host.partition, letter.offset)
+        origin = Origin.of(own) if host.config.get(OF) else None
+        if origin is not None:  # it was retried in a topic of the group alone: a redrive leads back to its own
+            topic, partition, offset, _ = origin
+        cause = Cause(
+            reason=Reason(letter.cause.reason),
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            message=message,
+            group=group,
+            delivery_count=letter.tries,
+            timestamp_ms=-1 if body is None else body.stamp_ms,
         )
+        is_circling = not may_hop(own) or effect.box.topic == host.partition.topic
+        return _Letter(letter.offset, body, dead_headers(without(own), cause), is_circling=is_circling)
+
+
+def _encoded(letters: Sequence[_Letter], stamp_ms: int, meta: BatchMeta) -> bytes:
+    """Return the batch; compressed, if a record was: else it may be too large for a topic that took it."""
+    return encode_batch(
+        [letter.key for letter in letters],
+        [letter.value for letter in letters],
+        [stamp_ms] * len(letters),
+        [letter.headers for letter in letters],
+        meta,
+        compression=next((letter.compression for letter in letters if letter.compression), 0),
+    )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from raylog.actors.queues.copies import CopySender
-from raylog.actors.queues.letters import LetterSender
+from raylog.actors.queues.letters import LetterSender, sent_at_last
 from raylog.actors.queues.reading import LogReader
 from raylog.actors.queues.store import FENCED, ShareStates
 from raylog.actors.request_table import RequestTable
@@ -440,11 +440,12 @@ class Queue:
         self._host.spawn(self._sent_letters(effect), f"queue {self.group} dead letters")
 
     async def _sent_letters(self, effect: ev.SendLetters) -> None:
+        sender = self._copies if effect.is_later else self._letters
         try:
-            outcome = await (self._copies if effect.is_later else self._letters).send(self.group, effect)
+            outcome = await sent_at_last(sender, self._host, self.group, effect, lambda: self._is_over)
         finally:
             self._sending -= 1
-        if not self._is_over:
+        if outcome is not None and not self._is_over:
             self._feed(outcome)
 
     def _reply(self, effect: Reply) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, ClassVar, Final
 
+from raylog.actors.queues.bodies import Bodies
 from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
@@ -20,6 +21,7 @@ from raylog.core.errors import (
     RaylogError,
     UnknownMemberId,
 )
+from raylog.core.forwarding.queued import check_queue
 from raylog.core.ids import EARLIEST, LATEST
 from raylog.protocol import queues as wire
 from raylog.protocol.message import Message
@@ -55,8 +57,9 @@ class QueuesRole(Role):
         """The requests for those that are being loaded."""
         self._states = ShareStates(host)
         self._reader = LogReader(host, self._more)
-        self._letters = LetterSender(host, self._reader)
-        self._copies = CopySender(host, self._letters)
+        bodies = Bodies(host, self._reader)
+        self._letters = LetterSender(host, bodies, self._wall_ms)
+        self._copies = CopySender(host, bodies)
         self._clock: TimeOfDay | None = None
         self._clock_lock = asyncio.Lock()
 
@@ -160,6 +163,7 @@ class QueuesRole(Role):
             case wire.QueueAcknowledgeRequest():
                 queue.acknowledge(request, args)
             case wire.QueueOpenRequest():
+                check_queue(self.host.partition.topic, self.host.config)
                 queue.open(request, args)
             case wire.QueueLeaveRequest():
                 queue.leave(args.member_id)

@@ -16,6 +16,8 @@ from raylog.actors.roles.host import OwnLog
 from raylog.actors.scheduling.rows import Copy, copies_of
 from raylog.core.dead_letters import Cause, Reason, dead_headers
 from raylog.core.errors import InvalidRecord
+from raylog.core.queues.archiving.origins import PREFIX, Origin
+from raylog.core.queues.archiving.origins import without as without_origin
 from raylog.core.scheduling.envelope import OWN_HEADERS, SENT_HEADER, Envelope, Header, without
 from raylog.core.scheduling.keys import due_at, due_of, offset_of
 from raylog.core.scheduling.rows import Batch, Relocated
@@ -190,13 +192,15 @@ def _headers(body: Body, *, adds_sent_time: bool, cause: tuple[Reason, str] | No
     kept = without(body.headers)
     envelope = envelope_of(body)
     if cause is not None:
-        topic, partition = ("", -1) if envelope is None else (envelope.topic, envelope.partition)
-        return list(
-            dead_headers(
-                kept,
-                Cause(reason=cause[0], topic=topic, partition=partition, offset=body.offset, message=cause[1]),
-            )
-        )
+        topic, partition, offset = ("", -1, body.offset)
+        if envelope is not None:
+            topic, partition = envelope.topic, envelope.partition
+        if topic.startswith(PREFIX) and (origin := Origin.of(kept)) is not None:
+            # A copy for a late retry: a redrive leads back to where its record was, not to a topic of its group.
+            topic, partition, offset, _ = origin
+            kept = without_origin(kept)
+        where = Cause(reason=cause[0], topic=topic, partition=partition, offset=offset, message=cause[1])
+        return list(dead_headers(kept, where))
     if adds_sent_time and envelope is not None:
         kept.append((SENT_HEADER, str(envelope.sent_ms).encode()))
     return kept or None

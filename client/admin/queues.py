@@ -66,6 +66,8 @@ class QueueDescription:
     dead_letter_topic: str
     hottest_key_records: int
     counters: Mapping[str, int]
+    held: int = 0
+    """Those that are archiving and whose dead letter is too large for its topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class AsyncQueues:
                     dead_letter_topic=reply.dead_letter_topic,
                     hottest_key_records=reply.hottest_key_records,
                     counters=dict(reply.counters),
+                    held=reply.states.get("held", 0),
                 )
             )
         return found

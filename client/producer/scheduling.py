@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from raylog.client.arguments import Headers, checked_headers, checked_topic, now_ms
@@ -29,6 +30,7 @@ from raylog.core.errors import (
     InvalidTxnState,
     UnknownTopicOrPartition,
 )
+from raylog.core.forwarding.settings import NEVER
 from raylog.core.scheduling.envelope import (
     BY_KEY,
     ID_HEADER,
@@ -278,9 +280,15 @@ def shard_of_half(name: HalfId, shards: int) -> int:
 
 
 def with_ttl(headers: Headers | None, ttl: Delay | None) -> Headers | None:
-    """A record's headers with its time to live, if any. Raises ValueError, TypeError; InvalidRecord for a second."""
-    if ttl is None:
+    """A record's headers with its time to live, if any; -1 is none, as of `ttl.ms`.
+
+    Raises ValueError for another negative one, TypeError; InvalidRecord for a second.
+    """
+    if ttl is None or (isinstance(ttl, int) and ttl == NEVER):
         return headers
+    is_negative = ttl < timedelta(0) if isinstance(ttl, timedelta) else isinstance(ttl, int) and ttl < 0
+    if is_negative:
+        raise ValueError(f"ttl={ttl!r}: a time to live is not negative; -1 is none of its own.")
     pairs = checked_headers(headers) or []
     if any(name == TTL for name, _ in pairs):
         raise InvalidRecord(f"The record has the header {TTL} already: leave out ttl, or the header.")

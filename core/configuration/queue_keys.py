@@ -87,6 +87,7 @@ QUEUE_KEYS: Final = (
         kind="choice",
         default="hold",
         choices=("hold", "drop"),
-        doc="What becomes of a dead letter whose topic does not exist and cannot be created: `hold` = it waits.",
+        doc="What becomes of a dead letter whose topic does not exist and cannot be created, or is too small for it: "
+        "`hold` = it waits; `drop` = it is dropped, or sent without its body.",
     ),
 )

@@ -34,13 +34,16 @@ class Piece:
     parts: tuple[tuple[Route, tuple[int, ...]], ...]
 
 
-Source = tuple[Route, bool]
-"""The route that records were meant to take, and whether they go to ``__undeliverable`` instead."""
+Source = tuple[Route, bool, bool]
+"""The route that records were meant to take; whether they go to ``__undeliverable`` instead; and without bodies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """One batch for one target: these records of one piece, with exactly these sequences."""
+    """One batch for one target: these records of one piece, with exactly these sequences.
+
+    ``piece``: where the piece begins. The records are all of those of ``sources`` from ``first`` up to ``end``.
+    """
 
     route: Route
     topic_id: str
@@ -50,8 +53,10 @@ class Parcel:
     offsets: tuple[int, ...]
     refused: frozenset[int]
     """Those whose own target is not there, or does not take them."""
+    bare: frozenset[int]
+    """Those of them that go without their bodies: ``__undeliverable`` does not take them either."""
+    piece: int
     first: int
-    """Where the piece begins, and ends."""
     end: int
     sources: tuple[Source, ...]
 

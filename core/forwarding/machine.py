@@ -53,10 +53,12 @@ class Stage(StrEnum):
 class _Way:
     """The parcels of one lane in this turn."""
 
-    __slots__ = ("arrived", "left", "retry_at_ms", "retry_ms", "trouble")
+    __slots__ = ("arrived", "later", "left", "retry_at_ms", "retry_ms", "trouble")
 
     def __init__(self) -> None:
         self.left: deque[ev.Parcel] = deque()
+        self.later: list[ev.Parcel] = []
+        """Those that are sent when it is stored that the ones before have arrived."""
         self.arrived: list[ev.Parcel] = []
         self.retry_at_ms: int | None = None
         """When the first one left is sent again; None = it is under way."""
@@ -93,6 +95,8 @@ class ForwarderMachine:
         self._saved = self.note
         self._due_ms: int | None = None
         self._allowed_ms = 0
+        self._turn_sent = 0
+        """Records of this turn that have arrived."""
         self._out: Outbox[ev.Effect] = Outbox()
 
     # ------------------------------------------------------------ the door
@@ -306,8 +310,10 @@ class ForwarderMachine:
     def _send_all(self, now_ms: int) -> None:
         self.stage, self._ways = Stage.SENDING, {}
         for parcel in parcels_of(self.note, self._pieces):
-            self._ways.setdefault(parcel.route, _Way()).left.append(parcel)
-        require(all(len(way.left) <= PIECES_MAX for way in self._ways.values()), "a target knows each parcel of a turn")
+            way = self._ways.setdefault(parcel.route, _Way())
+            (way.left if len(way.left) < PIECES_MAX else way.later).append(parcel)
+        is_whole = not any(way.later for way in self._ways.values())
+        require(is_whole or bool(self.note.again), "a target knows each parcel of a turn")
         for way in self._ways.values():
             self._out.now.append(ev.Send(way.left[0]))
         self._finish_turn(now_ms)
@@ -327,7 +333,7 @@ class ForwarderMachine:
         if way is None:
             return
         trouble = event.trouble
-        if event.route == UNDELIVERABLE and trouble in (ev.Trouble.DELETED, ev.Trouble.REFUSED):
+        if event.route == UNDELIVERABLE and (trouble is ev.Trouble.DELETED or _is_last(trouble, way.left[0])):
             trouble = ev.Trouble.UNREACHABLE  # there is nowhere else
         if trouble is ev.Trouble.UNREACHABLE:
             way.retry_at_ms, way.retry_ms = event.now_ms + way.retry_ms, min(2 * way.retry_ms, RETRY_LAST_MS)
@@ -359,10 +365,12 @@ class ForwarderMachine:
         arrived = [parcel for way in self._ways.values() for parcel in way.arrived]
         lanes = after(self.note.lanes, arrived)
         count = sum(len(parcel.offsets) for parcel in arrived)
+        self._turn_sent += count
         again: list[Again] = []
         for route, way in self._ways.items():
             if way.trouble is not None:
                 again += self._other_way(route, way, lanes)
+            again += [each for parcel in way.later for each in _as_it_is(parcel)]
         self._ways = {}
         note = replace(self.note, lanes=tuple(lanes.values()), sent=self.note.sent + count)
         if again:
@@ -372,7 +380,8 @@ class ForwarderMachine:
         # Whether a topic exists is looked up again: it may be created any time.
         self.note = replace(note, position=note.decided_end, lost=(), again=())
         if self.settings.rate:
-            self._allowed_ms = max(self._allowed_ms, now_ms) + count * 1_000 // self.settings.rate
+            self._allowed_ms = max(self._allowed_ms, now_ms) + self._turn_sent * 1_000 // self.settings.rate
+        self._turn_sent = 0
         if self.stop_requested:
             self._end()
         else:
@@ -385,10 +394,9 @@ class ForwarderMachine:
             lanes.pop(route)  # its topic is looked up once more: it may have been created again
         elif way.trouble is ev.Trouble.FORGOTTEN:
             lanes[route] = replace(lanes[route], epoch=lanes[route].epoch + 1, next_sequence=0)
-        is_refused = way.trouble is ev.Trouble.REFUSED
-        found = [Again(source, first.first, first.end, is_refused or was) for source, was in first.sources]
+        found = _refused(first) if way.trouble is ev.Trouble.REFUSED else _as_it_is(first)
         for parcel in others:
-            found += [Again(source, parcel.first, parcel.end, was) for source, was in parcel.sources]
+            found += _as_it_is(parcel)
         return found
 
     def _give_up(self) -> None:
@@ -403,6 +411,28 @@ class ForwarderMachine:
         self.stage = Stage.ENDED
         end = self.settings.end
         self._out.now.append(ev.Ended(was_stopped=end is None or self.note.position < end))
+
+
+def _as_it_is(parcel: ev.Parcel) -> list[Again]:
+    """Return what has a parcel's records sent as it would have been."""
+    return [Again(source, parcel.first, parcel.end, *how) for source, *how in parcel.sources]
+
+
+def _refused(parcel: ev.Parcel) -> list[Again]:
+    """Return what has the records of a refused parcel sent in two parcels; one alone goes to ``__undeliverable``.
+
+    A record that is not taken even there goes without its body: the letter names the place where it is.
+    """
+    if len(parcel.offsets) == 1:
+        return [Again(source, parcel.first, parcel.end, True, was_refused) for source, was_refused, _ in parcel.sources]
+    middle = parcel.offsets[len(parcel.offsets) // 2]
+    halves = (parcel.first, middle), (middle, parcel.end)
+    return [Again(source, *span, *how) for span in halves for source, *how in parcel.sources]
+
+
+def _is_last(trouble: ev.Trouble, parcel: ev.Parcel) -> bool:
+    """Whether a parcel for ``__undeliverable`` is refused that cannot become smaller."""
+    return trouble is ev.Trouble.REFUSED and len(parcel.offsets) == 1 and bool(parcel.bare)
 
 
 def _has_records(piece: ev.Piece) -> bool:

@@ -30,13 +30,18 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Records of a decision that have to be sent in another way: those of a route from ``first`` up to ``end``."""
+    """Records of a decision that are still to be sent, or in another way: those of a route from ``first`` to ``end``.
+
+    Each such entry is a parcel of its own: what a target refuses is sent again in two.
+    """
 
     route: Route
     first: int
     end: int
     is_refused: bool = False
     """Whether they go to ``__undeliverable``."""
+    is_bare: bool = False
+    """Whether they go there without their bodies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ class Note:
             self.skip_below,
             [[*lane.route, lane.topic_id, lane.partition, lane.epoch, lane.next_sequence] for lane in self.lanes],
             [list(route) for route in self.lost],
-            [[*again.route, again.first, again.end, again.is_refused] for again in self.again],
+            [[*each.route, each.first, each.end, each.is_refused, each.is_bare] for each in self.again],
             self.sent,
             self.rule,
         ]
@@ -95,7 +100,7 @@ class Note:
             skip_below=skip_below,
             lanes=tuple(Lane((lane[0], lane[1]), lane[2], lane[3], lane[4], lane[5]) for lane in lanes),
             lost=tuple((topic, number) for topic, number in lost),
-            again=tuple(Again((each[0], each[1]), each[2], each[3], bool(each[4])) for each in again),
+            again=tuple(Again((each[0], each[1]), *each[2:4], *map(bool, each[4:6])) for each in again),
             sent=sent,
             rule=rule,
         )

@@ -10,16 +10,20 @@ from raylog.core.forwarding.note import UNDELIVERABLE, Again, Lane, Note, Route
 from raylog.core.invariants import require
 
 SEQUENCE_MASK: Final = 2**31 - 1
+Span = tuple[int, int]
+"""Offsets from the first one up to the second one."""
 
 
 class _Group:
     """Records of one piece that take the same way."""
 
-    __slots__ = ("offsets", "refused", "sources")
+    __slots__ = ("bare", "offsets", "refused", "sources", "span")
 
-    def __init__(self) -> None:
+    def __init__(self, span: Span) -> None:
+        self.span = span
         self.offsets: list[int] = []
         self.refused: list[int] = []
+        self.bare: list[int] = []
         self.sources: list[Source] = []
 
 
@@ -31,7 +35,7 @@ def parcels_of(note: Note, pieces: Iterable[Piece]) -> list[Parcel]:
     for piece in pieces:
         if not _is_decided(note, piece):
             continue
-        for route, group in _grouped(note, piece).items():
+        for (route, _), group in _grouped(note, piece).items():
             lane = lanes.get(route)
             require(lane is not None, "what is decided has a lane")
             if lane is not None:
@@ -42,7 +46,7 @@ def parcels_of(note: Note, pieces: Iterable[Piece]) -> list[Parcel]:
 
 def routes_of(note: Note, pieces: Iterable[Piece]) -> set[Route]:
     """Return where the records of a decision go in the end."""
-    return {route for piece in pieces if _is_decided(note, piece) for route in _grouped(note, piece)}
+    return {route for piece in pieces if _is_decided(note, piece) for route, _ in _grouped(note, piece)}
 
 
 def after(lanes: Iterable[Lane], arrived: Iterable[Parcel]) -> dict[Route, Lane]:
@@ -68,32 +72,36 @@ def _parcel(lane: Lane, sequence: int, group: _Group, piece: Piece) -> Parcel:
         base_sequence=sequence,
         offsets=tuple(sorted(group.offsets)),
         refused=frozenset(group.refused),
-        first=piece.first,
-        end=piece.end,
+        bare=frozenset(group.bare),
+        piece=piece.first,
+        first=group.span[0],
+        end=group.span[1],
         sources=tuple(group.sources),
     )
 
 
-def _grouped(note: Note, piece: Piece) -> dict[Route, _Group]:
-    """Return a piece's records by the routes that they really take: at most one parcel for each."""
-    found: dict[Route, _Group] = {}
+def _grouped(note: Note, piece: Piece) -> dict[tuple[Route, Span], _Group]:
+    """Return a piece's records by the routes that they really take, and the parcels in which they go there."""
+    found: dict[tuple[Route, Span], _Group] = {}
     for route, offsets in piece.parts:
-        taken = [offset for offset in offsets if offset >= note.skip_below]
-        if not taken:
-            continue
-        again = _again(note.again, route, piece)
-        if note.again and again is None:
-            continue  # they have arrived
-        is_refused = route in note.lost or (again is not None and again.is_refused)
-        group = found.setdefault(UNDELIVERABLE if is_refused else route, _Group())
-        group.offsets += taken
-        group.refused += taken if is_refused else ()
-        group.sources.append((route, is_refused))
+        for entry in _entries(note, route, piece):
+            span = max(entry.first, piece.first), min(entry.end, piece.end)
+            taken = [offset for offset in offsets if offset >= note.skip_below and span[0] <= offset < span[1]]
+            if not taken:
+                continue
+            is_refused = entry.is_refused or route in note.lost
+            target = UNDELIVERABLE if is_refused else route
+            group = found.setdefault((target, span), _Group(span))
+            group.offsets += taken
+            group.refused += taken if is_refused else ()
+            group.bare += taken if entry.is_bare else ()
+            group.sources.append((route, is_refused, entry.is_bare))
     return found
 
 
-def _again(entries: Iterable[Again], route: Route, piece: Piece) -> Again | None:
-    for entry in entries:
-        if entry.route == route and entry.first <= piece.first < entry.end:
-            return entry
-    return None
+def _entries(note: Note, route: Route, piece: Piece) -> list[Again]:
+    """Return how a piece's records of a route are sent: all together, or as it is noted; the others have arrived."""
+    if not note.again:
+        return [Again(route, piece.first, piece.end)]
+    of_route = (entry for entry in note.again if entry.route == route)
+    return [entry for entry in of_route if entry.first < piece.end and piece.first < entry.end]

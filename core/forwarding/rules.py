@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
@@ -14,6 +15,8 @@ from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 INTERNAL_PREFIX: Final = "__"
 HEADER_PREFIX: Final = "header:"
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PARTITION_MAX: Final = 2**31 - 1
 FILTERS: Final = ("reason", "topic", "partition", "group", "key", "message")
 """What a redrive can be limited to, beside headers."""
 
@@ -51,7 +54,9 @@ class ExpiryRule:
         """Return a rule out of a note."""
         return replace(cls(""), **json.loads(text))
 
-    def route(self, partition: int, key: bytes | None, headers: Sequence[Header] | None) -> Route | None:
+    def route(
+        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0
+    ) -> Route | None:
         """Return where a record goes; None = it stays."""
         if ttl_of(headers) is not None:
             return None
@@ -85,7 +90,9 @@ class FilingRule:
         """Return a rule out of a note."""
         return replace(cls("", "", -1, 0), **json.loads(text))
 
-    def route(self, partition: int, key: bytes | None, headers: Sequence[Header] | None) -> Route | None:
+    def route(
+        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0
+    ) -> Route | None:
         """Return where a record goes; None = it stays."""
         if ttl_of(headers) is None:
             return None
@@ -108,6 +115,8 @@ class RedriveRule:
     to: str = ""
     """Empty: to its origin."""
     where: Mapping[str, str] = field(default_factory=dict)
+    partitions: int = 0
+    """Of the topic ``to``; 0 = not known: records go to the partition of the same number."""
 
     def to_text(self) -> str:
         """Return the rule as a note keeps it."""
@@ -116,18 +125,20 @@ class RedriveRule:
     @classmethod
     def of_text(cls, text: str) -> RedriveRule:
         """Return a rule out of a note."""
-        return replace(cls(), **json.loads(text))
+        return replace(cls(), **json.loads(text)) if text else cls()
 
-    def route(self, partition: int, key: bytes | None, headers: Sequence[Header] | None) -> Route | None:
-        """Return where a record goes; None = it stays."""
+    def route(
+        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0
+    ) -> Route | None:
+        """Return where a record goes; None = it stays. ``spread``: the hash of its key, or another number without."""
         if not self._chooses(key, headers):
             return None
         if self.to:
-            return self.to, partition
+            return self.to, spread % self.partitions if self.partitions else partition
         cause = cause_of(headers)
-        if cause is None or not cause.topic or cause.topic.startswith(INTERNAL_PREFIX):
-            return None  # a producer of dead letters may write any name into them
-        return cause.topic, max(0, cause.partition)
+        if cause is None or not _TOPIC.fullmatch(cause.topic) or cause.topic.startswith(INTERNAL_PREFIX):
+            return None  # a producer of dead letters may write any name into them, and any number
+        return cause.topic, min(max(0, cause.partition), _PARTITION_MAX)
 
     def _chooses(self, key: bytes | None, headers: Sequence[Header] | None) -> bool:
         if not self.where:

@@ -154,24 +154,34 @@ class LetterBoxFound(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersStored(_Timed):
-    """The dead letters from this sequence on are committed in their topic; with ``is_later``, the copies."""
+    """The dead letters from this sequence on are committed in their topic; with ``is_later``, the copies.
+
+    ``without_body``: how many of them are without key, value and headers of their record.
+    """
 
     sequence: int
+    without_body: int = 0
     is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersRefused(_Timed):
-    """None of them is, and no try is under way: the topic is another one now, or does not take so many bytes.
+    """None of them is, and no try is under way.
 
-    ``finished``: offsets whose letters went elsewhere, because they may not go in circles. ``lost``: of copies, offsets
-    whose bodies were deleted.
+    With ``is_replaced`` the topic is another one now, or has forgotten the producer: another box is found. Otherwise
+    the sequences are used again, for at most ``fits`` letters; 0 = as before. By offset: ``finished`` are letters that
+    went elsewhere, because they may not go in circles; ``undeliverable`` those that are in ``__undeliverable``,
+    because the topic takes the others and not them; ``too_large`` those that are above its limit alone; ``lost``, of
+    copies, those that cannot be made or kept, and why.
     """
 
     sequence: int
-    too_large: bool = False
+    fits: int = 0
     finished: Sequence[int] = ()
-    lost: Sequence[int] = ()
+    undeliverable: Sequence[int] = ()
+    too_large: Sequence[int] = ()
+    lost: Sequence[tuple[int, str]] = ()
+    is_replaced: bool = False
     is_later: bool = False
 
 
@@ -236,7 +246,10 @@ class FindLetterBox:
 
 
 class Letter(NamedTuple):
-    """One dead letter, or a copy that is due at ``until_ms``. ``keeps_body`` False: it is too large for the topic."""
+    """One dead letter, or a copy that is due at ``until_ms``.
+
+    ``keeps_body`` False: it is too large for the topic, and the policy is to drop its body then.
+    """
 
     offset: int
     tries: int
@@ -249,7 +262,8 @@ class Letter(NamedTuple):
 class SendLetters:
     """Append dead letters as one batch, with this box's producer id from this sequence on; repeat it until it is known.
 
-    :class:`LettersStored` or :class:`LettersRefused` follows.
+    :class:`LettersStored` or :class:`LettersRefused` follows. ``is_again``: an earlier leader may have sent the batch,
+    so it is sent as it is, however large: its topic may have it.
     """
 
     cause: str
@@ -257,6 +271,7 @@ class SendLetters:
     sequence: int
     letters: Sequence[Letter]
     is_later: bool = False
+    is_again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -388,7 +388,8 @@ class QueueMachine:
     def census(self) -> dict[str, int]:
         """Return how many records are in each state, and the sizes of the window."""
         counts = {NAMES[state]: self.book.counts[state] for state in (ACQUIRED, WAITING, ARCHIVING)}
-        return {**counts, "window": self.book.end - self.book.start, "ranges": len(self.book)}
+        sizes = {"window": self.book.end - self.book.start, "ranges": len(self.book), "held": self.letters.held}
+        return {**counts, **sizes}
 
     def peek(self, first: int, limit: int, now_ms: int) -> list[list[Any]]:
         """Return ranges from an offset on: first, end, state, count, member, milliseconds left, reason, message."""

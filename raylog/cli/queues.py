@@ -11,7 +11,10 @@ from raylog.cli.options import Commands, Target, cluster_options
 from raylog.cli.output import show_json, show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from raylog.client.admin.admin import Admin
+    from raylog.client.admin.queues import QueueDescription
 
 
 @click.group(cls=Commands)
@@ -68,9 +71,29 @@ def describe(target: Target, group: str, topic: str | None, as_json: bool) -> No
     ]
     head = ["partition", "start", "backlog", "not begun", "locked", "waiting", "dead letters under way", "members"]
     show_table(f"Queue of group {group}: {_settings(found[0].settings)}", head, rows)
-    failures = sum(row.counters.get("dead_letter_failures", 0) for row in found)
-    if failures:
-        click.echo(f"Its dead-letter topic was not there {failures} times; they wait until it is.")
+    for line in _troubles(found):
+        click.echo(line)
+
+
+def _troubles(found: Sequence[QueueDescription]) -> Iterator[str]:
+    """Yield what is wrong with the dead letters of a queue."""
+
+    def total(name: str) -> int:
+        return sum(row.counters.get(name, 0) for row in found)
+
+    if failures := total("dead_letter_failures"):
+        yield f"Its dead-letter topic was not there {failures} times; they wait until it is."
+    for row in found:
+        if row.held:
+            topic = row.dead_letter_topic or "__undeliverable"
+            yield (
+                f"{row.held} dead letters of {row.topic}-{row.partition} are too large for {topic} and wait: raise its "
+                "max.message.bytes; errors.deadletterqueue.on.failure=drop sends them without their bodies."
+            )
+    if bodiless := total("dead_letters_without_body"):
+        yield f"{bodiless} dead letters have no body: each says why in its header __dlq.errors.message."
+    if undeliverable := total("dead_letters_undeliverable"):
+        yield f"{undeliverable} dead letters were refused by their topic, and are in __undeliverable."
 
 
 @queue.command()

@@ -6,7 +6,6 @@ the record is finished when ``__scheduled`` has acknowledged it. A new leader se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from raylog.core.queues.archiving.letters import RETRY_MS, DeadLetters
@@ -19,7 +18,8 @@ from raylog.core.queues.states import ARCHIVING, POSTPONED, Cause, Cell
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 UNDELIVERABLE: Final = "undeliverable"
-LOST: Final = "it was to be retried later, and its body was deleted, or is too large to be kept until then"
+LATER: Final = "it was to be retried later, and {}"
+"""Why a record whose copy cannot be made is a dead letter."""
 
 
 class Copies(DeadLetters):
@@ -58,14 +58,11 @@ class Copies(DeadLetters):
 
     def refused(self, event: LettersRefused, decision: QueueDecision) -> None:
         """Take the batch under way back; what cannot be copied becomes a dead letter."""
-        single = [letter.offset for letter in self._under_way] if event.too_large and len(self._under_way) == 1 else []
         super().refused(event, decision)
-        self._bury((*event.lost, *single), decision)
-
-    def _bury(self, offsets: Iterable[int], decision: QueueDecision) -> None:
-        for offset in offsets:
+        for offset, why in event.lost:
             cell = self.book.at(offset)
             if self._is_own(cell):
-                self.book.put(offset, offset + 1, Cell(ARCHIVING, cell.tries, cause=Cause(UNDELIVERABLE, LOST)))
+                cause = Cause(UNDELIVERABLE, LATER.format(why))
+                self.book.put(offset, offset + 1, Cell(ARCHIVING, cell.tries, cause=cause))
                 self.letters.add(offset, offset + 1)
                 decision.count("postpone_failures")

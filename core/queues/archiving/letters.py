@@ -3,6 +3,9 @@
 A record that becomes a dead letter is ARCHIVING. Its place in the sequence of the dead letters is stored before the
 letter is sent, and it is ARCHIVED when the letter is committed. A new leader sends again what has a sequence: that is
 one batch, the same as before, so the topic's leader knows it and stores it once.
+
+A letter that is too large for the topic alone is held while the others go on, and one of those that are held is tried
+again now and then: the topic's limit may have been raised.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ LETTERS_MAX: Final = 100
 """Most dead letters of one batch."""
 RETRY_MS: Final = 1_000
 """Pause before a topic of dead letters that was not there is looked for again."""
+HELD_MS: Final = 10_000
+"""Pause before one of the letters that are too large for their topic is tried again."""
 SEQUENCE_MASK: Final = 2**31 - 1
 
 
@@ -29,7 +34,7 @@ class DeadLetters:
     """Which records wait for a dead letter, and which letters are under way.
 
     Invariants: the letters under way have the sequences from ``_first_sequence`` on, without gaps, and are all
-    ARCHIVING in the book; ``box.next_sequence`` is behind them.
+    ARCHIVING in the book; ``box.next_sequence`` is behind them. A letter is under way, waits, or is held.
     """
 
     is_later: ClassVar[bool] = False
@@ -45,12 +50,23 @@ class DeadLetters:
         self._is_looking = False
         self._retry_at_ms: int | None = None
         self._batch_max = LETTERS_MAX
-        self._keeps_bodies = True
+        self._held: deque[int] = deque()
+        self._held_until_ms = 0
+        """When one of those that are held is tried again."""
+        self._tried: int | None = None
+        """That one, until its outcome is known."""
+        self._bodiless: set[int] = set()
+        """Those that go without their bodies."""
 
     @property
     def count(self) -> int:
         """How many records are ARCHIVING."""
-        return len(self._under_way) + sum(end - first for first, end in self._waiting)
+        return len(self._under_way) + len(self._held) + sum(end - first for first, end in self._waiting)
+
+    @property
+    def held(self) -> int:
+        """How many of them are held, because their letter is too large for its topic."""
+        return len(self._held)
 
     @property
     def is_under_way(self) -> bool:
@@ -58,8 +74,10 @@ class DeadLetters:
         return bool(self._under_way)
 
     def next_ms(self) -> int | None:
-        """Return when the topic is looked for again; None = it is not missing."""
-        return self._retry_at_ms
+        """Return when a topic that is missing, or did not take a letter, is tried again; None = there is none."""
+        if self._retry_at_ms is not None or self._under_way or self._is_looking or not self._held:
+            return self._retry_at_ms
+        return self._held_until_ms
 
     def add(self, first: int, end: int) -> None:
         """Take records that have become ARCHIVING."""
@@ -79,11 +97,15 @@ class DeadLetters:
             # By distance from the end: sequences begin again at 0 behind the greatest.
             self._under_way.sort(key=lambda letter: -((behind - letter.cause.sequence) & SEQUENCE_MASK))
             self._first_sequence = self._under_way[0].cause.sequence
-            self._send(decision)
+            self._send(decision, is_again=True)
 
     def go_on(self, decision: QueueDecision) -> None:
         """Begin the next batch, if one is due: the last thing that a step does."""
-        if self._under_way or not self._waiting or self._is_looking:
+        if self._under_way or self._is_looking:
+            return
+        if self._held:
+            self._try_held(decision.now_ms)
+        if not self._waiting:
             return
         if self._retry_at_ms is not None:
             if decision.now_ms < self._retry_at_ms:
@@ -98,7 +120,7 @@ class DeadLetters:
         for offset, cell in self._next_records():
             cause = (cell.cause or Cause("rejected"))._replace(sequence=sequence)
             self.book.put(offset, offset + 1, cell._replace(cause=cause))
-            self._under_way.append(Letter(offset, cell.tries, cause, self._keeps_bodies, cell.until_ms))
+            self._under_way.append(Letter(offset, cell.tries, cause, offset not in self._bodiless, cell.until_ms))
             sequence = (sequence + 1) & SEQUENCE_MASK
         if self._under_way:
             self._note(self.box._replace(next_sequence=sequence), decision)
@@ -120,11 +142,15 @@ class DeadLetters:
         if event.box is not None:
             decision.require(event.box.topic == event.topic, "dead letters go where they are meant to go")
             self._note(event.box, decision)
+            self._release()
         elif event.is_missing and self.policy.drops_undeliverable:
+            self._release()
             decision.count("dead_letters_dropped", self.count)
             for first, end in self._waiting:
                 self.book.put(first, end, DEAD)
             self._waiting.clear()
+            self._bodiless.clear()
+            decision.wakes = True
         else:
             decision.count("dead_letter_failures")
             self._retry_at_ms = decision.now_ms + RETRY_MS
@@ -136,36 +162,84 @@ class DeadLetters:
         for letter in self._under_way:
             self.book.put(letter.offset, letter.offset + 1, DEAD)
         decision.letters_finished += len(self._under_way)
+        decision.wakes = True
         if not self.is_later:
             decision.count("dead_letters", len(self._under_way))
+            decision.count("dead_letters_without_body", event.without_body)
+        sent = {letter.offset for letter in self._under_way}
         self._under_way = []
-        self._batch_max, self._keeps_bodies = LETTERS_MAX, True
+        self._bodiless -= sent
+        if self._tried in sent:
+            self._release()
+        self._batch_max = min(LETTERS_MAX, 2 * self._batch_max)
 
     def refused(self, event: LettersRefused, decision: QueueDecision) -> None:
         """Take the batch under way back: none of its letters is in the topic, or that topic is no more."""
         if not self._under_way or event.sequence != self._first_sequence:
             return
-        finished = frozenset(event.finished)
-        for offset in finished:
+        elsewhere = {*event.finished, *event.undeliverable}
+        for offset in elsewhere:
             self.book.put(offset, offset + 1, DEAD)
-        decision.count("dead_letters_in_circles", len(finished))
-        remain = [letter for letter in self._under_way if letter.offset not in finished]
-        taken_back = [(letter.offset, letter.offset + 1) for letter in remain]
+        decision.wakes |= bool(elsewhere)
+        decision.count("dead_letters_in_circles", len(event.finished))
+        decision.count("dead_letters_undeliverable", len(event.undeliverable))
+        remain = [letter for letter in self._under_way if letter.offset not in elsewhere]
         for letter in remain:
             cause = letter.cause._replace(sequence=-1)
             cell = Cell(ARCHIVING, letter.tries, until_ms=letter.until_ms, cause=cause)
             self.book.put(letter.offset, letter.offset + 1, cell)
-        self._waiting.extendleft(reversed(taken_back))
-        if event.too_large or finished or event.lost:
-            # Certainly not in the topic: the sequences are used again, by fewer letters or by one without its body.
-            if event.too_large:
-                self._keeps_bodies = len(taken_back) > 1
-                self._batch_max = max(1, len(taken_back) // 2)
-            if self.box is not None:
-                self._note(self.box._replace(next_sequence=self._first_sequence), decision)
-        else:
-            self.box = None
         self._under_way = []
+        large = frozenset(event.too_large)
+        back = [letter.offset for letter in remain if letter.offset not in large]
+        self._waiting.extendleft((offset, offset + 1) for offset in reversed(back))
+        for offset in event.too_large:
+            self._too_large(offset, decision)
+        self._bodiless -= elsewhere
+        if self._tried in elsewhere:
+            self._tried = None
+        if event.is_replaced:
+            self.box = None
+            return
+        # Certainly not in the topic: the sequences are used again.
+        if event.fits:
+            self._batch_max = event.fits
+        if self.box is not None:
+            self._note(self.box._replace(next_sequence=self._first_sequence), decision)
+
+    def _too_large(self, offset: int, decision: QueueDecision) -> None:
+        """Hold a letter that its topic does not take alone; or drop its body, if the policy has it so."""
+        if self._tried == offset:
+            self._tried = None
+        elif offset not in self._bodiless:
+            decision.count("dead_letters_too_large")
+        if not self.policy.drops_undeliverable:
+            if not self._held:
+                self._held_until_ms = decision.now_ms + HELD_MS
+            self._held.append(offset)
+        elif offset in self._bodiless:  # not even what says where it was
+            self._bodiless.discard(offset)
+            self.book.put(offset, offset + 1, DEAD)
+            decision.count("dead_letters_dropped")
+            decision.wakes = True
+        else:
+            self._bodiless.add(offset)
+            self._waiting.appendleft((offset, offset + 1))
+
+    def _try_held(self, now_ms: int) -> None:
+        """Try a letter that is held again, if it is time; all of them, if their bodies may be dropped now."""
+        if self.policy.drops_undeliverable:
+            self._bodiless.update(self._held)
+            self._release()
+        elif self._retry_at_ms is None and now_ms >= self._held_until_ms:
+            self._held_until_ms = now_ms + HELD_MS
+            self._tried = self._held.popleft()
+            self._waiting.appendleft((self._tried, self._tried + 1))
+
+    def _release(self) -> None:
+        """Have everything that is held wait again."""
+        self._waiting.extend((offset, offset + 1) for offset in self._held)
+        self._held.clear()
+        self._tried = None
 
     def _next_records(self) -> list[tuple[int, Cell]]:
         found: list[tuple[int, Cell]] = []
@@ -177,7 +251,7 @@ class DeadLetters:
                 self._waiting.appendleft((stop, end))
         return [(offset, cell) for offset, cell in found if self._is_own(cell)]
 
-    def _send(self, decision: QueueDecision) -> None:
+    def _send(self, decision: QueueDecision, *, is_again: bool = False) -> None:
         if self.box is None:
             return
         decision.after_sync.append(
@@ -187,5 +261,6 @@ class DeadLetters:
                 sequence=self._first_sequence,
                 letters=tuple(self._under_way),
                 is_later=self.is_later,
+                is_again=is_again,
             )
         )

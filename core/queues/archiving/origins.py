@@ -22,6 +22,8 @@ _NAME_MAX: Final = 249
 _DIGEST_BYTES: Final = 8
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _FIELDS: Final = 4
+_DIGITS_MAX: Final = 18
+"""More would be no offset."""
 
 
 class Origin(NamedTuple):
@@ -38,13 +40,18 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, headers: Iterable[Header] | None) -> Origin | None:
-        """Return what a copy's headers say; None = it is no copy."""
+        """Return what a copy's headers say: the last one, which is ours; None = it is no copy."""
+        found: Origin | None = None
         for name, value in headers or ():
             if name == HEADER and value is not None:
                 fields = value.decode(errors="replace").split(":", _FIELDS - 1)
-                if len(fields) == _FIELDS and all(field.isdecimal() for field in fields[:3]):
-                    return cls(fields[3], int(fields[0]), int(fields[1]), int(fields[2]))
-        return None
+                if len(fields) == _FIELDS and all(_is_number(field) for field in fields[:3]):
+                    found = cls(fields[3], int(fields[0]), int(fields[1]), int(fields[2]))
+        return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
 def without(headers: Iterable[Header] | None) -> list[Header]:

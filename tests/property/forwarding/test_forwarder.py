@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderSettings
 from raylog.core.forwarding.note import Note
-from tests.unit.core.forwarding.desk import Desk
+from tests.unit.core.forwarding.desk import Desk, size_of
 
 TOPICS = ("a", "b")
+LIMITS = (5, 14, 30, 1_000)
+"""Of targets: below some records, above each, above some pieces, above all."""
 
 
 class Story:
@@ -24,7 +26,8 @@ class Story:
         self.random = random.Random(seed)
         self.desk = Desk(ForwarderSettings(rate=self.random.choice([0, 0, 50])))
         for name in TOPICS:
-            self.desk.add_topic(name)
+            self.desk.add_topic(name).limit = self.random.choice(LIMITS)
+        self.desk.targets["dead"].limit = self.random.choice(LIMITS)
         self.strays: list[ev.Parcel] = []
         self.due_ms: dict[int, int] = {}
         self.seen: dict[str, int] = {}
@@ -63,7 +66,7 @@ class Story:
         due_ms = desk.now_ms + chance.randrange(150)
         names = chance.choice([(), ("a",), ("b",), ("a", "b"), ("a", "gone"), ("__undeliverable", "gone", "b")])
         first = desk.log_end
-        desk.add_piece(chance.randrange(1, 4), *names, due_ms=due_ms if names else 0)
+        desk.add_piece(chance.choice((1, 1, 2, 3, 8)), *names, due_ms=due_ms if names else 0)
         for offset in range(first, desk.log_end):
             self.due_ms[offset] = due_ms
 
@@ -96,7 +99,7 @@ class Story:
         self.deleted.append(list(self.desk.holds(self.desk.topics[name, 0])))
         self.desk.delete_topic(name)
         self.generation += 1
-        self.desk.add_topic(name, f"{name}{self.generation}")
+        self.desk.add_topic(name, f"{name}{self.generation}").limit = self.random.choice(LIMITS)
 
     def check_new(self) -> None:
         for topic_id, target in self.desk.targets.items():
@@ -121,10 +124,23 @@ class Story:
         assert len(held) == len(set(held)) or self.deleted, "a record arrived twice"
         lost = {offset for records in self.deleted for offset in records}
         assert set(held) | lost == expected, f"missing {sorted(expected - set(held) - lost)}"
+        if not self.deleted:
+            self.check_dead()
         for topic_id, target in self.desk.targets.items():
             assert len(target.records) == len(set(target.records)), f"{topic_id} has a record twice"
             if topic_id != "dead":
                 assert target.records == sorted(target.records), f"{topic_id} is out of order"
+
+    def check_dead(self) -> None:
+        """What its target takes alone is there; what ``__undeliverable`` takes has its body there."""
+        dead = self.desk.targets["dead"]
+        for piece in self.desk.pieces:
+            for (name, _), offsets in piece.parts:
+                target = self.desk.targets.get(name)
+                for offset in set(dead.records).intersection(offsets):
+                    size = size_of(offset)
+                    assert target is None or size > target.limit or offset in target.refuses, f"{offset} was refused"
+                    assert (offset in dead.bare) == (size > dead.limit), f"{offset} lost its body, or keeps it"
 
 
 def play(seed: int, steps: int = 250) -> None:

@@ -53,6 +53,9 @@ BUGS = {
         "behind = (parcel.base_sequence + len(parcel.offsets)) & SEQUENCE_MASK",
         "behind = lane.next_sequence",
     ),
+    "a refused parcel condemns all its records": (machine, "_refused", "if len(parcel.offsets) == 1:", "if True:"),
+    "the second half of a refused parcel is left out": (machine, "_refused", "span in halves", "span in halves[:1]"),
+    "what is to be sent later is forgotten": (ForwarderMachine, "_finish_turn", "in way.later", "in ()"),
     "what is sent another way is not stored": (
         ForwarderMachine,
         "_finish_turn",

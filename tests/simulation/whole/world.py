@@ -49,6 +49,7 @@ from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
 from tests.simulation.whole.queues.clients import (
     DEAD,
     KEYED,
+    LETTERS_LIMIT,
     PLAIN,
     QUEUE,
     JobProducer,
@@ -274,7 +275,7 @@ class World:
             await admin.create_topic(LATER, PARTITIONS, 3, config)
         if self.plan.workers:
             await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3, {"queue.retry.max.ms": "500"})
-            await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3)
+            await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3, {"max.message.bytes": LETTERS_LIMIT})
         if self.plan.expirers:
             await make_fleeting_topics(admin)
         await admin.stop()

@@ -1,5 +1,7 @@
 """Dead letters: their headers, their names, and the end of circles."""
 
+from dataclasses import replace
+
 import pytest
 
 from raylog.core.configuration.time_keys import check_expiry
@@ -9,6 +11,7 @@ from raylog.core.dead_letters import (
     HOPS_MAX,
     REASON,
     TTL,
+    TTL_MAX_MS,
     UNDELIVERABLE_TOPIC,
     Cause,
     Header,
@@ -107,6 +110,19 @@ def test_a_group_has_a_dead_letter_topic_of_its_own() -> None:
     assert topic_of_group("workers") == "dlq.workers"
 
 
+@pytest.mark.parametrize("hops", [b"9" * 15, b"9" * 5_000])
+def test_a_number_of_hops_that_is_too_long_ends_nothing(hops: bytes) -> None:
+    assert not may_hop([(HOPS, hops)])
+
+
+def test_a_dead_letter_has_the_timestamp_of_its_record() -> None:
+    cause = replace(REJECTED, timestamp_ms=1_234)
+    headers = dead_headers(OWN, cause)
+    assert ("__dlq.errors.timestamp", b"1234") in headers
+    assert cause_of(headers) == cause
+    assert without_cause(headers) == OWN
+
+
 @pytest.mark.parametrize("group", ["a/b", "a b", "\u00e4", "g" * 246, "g" * 400, "/" * 300])
 def test_every_group_has_a_legal_dead_letter_topic(group: str) -> None:
     validate_topic_name(topic_of_group(group))
@@ -118,7 +134,17 @@ def test_groups_that_differ_only_in_illegal_letters_have_different_topics() -> N
 
 @pytest.mark.parametrize(
     ("headers", "ttl_ms"),
-    [(None, None), (OWN, None), ([(TTL, b"250")], 250), ([(TTL, b"soon")], None), ([(TTL, None)], None)],
+    [
+        (None, None),
+        (OWN, None),
+        ([(TTL, b"250")], 250),
+        ([(TTL, b"soon")], None),
+        ([(TTL, None)], None),
+        ([(TTL, b"-1")], None),
+        ([(TTL, b"250"), (TTL, b"300")], 300),
+        ([(TTL, b"9" * 15)], TTL_MAX_MS),
+        ([(TTL, b"9" * 5_000)], TTL_MAX_MS),
+    ],
 )
 def test_the_time_to_live_of_a_record(headers: list[Header] | None, ttl_ms: int | None) -> None:
     assert ttl_of(headers) == ttl_ms

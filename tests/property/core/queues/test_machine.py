@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from raylog.core.decision import Refuse, Reply
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
-from raylog.core.queues.records import LetterBox, QueueChange, QueueState
+from raylog.core.queues.records import QueueChange, QueueState
 from raylog.core.queues.states import AVAILABLE, TERMINAL
+from tests.property.core.queues.letter_topics import LetterTopics
 
 MEMBERS = ("a", "b", "c")
 RECORDS = 40
@@ -44,9 +45,7 @@ class Worked(RuleBasedStateMachine):
         """By member: offset -> (count, until)."""
         self.done: set[int] = set()
         self.not_before: dict[int, int] = {}
-        self.dead: list[int] = []
-        self.copies: list[int] = []
-        self.by_sequence: dict[tuple[bool, int], list[int]] = {}
+        self.letters = LetterTopics(refuses={6, 17, 18}, drops="drop" in self.topic.values())
         self.accepted: set[int] = set()
         self.crashes = 0
         self.acks: dict[int, set[int]] = {}
@@ -103,15 +102,11 @@ class Worked(RuleBasedStateMachine):
             case ev.NoteStored():
                 self.feed(ev.ChangeStored, number=effect.number)
             case ev.FindLetterBox():
-                box = LetterBox(effect.topic, "id", 0, 7)
+                box = self.letters.found(effect)
                 self.feed(ev.LetterBoxFound, topic=effect.topic, box=box, is_later=effect.is_later)
             case ev.SendLetters():
-                offsets = [letter.offset for letter in effect.letters]
-                known = self.by_sequence.setdefault((effect.is_later, effect.sequence), offsets)
-                assert known == offsets, "a repeated batch of dead letters differs"
-                if known is offsets:
-                    (self.copies if effect.is_later else self.dead).extend(offsets)
-                self.feed(ev.LettersStored, sequence=effect.sequence, is_later=effect.is_later)
+                kind, fields = self.letters.answer(effect)
+                self.feed(kind, sequence=effect.sequence, is_later=effect.is_later, **fields)
             case Reply() if effect.request in self.acks:
                 self.done |= self.acks.pop(effect.request)
             case Reply() | Refuse():
@@ -154,7 +149,7 @@ class Worked(RuleBasedStateMachine):
                 del held[offset]
         assert offset not in self.done, f"{offset} was acknowledged"  # Q2
         assert not self.is_gap(offset), f"{offset} has no record, and {member} is to answer for it"
-        assert offset not in self.copies, f"{offset} has a copy, and is handed out here too"
+        assert offset not in self.letters.copies, f"{offset} has a copy, and is handed out here too"
         assert self.not_before.get(offset, 0) <= self.now, f"{offset} waits"  # Q8
         self.handed[offset] += 1
         tries = self.handed[offset] + self.earlier(offset)
@@ -216,6 +211,15 @@ class Worked(RuleBasedStateMachine):
         if kind == ev.RETRY and count < 3:
             self.not_before[offset] = self.now + (delay_ms if delay_ms > 0 else {1: 5_000, 2: 20_000}[count])
 
+    @rule(member=st.sampled_from(MEMBERS))
+    def reject_all(self, member: str) -> None:
+        """A member rejects all that it has, at once: their letters are a batch."""
+        held = [(offset, count) for offset, (count, until) in self.held[member].items() if until > self.now]
+        verdicts = [ev.Verdict(offset, offset + 1, ev.REJECT, count) for offset, count in sorted(held)]
+        if verdicts:
+            self.feed(ev.Acknowledged, request=self.number(), member=member, verdicts=verdicts)
+        self.held[member].clear()
+
     @rule(member=st.sampled_from(MEMBERS), other=st.sampled_from(MEMBERS))
     def stranger_acknowledges(self, member: str, other: str) -> None:
         """A verdict on what another member holds changes nothing."""
@@ -258,6 +262,12 @@ class Worked(RuleBasedStateMachine):
         assert (after.acquired_max, after.by_key) == (int(acquired), before.by_key)
         assert after.backoff == before.backoff, "the group's own settings count more"
 
+    @rule(limit=st.sampled_from((0, 3, 8, 14, 40, -1)))
+    def letter_topics_change(self, limit: int) -> None:
+        """The topics of letters and copies take other sizes from now on; or there are new ones."""
+        self.letters.is_replaced |= limit < 0
+        self.letters.limit = max(limit, 0) or self.letters.limit
+
     @rule(kept=st.integers(0, 2))
     def leader_is_replaced(self, kept: int) -> None:
         """Some changes that were not answered yet survive, the others are lost."""
@@ -274,9 +284,12 @@ class Worked(RuleBasedStateMachine):
         if hasattr(self, "machine"):
             assert self.machine.book.start >= self.started  # Q7
             self.started = self.stored.start
-            assert len(set(self.dead)) == len(self.dead), "a dead letter is there twice"  # Q6
-            assert len(set(self.copies)) == len(self.copies), "a copy is there twice"
-            assert not set(self.copies) & (self.done | set(self.dead)), "a copy of what is finished"
+            letters = self.letters
+            assert len(set(letters.dead)) == len(letters.dead), "a dead letter is there twice"  # Q6
+            assert len(set(letters.copies)) == len(letters.copies), "a copy is there twice"
+            assert not set(letters.copies) & (self.done | set(letters.dead)), "a copy of what is finished"
+            assert not letters.refuses.intersection(letters.dead)
+            assert letters.refuses.issuperset(letters.aside), "what the topic takes is not undeliverable"
 
     @invariant()
     def what_is_stored_is_what_is_known(self) -> None:
@@ -287,16 +300,24 @@ class Worked(RuleBasedStateMachine):
         finished = {offset for offset in range(RECORDS) if self.machine.book.at(offset).state in TERMINAL}
         assert finished == {offset for offset in range(RECORDS) if again.book.at(offset).state in TERMINAL}
 
+    def settle(self) -> None:
+        """Store everything, and what follows from it, until only time is waited for."""
+        for _ in range(300):
+            self.store(len(self.pending))
+            if not self.pending and not self.open:
+                return
+        raise AssertionError("letters are sent again and again")
+
     def teardown(self) -> None:
         """Without further trouble everything is finished at last: Q3, and Q6 for all that is dead."""
         if not hasattr(self, "machine"):
             return
+        self.settle()
+        self.letters.limit = 0 if self.letters.drops else 1_000
+        self.letters.is_replaced = False
         for _ in range(400):
             self.time_passes(21_000 + 10_000)
-            for _ in range(20):
-                self.store(len(self.pending))
-            assert not self.pending
-            assert not self.open
+            self.settle()
             self.fetch(MEMBERS[0], 10)
             for offset, (count, _) in sorted(self.held[MEMBERS[0]].items()):
                 verdict = ev.Verdict(offset, offset + 1, ev.ACCEPT, count)
@@ -307,9 +328,16 @@ class Worked(RuleBasedStateMachine):
                 break
         assert self.machine.book.start == RECORDS, self.machine.book.pieces(0, RECORDS)
         assert self.machine.book.counts[AVAILABLE] == 0
-        finished = self.accepted | set(self.dead) | set(self.copies) | {at for at in range(RECORDS) if self.is_gap(at)}
+        letters = {*self.letters.dead, *self.letters.aside, *self.letters.copies}
+        finished = self.accepted | letters | {at for at in range(RECORDS) if self.is_gap(at)}
         assert finished == set(range(RECORDS)), set(range(RECORDS)) - finished
         assert (self.machine.next_due_ms() or self.now) > self.now - 60_000
+
+
+class WorkedDropping(Worked):
+    """The same where bodies are dropped that are too large for the dead-letter topic."""
+
+    topic: ClassVar[dict[str, str]] = {**Worked.topic, "errors.deadletterqueue.on.failure": "drop"}
 
 
 class WorkedByKey(Worked):
@@ -357,7 +385,9 @@ class WorkedRetryTopicByKey(WorkedRetryTopic, WorkedByKey):
 
 Worked.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 WorkedByKey.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+WorkedDropping.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 TestWorked = Worked.TestCase
+TestWorkedDropping = WorkedDropping.TestCase
 TestWorkedByKey = WorkedByKey.TestCase
 WorkedWithTransactions.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestWorkedWithTransactions = WorkedWithTransactions.TestCase

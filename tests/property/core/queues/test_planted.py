@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from raylog.core.queues.acknowledging import Acknowledging
+from raylog.core.queues.archiving.letters import DeadLetters
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.ranges import RangeMap
@@ -17,7 +18,7 @@ from tests.property.core.queues.test_machine import Worked, WorkedRetryTopic
 from tests.simulation.planted.bugs import Edit
 
 LOOK = settings(
-    max_examples=400,
+    max_examples=600,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,
@@ -71,6 +72,35 @@ BUGS = {
         "True",
     ),
     "a verdict of another member counts": (Worked, Acknowledging, "_applied", "or cell.member != member", ""),
+    "a letter that is too large counts as stored": (
+        Worked,
+        DeadLetters,
+        "_too_large",
+        "self._held.append(offset)",
+        "self.book.put(offset, offset + 1, DEAD)",
+    ),
+    "a letter that is too large loses its body": (
+        Worked,
+        DeadLetters,
+        "_too_large",
+        "if not self.policy.drops_undeliverable:",
+        "if False:",
+    ),
+    "what is held is never tried again": (Worked, DeadLetters, "_try_held", "now_ms >= self._held_until_ms", "False"),
+    "the letters beside one that is too large are forgotten": (
+        Worked,
+        DeadLetters,
+        "refused",
+        "if letter.offset not in large",
+        "if not large and not event.fits",
+    ),
+    "a batch that is refused is not made smaller": (
+        Worked,
+        DeadLetters,
+        "refused",
+        "self._batch_max = event.fits",
+        "pass",
+    ),
 }
 
 

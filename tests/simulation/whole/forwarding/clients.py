@@ -31,8 +31,9 @@ CIRCLE_TTL_MS: Final = 60
 async def make_topics(admin: AsyncAdmin) -> None:
     """Create the topics of records that expire, and of dead letters."""
     small = {"segment.bytes": "20000"}
-    await admin.create_topic(LETTERS, PARTITIONS, 3, small)
-    await admin.create_topic(AGAIN, PARTITIONS, 3, small)
+    # Each record fits alone, and not all pieces do.
+    await admin.create_topic(LETTERS, PARTITIONS, 3, {**small, "max.message.bytes": "900"})
+    await admin.create_topic(AGAIN, PARTITIONS, 3, {**small, "max.message.bytes": "400"})
     await admin.create_topic(FLEETING, PARTITIONS, 3, {**small, "ttl.ms": TTL_MS, "dead.letter.topic": LETTERS})
     for name, other in ((PING, PONG), (PONG, PING)):
         await admin.create_topic(name, 1, 3, {"ttl.ms": CIRCLE_TTL_MS, "dead.letter.topic": other})

@@ -10,6 +10,7 @@ from raylog.actors.forwarding.expiring import Expiry
 from raylog.actors.forwarding.forwarder import Forwarder
 from raylog.actors.forwarding.keeper import KeeperRole
 from raylog.core import dead_letters
+from raylog.core.forwarding import machine as forwarder_machine
 from raylog.core.forwarding.events import Trouble
 from raylog.core.forwarding.machine import ForwarderMachine
 from tests.simulation.planted.bugs import Edit
@@ -47,7 +48,7 @@ FORWARDING_BUGS: Final = (
         "records go before they expire",
         Expiry,
         "due_ms",
-        _edit("timestamp_ms + ttl_ms(self.settings)", "timestamp_ms + ttl_ms(self.settings) - 4_000"),
+        _edit("+ ttl_ms(self.settings)", "+ ttl_ms(self.settings) - 4_000"),
         ("W50",),
     ),
     _bug(
@@ -78,6 +79,14 @@ FORWARDING_BUGS: Final = (
         "_save",
         _edit("self._out.now.append(ev.Save(self.note))", "self._is_saved(0)"),
         ("W51", "W52", "W53"),
+        30,
+    ),
+    _bug(
+        "a parcel that is too large is undeliverable as a whole",
+        forwarder_machine,
+        "_refused",
+        _edit("if len(parcel.offsets) == 1:", "if True:"),
+        ("W53",),
         30,
     ),
     _bug(

@@ -121,6 +121,14 @@ QUEUE_BUGS: Final = (
         30,
     ),
     _bug(
+        "a batch of dead letters that is too large is sent again as it is",
+        LetterSender,
+        "send",
+        _edit("if is_refusal(trouble):", "if False:"),
+        ("W9", "W42", "W43"),
+        30,
+    ),
+    _bug(
         "a new keeper leaves out the last of its log",
         KeeperRole,
         "_load",

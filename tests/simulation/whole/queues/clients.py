@@ -26,6 +26,8 @@ PARTITIONS: Final = 2
 PLAIN: Final = "any-order"
 KEYED: Final = "key-order"
 KEYS: Final = (b"a", b"b", b"c", None)
+LETTERS_LIMIT: Final = "700"
+"""Of the dead-letter topic: each letter fits alone, and hardly two together."""
 LATE_MS: Final = 2_500
 """A pause above `queue.retry.max.ms`, for which a copy waits."""
 

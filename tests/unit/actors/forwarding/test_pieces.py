@@ -45,7 +45,7 @@ def spans(found: list[Held]) -> list[tuple[int, int]]:
     return [(held.piece.first, held.piece.end) for held in found]
 
 
-def sent(held: Held, rule: Rule, route: Route, *, refused: bool = False) -> Columns:
+def sent(held: Held, rule: Rule, route: Route, *, refused: bool = False, bare: bool = False) -> Columns:
     """The records of a parcel with all of a piece."""
     offsets = tuple(offset for each, found in held.piece.parts for offset in found if each == route)
     parcel = Parcel(
@@ -56,9 +56,11 @@ def sent(held: Held, rule: Rule, route: Route, *, refused: bool = False) -> Colu
         base_sequence=7,
         offsets=offsets,
         refused=frozenset(offsets) if refused else frozenset(),
+        bare=frozenset(offsets) if bare else frozenset(),
+        piece=held.piece.first,
         first=held.piece.first,
         end=held.piece.end,
-        sources=((route, refused),),
+        sources=((route, refused, False),),
     )
     made = encode(held, parcel, rule, ("source", 3), 99, NOW_MS)
     ((position, header),) = iter_headers(made)
@@ -170,11 +172,47 @@ def test_a_filter_leaves_records_out(where: dict[str, str]) -> None:
     assert RedriveRule("to", where).route(0, None, headers) is None
 
 
-def test_a_forged_origin_is_no_target() -> None:
-    headers: list[Header] = [
-        ("__dlq.errors.topic", b"__consumer_offsets"),
-        ("__dlq.errors.partition", b"0"),
+@pytest.mark.parametrize("topic", [b"__consumer_offsets", b"x" * 250, b"a topic", b"../up", b""])
+def test_a_forged_origin_is_no_target(topic: bytes) -> None:
+    assert RedriveRule().route(0, None, forged(topic)) is None
+
+
+def test_a_forged_partition_is_a_number_that_can_be_kept() -> None:
+    route = RedriveRule().route(0, None, forged(b"jobs", partition=b"9" * 400))
+    assert route is not None
+    assert route[1] < 1 << 31
+
+
+def forged(topic: bytes, partition: bytes = b"0") -> list[Header]:
+    return [
+        ("__dlq.errors.topic", topic),
+        ("__dlq.errors.partition", partition),
         ("__dlq.errors.offset", b"0"),
         (REASON, b"expired"),
     ]
-    assert RedriveRule().route(0, None, headers) is None
+
+
+def test_a_filed_record_leads_where_its_topic_says() -> None:
+    header = Envelope("__consumer_offsets", "another id", 0, 1).header()
+    rule = FilingRule("dead", "dead id", -1, 5)
+    (held,) = pieces(batch(0, 1, headers=[header, (TTL, b"10"), header]), rule=rule)
+    headers = (sent(held, rule, (SCHEDULED_TOPIC, 5)).headers or [])[0]
+    assert [value for name, value in headers or () if name == header[0]] == [
+        Envelope("dead", "dead id", -1, NOW_MS).header()[1]
+    ]
+
+
+def test_a_time_to_live_counts_from_now_where_a_clock_is_ahead() -> None:
+    rule = FilingRule("dead", "dead id", -1, 5)
+    (held,) = pieces(batch(100_000, 1, headers=[(TTL, b"10")]), rule=rule)
+    assert sent(held, rule, (SCHEDULED_TOPIC, 5)).timestamps == [NOW_MS + 10]
+
+
+def test_a_record_that_no_topic_takes_leaves_its_body_where_it_is() -> None:
+    (held,) = pieces(batch(10, 2, headers=[("a", b"1")]))
+    columns = sent(held, EXPIRY, ("dead", 3), refused=True, bare=True)
+    assert (columns.keys, columns.values) == (None, None)
+    cause = cause_of((columns.headers or [])[0])
+    assert cause is not None
+    assert (cause.topic, cause.offset) == ("source", 10)
+    assert "too large" in cause.message

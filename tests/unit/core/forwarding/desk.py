@@ -16,6 +16,11 @@ PRODUCER = 7
 READ_PIECES = 10
 
 
+def size_of(offset: int) -> int:
+    """Return a record's size in bytes, from 1 to 13."""
+    return 1 + (offset * 7) % 13
+
+
 @dataclass
 class Target:
     """One partition: the offsets of the source's records that it holds, in order."""
@@ -24,6 +29,10 @@ class Target:
     producers: ProducerState = field(default_factory=ProducerState)
     refuses: frozenset[int] = frozenset()
     """Records that it never takes."""
+    limit: int = 1_000_000
+    """Most bytes of a parcel."""
+    bare: set[int] = field(default_factory=set)
+    """Records that came without their bodies."""
     is_reachable: bool = True
 
     def append(self, parcel: ev.Parcel) -> ev.Trouble | None:
@@ -37,8 +46,10 @@ class Target:
         except (OutOfOrderSequence, InvalidProducerEpoch):
             return ev.Trouble.FORGOTTEN
         if duplicate is None:
-            if self.refuses & set(parcel.offsets):
+            size = sum(size_of(offset) for offset in parcel.offsets if offset not in parcel.bare)
+            if self.refuses & set(parcel.offsets) or size > self.limit:
                 return ev.Trouble.REFUSED
+            self.bare |= parcel.bare
             self.records += parcel.offsets
             self.producers.apply(header, 0, None)
         return None

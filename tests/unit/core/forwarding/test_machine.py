@@ -5,7 +5,7 @@ import pytest
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import PIECES_MAX, ForwarderSettings, Stage
 from raylog.core.forwarding.note import Again, Lane, Note
-from tests.unit.core.forwarding.desk import PRODUCER, Desk
+from tests.unit.core.forwarding.desk import PRODUCER, Desk, size_of
 
 
 @pytest.fixture
@@ -135,8 +135,44 @@ def test_what_a_target_refuses_is_undeliverable_and_the_rest_arrives(desk: Desk)
         desk.add_piece(2, "jobs")
     desk.begin()
     desk.settle()
-    assert desk.holds("jobs") == [0, 1, 4, 5, 6, 7, 8, 9]
-    assert desk.holds("dead") == [2, 3]
+    assert desk.holds("jobs") == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert desk.holds("dead") == [3]
+
+
+def test_a_target_with_a_small_limit_gets_all_that_fits_alone(desk: Desk) -> None:
+    desk.targets["jobs"].limit = 12  # a piece is 100 bytes and more, each record at most 13
+    for _ in range(5):
+        desk.add_piece(16, "jobs")
+    desk.begin()
+    desk.settle()
+    large = [offset for offset in range(80) if size_of(offset) > 12]
+    assert desk.holds("jobs") == [offset for offset in range(80) if offset not in large]
+    assert desk.holds("dead") == large
+
+
+def test_what_is_too_large_everywhere_leaves_its_body_where_it_is(desk: Desk) -> None:
+    desk.targets["jobs"].limit = desk.targets["dead"].limit = 10
+    desk.add_piece(16, "jobs")
+    desk.begin()
+    desk.settle()
+    large = [offset for offset in range(16) if size_of(offset) > 10]
+    assert desk.holds("dead") == large
+    assert desk.targets["dead"].bare == set(large)
+    assert desk.machine.is_undecided
+
+
+@pytest.mark.parametrize("replaced_after", range(40))
+def test_a_successor_goes_on_with_what_is_left_of_a_refused_parcel(desk: Desk, replaced_after: int) -> None:
+    desk.targets["jobs"].limit = 15
+    for _ in range(5):
+        desk.add_piece(8, "jobs")
+    desk.begin()
+    for _ in range(replaced_after):
+        if desk.todo:
+            desk.work()
+    desk.begin()
+    desk.settle()
+    assert desk.holds("jobs") == list(range(40))
 
 
 def test_a_target_that_forgot_the_producer_gets_the_rest_in_a_new_epoch(desk: Desk) -> None:
@@ -248,7 +284,7 @@ def test_a_note_survives_its_wire_form() -> None:
         skip_below=4,
         lanes=(Lane(("a", 1), "id", 0, 2, 77),),
         lost=(("b", 0),),
-        again=(Again(("a", 1), 3, 5, is_refused=True),),
+        again=(Again(("a", 1), 3, 5, is_refused=True, is_bare=True),),
         sent=12,
         rule="jobs",
     )

@@ -25,6 +25,8 @@ from raylog.storage.batch.header import iter_headers
 
 NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once: the records made of them should fit into a processor's caches."""
+REFETCH_PAUSE_S = 1.0
+"""Records that stay damaged are fetched, and their error is raised, once in so long."""
 MAX_EPOCHS = 64
 """Leader epochs that a position remembers at most, the newest ones."""
 
@@ -55,6 +57,7 @@ class PartitionState:
         "_on_room",
         "_opener",
         "_records",
+        "_refetched_at",
         "_room_bytes",
         "_taken_bytes",
         "_taken_from",
@@ -69,6 +72,7 @@ class PartitionState:
         "high_watermark",
         "log_start_offset",
         "partition",
+        "pause_s",
         "paused",
         "position",
         "reads_near",
@@ -106,6 +110,9 @@ class PartitionState:
         """The newest leader epoch whose leader is known to have the records read so far."""
         self.doubted = (-1, -1)
         """Session and leader epoch of an answer that the log ends before the position; a second one is believed."""
+        self.pause_s = 0.0
+        """Before the next fetch: the same damage was met here before."""
+        self._refetched_at = -1
         self.drains = False
         """Buffered records are taken before the next fetch: a new leader is then compared with them."""
         self._opener = opener
@@ -161,12 +168,15 @@ class PartitionState:
         self._drop()
 
     def refetch(self) -> None:
-        """Drop buffered records and fetch again from the position."""
+        """Drop buffered records and fetch again from the position; after a pause, if that was done there before."""
         if self.position is not None:
             self.return_to(self.position)
+            self.pause_s = REFETCH_PAUSE_S if self._refetched_at == self.position else 0.0
+            self._refetched_at = self.position
 
     def _drop(self) -> None:
         self.session += 1
+        self.pause_s = 0.0
         self.drains = False
         self._waiting.clear()
         self._records = []

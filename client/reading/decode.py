@@ -298,8 +298,8 @@ def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offse
     what = str(cause) if isinstance(cause, RaylogError) else f"{type(cause).__name__}: {cause}"
     place = {"offset": offset} if next_offset is None else {"offset": offset, "next_offset": next_offset}
     return CorruptMessage(
-        f"The batch at offset {offset} of {partition} is damaged ({what}). It is fetched again at the next poll; "
-        f"if it stays damaged, {behind}.",
+        f"The batch at offset {offset} of {partition} cannot be read ({what}). It is fetched again, at most once in "
+        f"a second; if that does not help, {behind}.",
         topic=partition.topic,
         partition=partition.partition,
         **place,

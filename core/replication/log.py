@@ -99,6 +99,7 @@ class ReplicaLog:
         self.durable_end = min(self.durable_end, to)
         self.high_watermark = min(self.high_watermark, to)
         self.epochs.truncate_end(to)
+        self.disk.log_is(self.start, self.end)
 
     def begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note that a leader epoch writes from ``start``; the newest epoch keeps its start."""
@@ -110,6 +111,7 @@ class ReplicaLog:
         """Become an empty log that starts at ``start``."""
         self.start = self.end = self.durable_end = self.high_watermark = start
         self.epochs.truncate_end(0)
+        self.disk.log_is(start, start)
 
     def advance_start(self, start: Offset) -> None:
         """Drop everything below ``start``. A restarted replica learns here that it was committed."""
@@ -117,6 +119,7 @@ class ReplicaLog:
         self.start = max(self.start, start)
         self.high_watermark = max(self.high_watermark, self.start)
         self.epochs.truncate_start(self.start)
+        self.disk.log_is(self.start, self.end)
 
     def validate(self) -> None:
         """Raise InvariantBroken unless the numbers agree with each other."""

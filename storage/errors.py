@@ -47,6 +47,10 @@ class CorruptBatch(CorruptMessage):
         self.position = position
 
 
+class BodyTooLarge(CorruptBatch):
+    """A body has more bytes than are accepted, when it is decompressed; nothing else is wrong with it."""
+
+
 class StorageIoError(KafkaStorageError):
     """The operating system refused a read, a write or a sync."""
 

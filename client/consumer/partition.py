@@ -27,6 +27,8 @@ NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once: the records made of them should fit into a processor's caches."""
 REFETCH_PAUSE_S = 1.0
 """Records that stay damaged are fetched, and their error is raised, once in so long."""
+OPENED_BYTES_MAX = 64 << 20
+"""A poll opens no more batches once their bodies, decompressed, have more bytes than this."""
 MAX_EPOCHS = 64
 """Leader epochs that a position remembers at most, the newest ones."""
 
@@ -286,7 +288,8 @@ class PartitionState:
         ones before it were taken, and again at each call until the position is changed.
         """
         taken: list[Record] = []
-        while limit > 0 and not self.paused and self.position is not None:
+        until = self._opener.opened_bytes + OPENED_BYTES_MAX
+        while limit > 0 and not self.paused and self.position is not None and self._opener.opened_bytes <= until:
             records, at = self._records, self._at
             left = len(records) - at
             if left > limit:
@@ -341,6 +344,11 @@ class PartitionState:
         return self._at < len(self._records) and not self.paused
 
     @property
+    def opened_bytes(self) -> int:
+        """Bytes of all bodies that were opened for records, decompressed."""
+        return self._opener.opened_bytes
+
+    @property
     def is_in_hand(self) -> bool:
         """Whether an open batch, or a chunk read from a file, has more."""
         front = self._waiting[0] if self._waiting else None
@@ -382,8 +390,9 @@ class PartitionState:
         first, next_offset = max(wanted, header.base_offset), header.next_offset
         if header.record_count == header.last_offset_delta + 1:
             end = min(next_offset, first + limit)
-            return ColumnPiece(self.partition, batch, self._opener, first, end, end - first)
-        offsets = self._opener.piece(batch, first, next_offset).offsets
+            opened = self._opener.sound_piece(batch, first, end)  # the position moves behind what opens, and no further
+            return ColumnPiece(self.partition, batch, self._opener, first, end, end - first, opened)
+        offsets = self._opener.sound_piece(batch, first, next_offset).offsets
         end = next_offset if len(offsets) <= limit else offsets[limit]
         return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
 

@@ -241,6 +241,15 @@ class HangingDisk(Message, frozen=True):
     hanging_ms: Int64
 
 
+class DamagedLog(Message, frozen=True):
+    """``topic-partition`` and broker of a replica, what was wrong with its log, and whether that was mended since."""
+
+    partition: str
+    broker: Int64
+    damage: str
+    is_mended: bool
+
+
 class LostLog(Message, frozen=True):
     """``topic-partition`` of a replica that lost its log, and its broker."""
 
@@ -267,6 +276,7 @@ class DescribeClusterReply(Description, frozen=True):
     unclean_partitions: Sequence[UncleanPartition] = ()
     hanging_disks: Sequence[HangingDisk] = ()
     lost_logs: Sequence[LostLog] = ()
+    damaged_logs: Sequence[DamagedLog] = ()
 
 
 class EnsureInternalTopicRequest(Message, frozen=True):

@@ -119,13 +119,16 @@ class SessionHeartbeatRequest(Message, frozen=True):
     ``disk_hanging_ms``: how long a sync of the sender has hung; 0 = none hangs. ``vouched``: the incarnations of the
     replicas on the sender's directory that run; null = those of its last heartbeat on this connection. ``notes``: the
     replicas that have just fallen silent, and those whose disks hang. ``dozing``: how many replicas on the sender's
-    directory are at rest, so that their processes are stopped.
+    directory are at rest, so that their processes are stopped. ``damage``: what was wrong with a replica's log; empty =
+    nothing is known. ``is_mended``: the log was copied again since.
     """
 
     disk_hanging_ms: Int64 = 0
     vouched: Sequence[Int64] | None = None
     notes: Sequence[ReplicaNote] = ()
     dozing: Int64 = 0
+    damage: str = ""
+    is_mended: bool = False
 
 
 class SessionHeartbeatReply(Message, frozen=True):

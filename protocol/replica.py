@@ -284,7 +284,10 @@ class ReplicaStatusRequest(Message, frozen=True):
 
 
 class ReplicaStatusReply(Description, frozen=True):
-    """Offsets are -1 and the ISR is empty before the replica knows its role; times are in milliseconds."""
+    """Offsets are -1 and the ISR is empty before the replica knows its role; times are in milliseconds.
+
+    ``damage``: what is wrong with the log and not mended yet; empty = nothing is known.
+    """
 
     topic: str
     partition: Int64
@@ -304,6 +307,7 @@ class ReplicaStatusReply(Description, frozen=True):
     pid: Int64
     incarnation: Int64
     controller_connected: bool
+    damage: str = ""
 
 
 class ReplicaMetricsRequest(Message, frozen=True):
@@ -311,7 +315,10 @@ class ReplicaMetricsRequest(Message, frozen=True):
 
 
 class ReplicaMetricsReply(Description, frozen=True):
-    """``counters`` since ``born_ms``, histograms in ``latencies``, and the ``process`` as ``core/metrics/usage.py``."""
+    """``counters`` since ``born_ms``, histograms in ``latencies``, and the ``process`` as ``core/metrics/usage.py``.
+
+    ``damage``: as in the status.
+    """
 
     topic_id: str
     role: str
@@ -323,6 +330,7 @@ class ReplicaMetricsReply(Description, frozen=True):
     counters: Mapping[str, Any]
     latencies: Mapping[str, Any]
     process: Mapping[str, Any]
+    damage: str = ""
 
 
 PRODUCE: Final = Method(

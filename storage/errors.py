@@ -47,6 +47,10 @@ class CorruptBatch(CorruptMessage):
         self.position = position
 
 
+class BodyTooLarge(CorruptBatch):
+    """A body has more bytes than are accepted, when it is decompressed; nothing else is wrong with it."""
+
+
 class StorageIoError(KafkaStorageError):
     """The operating system refused a read, a write or a sync."""
 
@@ -106,7 +110,8 @@ class NotDurable(KafkaStorageError):
 class LogDamaged(KafkaStorageError):
     """Bytes that had been synced are wrong. They are never cut silently: rebuild this replica from its peers."""
 
-    def __init__(self, path: object, position: int, offset: int, reason: str) -> None:
+    def __init__(self, path: object, position: int, offset: int, reason: str, *, next_offset: int = -1) -> None:
+        """`next_offset`: the first offset behind the damage that can be read again; -1 = not looked for."""
         super().__init__(
             f"{path} is damaged at byte {position} (offset {offset}): {reason}. "
             "These bytes had been synced, so nothing was changed; rebuild this replica from its peers."
@@ -115,6 +120,7 @@ class LogDamaged(KafkaStorageError):
         self.position = position
         self.offset = offset
         self.reason = reason
+        self.next_offset = next_offset
 
 
 class DirectoryInUse(DataDirectoryError):

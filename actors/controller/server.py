@@ -183,7 +183,11 @@ class ControllerServer:
     def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders as plain values."""
         machine = self._running().machine
-        soft = {"hanging_disks": machine.hanging_disks(), "replica_counts": machine.replica_counts()}
+        soft = {
+            "hanging_disks": machine.hanging_disks(),
+            "replica_counts": machine.replica_counts(),
+            "damaged_logs": machine.damaged_logs(),
+        }
         return {**cluster_answer(machine.image, machine.is_present), **soft}
 
     async def put_to_sleep(self, timeout_s: float) -> list[int]:

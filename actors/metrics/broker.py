@@ -11,7 +11,7 @@ from pathlib import Path
 from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import wall_ms
 from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
-from raylog.actors.metrics.process import disk_figures, usage_of
+from raylog.actors.metrics.process import damaged_count, disk_figures, usage_of
 from raylog.core.config import ClusterConfig
 from raylog.core.ids import TopicPartition
 from raylog.core.metadata.image import MetadataImage
@@ -86,9 +86,10 @@ class BrokerMetrics:
         self._inquiries.keep(_endpoints(image, broker))
         try:
             disk = await asyncio.to_thread(disk_figures, looks.folder)
+            set_aside = await asyncio.to_thread(damaged_count, looks.folder)
         except OSError as error:
             logger.warning("the disk of %s has no figures: %s", looks.folder, error)
-            disk = None
+            disk, set_aside = None, 0
         view = BrokerView(
             broker=broker,
             image=image,
@@ -99,6 +100,7 @@ class BrokerMetrics:
             usage=usage_of(looks.server),
             controller_connected=looks.is_registered(),
             disk=disk,
+            set_aside=set_aside,
             per_partition=ClusterConfig.from_dict(image.config).metrics_per_partition,
             now_ms=wall_ms(),
         )
@@ -116,7 +118,7 @@ def _endpoints(image: MetadataImage, broker: int) -> Iterable[tuple[str, int]]:
 def unready(broker: int, is_registered: bool, replicas: Mapping[TopicPartition, ReplicaFigures | None]) -> list[str]:
     """Return why a broker is not ready: the controller does not know it, or a placed replica neither leads nor follows.
 
-    Pure.
+    Or its log is damaged, and not copied again yet. Pure.
     """
     reasons = [] if is_registered else [f"broker {broker} is not registered with the controller"]
     for partition, figures in sorted(replicas.items()):
@@ -124,4 +126,6 @@ def unready(broker: int, is_registered: bool, replicas: Mapping[TopicPartition, 
             reasons.append(f"{partition} on broker {broker} does not answer")
         elif figures.role not in ("leader", "follower"):
             reasons.append(f"{partition} on broker {broker} neither leads nor follows yet: it is {figures.role}")
+        if figures is not None and figures.damage:
+            reasons.append(f"{partition} on broker {broker} has a damaged log: {figures.damage}")
     return reasons

@@ -187,4 +187,5 @@ class ReplicaCollector:
             usage=usage,
             cleaner=cleaner_from_wire(answer.get("cleaner")),
             roles=roles_from_wire(answer.get("roles")),
+            damage=str(answer.get("damage", "")),
         )

@@ -42,3 +42,11 @@ def disk_figures(folder: Path) -> tuple[int, int]:
     """
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
+
+def damaged_count(folder: Path) -> int:
+    """Return how many damaged logs lie set aside in a data directory; raises OSError."""
+    try:
+        return len(os.listdir(folder / ".damaged"))
+    except FileNotFoundError:
+        return 0

@@ -19,7 +19,7 @@ from raylog.actors.settings import CleanerPace
 from raylog.core.errors import RaylogError
 from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningAborted, CleaningOrder, clean, discard_quietly
-from raylog.storage.errors import TooManyToClean
+from raylog.storage.errors import LogDamaged, TooManyToClean
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.partition_log import PartitionLog
 
@@ -71,6 +71,7 @@ class Cleaner:
     on_closed: Callable[[str], None] = lambda _: None
     """Called when the log was closed by an error of the disk."""
     _on_cleaned: Callable[[], None] = lambda: None
+    _on_damaged: Callable[[LogDamaged], None] = lambda _: None
     _due_ms: int = 0
     _task: asyncio.Task[None] | None = None
     _throttle: Throttle | None = None
@@ -121,6 +122,10 @@ class Cleaner:
     def when_cleaned(self, callback: Callable[[], None]) -> None:
         """Have this called whenever the log has other batches at the same offsets than before."""
         self._on_cleaned = callback
+
+    def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
+        """Have this called with damage that a cleaning meets."""
+        self._on_damaged = callback
 
     async def stop(self) -> None:
         """End a cleaning that runs; what it has made is removed."""
@@ -197,3 +202,5 @@ class Cleaner:
         self._is_failing = True
         self.counters.cleaner_failures += 1
         logger.warning("%s could not be cleaned, the next try follows: %s", self.name, error)
+        if isinstance(error, LogDamaged):
+            self._on_damaged(error)

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Log, Records, ReplicaRequest
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.core.errors import RaylogError
 from raylog.core.ids import MAX_TIMESTAMP, Offset
 from raylog.core.replication import consumer_events as ce
+from raylog.core.replication.damage import DamageFound
 from raylog.core.replication.events import Effect, Event
 from raylog.protocol.message import NONE
 from raylog.protocol.replica import (
@@ -33,6 +35,7 @@ from raylog.protocol.replica import (
 )
 from raylog.storage.batch.header import end_of_checked
 from raylog.storage.batch.times import TimeBounds
+from raylog.storage.errors import LogDamaged
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Most bytes of one reply, for any request; with one batch more it stays far below a frame's limit."""
@@ -57,8 +60,10 @@ class ConsumerReads:
         requests: RequestTable[ReplicaRequest],
         clock: Clock,
         counters: ReplicaCounters,
+        damage: DamageWatch,
     ) -> None:
         """``requests`` are those that the machine knows by number."""
+        self._damage = damage
         self._log = log
         self._tail = tail
         self._requests = requests
@@ -75,7 +80,7 @@ class ConsumerReads:
             ce.DescribeProducers: self._describe_producers,
         }
 
-    def _try_fetch(self, effect: ce.TryFetch) -> ce.FetchStillWaits | None:
+    def _try_fetch(self, effect: ce.TryFetch) -> ce.FetchStillWaits | DamageFound | None:
         fetch, upper = effect.fetch, effect.upper
         if fetch.committed_only:
             upper = Offset(self._log.last_stable_offset(upper))
@@ -99,6 +104,8 @@ class ConsumerReads:
                     found_bytes = len(records)
             if fetch.committed_only and found_bytes:
                 aborted = self._aborted(fetch.fetch_offset, places, records)
+        except LogDamaged as damage:
+            return self._damage.found(damage, self._now_ms(), fetch.request)
         except RaylogError as error:
             del self._requests[fetch.request]
             request.fail(error)
@@ -129,10 +136,16 @@ class ConsumerReads:
         return [AbortedTxn(*row) for row in log.aborted_transactions(first, end)]
 
     def _waits_on(self, effect: ce.TryFetch, *, is_blocked: bool = False) -> ce.FetchStillWaits:
-        now_ms = self._monotonic_ns() // 1_000_000
         return ce.FetchStillWaits(
-            cause="fetch", now_ms=now_ms, fetch=effect.fetch, tried=Offset(effect.upper), is_blocked=is_blocked
+            cause="fetch",
+            now_ms=self._now_ms(),
+            fetch=effect.fetch,
+            tried=Offset(effect.upper),
+            is_blocked=is_blocked,
         )
+
+    def _now_ms(self) -> int:
+        return self._monotonic_ns() // 1_000_000
 
     def _places(self, offset: int, upper: int) -> tuple[list[NearSlice], int]:
         """Where the batches from an offset on lie, and how many bytes they are; nowhere if they are few."""
@@ -142,10 +155,10 @@ class ConsumerReads:
             return [], 0
         return [NearSlice(os.path.abspath(path), *numbers) for path, *numbers in found], size
 
-    def _find_timestamp(self, effect: ce.FindTimestamp) -> None:
-        request = self._requests.pop(effect.request, None)
+    def _find_timestamp(self, effect: ce.FindTimestamp) -> DamageFound | None:
+        request = self._requests.get(effect.request)
         if request is None:
-            return
+            return None
         log, upper = self._log, effect.upper
         try:
             if effect.committed_only:
@@ -153,17 +166,23 @@ class ConsumerReads:
             if effect.span is not None:
                 times = TimeBounds(effect.span.low_ms, effect.span.end_ms)
                 found_within = log.first_within(times, effect.span.offset, upper, LOOKED_AT_MAX)
+                del self._requests[effect.request]
                 request.reply(FindTimesReply(found_within.next_offset, found_within.is_found))
-                return
+                return None
             if effect.timestamp == MAX_TIMESTAMP:
                 found = log.max_timestamp(upper)
             else:
                 found = log.offset_for_timestamp(effect.timestamp, upper)
+        except LogDamaged as damage:
+            return self._damage.found(damage, self._now_ms(), effect.request)
         except RaylogError as error:
+            del self._requests[effect.request]
             request.fail(error)
-            return
+            return None
+        del self._requests[effect.request]
         offset, timestamp = (NONE, NONE) if found is None else found
         request.reply(ListOffsetsReply(offset, timestamp, effect.leader_epoch))
+        return None
 
     def _answer_offset(self, effect: ce.AnswerOffset) -> None:
         request = self._requests.pop(effect.request, None)

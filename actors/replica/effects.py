@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
@@ -18,11 +19,12 @@ from raylog.actors.settings import FlushPolicy
 from raylog.core.errors import RaylogError
 from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
+from raylog.core.replication.damage import RebuildLog
 from raylog.core.replication.log import LogCut, LogSummary
 from raylog.protocol.message import Empty
 from raylog.protocol.replica import DeleteRecordsReply, EpochEnd, ProduceReply, ReplicaFetchReply
 from raylog.storage.batch.marker import TxnMarker
-from raylog.storage.errors import DiskFull, LogClosed, StorageIoError
+from raylog.storage.errors import DiskFull, LogClosed, LogDamaged, StorageIoError
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class ReplicaEffects:
         requests: RequestTable[ReplicaRequest],
         tail: TailCache,
         counters: ReplicaCounters,
+        damage: DamageWatch,
         log_start_moved: Callable[[], None],
     ) -> None:
         """``time_of_day``: the time that the log is to append with, in milliseconds.
@@ -66,6 +69,7 @@ class ReplicaEffects:
         self._requests = requests
         self._tail = tail
         self._counters = counters
+        self._damage = damage
         self._log_start_moved = log_start_moved
         self._append_failing = False
         self._flush = flush
@@ -88,6 +92,7 @@ class ReplicaEffects:
             ev.AdvanceLogStart: self._advance_log_start,
             ev.AnswerDeleteRecords: self._answer_delete_records,
             ev.ResignLeadership: ports.resign,
+            RebuildLog: ports.rebuild,
             ev.RefuseRequest: self._refuse,
             ev.AssignLeaderEpoch: self._assign_leader_epoch,
             ev.TruncateLog: self._cut,
@@ -301,20 +306,21 @@ class ReplicaEffects:
         if request is not None:
             request.reply(Empty())
 
-    def _answer_fetch(self, effect: ev.AnswerFetch) -> None:
+    def _answer_fetch(self, effect: ev.AnswerFetch) -> ev.Event | None:
         request = self._requests.pop(effect.request, None)
         if request is None:
-            return
+            return None
         records: Records = b""
         try:
             if effect.fetch_offset < effect.upper:
                 records = self._tail.read(effect.fetch_offset, effect.max_bytes, effect.upper)
         except RaylogError as error:
             request.fail(error)
-            return
+            return self._damage.found(error, self._monotonic_ms()) if isinstance(error, LogDamaged) else None
         self._counters.replication_bytes_out += len(records)
         reply = ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None)
         request.reply(reply, records)
+        return None
 
     def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
         request = self._requests.pop(effect.request, None)

@@ -15,6 +15,8 @@ from typing import Final
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.broker.set_aside import DAMAGED, REPLACED, identity_of, set_aside
 from raylog.actors.clock import wall_ms
+from raylog.actors.replica.damage import rebuild_noted
+from raylog.actors.settings import FlushPolicy
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
 from raylog.storage.folder_lock import FolderLock
@@ -35,16 +37,30 @@ class OpenedLog:
     log: PartitionLog
     lock: FolderLock
     log_lost: bool
+    damage: str = ""
+    """Why the log that was there was set aside; empty = it was not damaged."""
     unsynced_lost: bool = False
     """The host failed under an earlier incarnation that acknowledged before syncing: the log's end may be missing."""
+
+
+async def open_in_thread(spec: ReplicaSpec, config: LogConfig, flush: FlushPolicy) -> OpenedLog:
+    """As :func:`open_replica_log`. Cancelled, it closes the log that opens later."""
+    loop = asyncio.get_running_loop()
+    opening = loop.run_in_executor(None, open_replica_log, spec, config, flush.before_acknowledging)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(abandon)
+        raise
 
 
 def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = True) -> OpenedLog:
     """Lock and recover the partition folder of a replica. Blocks for as long as recovery takes: run it in a thread.
 
-    A log that is damaged below its synced end moves into the folder ``.damaged`` and a new one is begun, to be filled
-    from the other replicas; ``log_lost`` reports it to the controller. ``syncs_first``: records are acknowledged here
-    only when they are on disk. A log with an end in doubt stays so until :func:`note_boot`.
+    A log that is damaged below its synced end, or that its last life found damaged, moves into the folder ``.damaged``,
+    and a new one is begun, to be filled from the other replicas; ``log_lost`` reports it to the controller.
+    ``syncs_first``: records are acknowledged here only when they are on disk. A log with an end in doubt stays so until
+    :func:`note_boot`.
     """
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     lock = FolderLock(folder)
@@ -64,16 +80,22 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
 
 
 def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLock) -> OpenedLog:
+    reason = ""
     try:
-        log = _open(spec, folder, config)
-        return OpenedLog(log=log, lock=lock, log_lost=log.created)
+        reason = rebuild_noted(folder)
+        if not reason or identity_of(folder).topic_id != spec.topic_id:
+            log = _open(spec, folder, config)
+            return OpenedLog(log=log, lock=lock, log_lost=log.created)
     except LogDamaged as damage:
-        aside = set_aside(folder, DAMAGED, spec.topic_id, spec.partition)
-        logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, damage, aside)
+        reason = str(damage)
     except WrongTopicId:
         # Deleted and created again, most likely; but only the broker knows, so nothing is removed here.
         set_aside(folder, REPLACED, identity_of(folder).topic_id, spec.partition)
-    return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
+        return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
+    aside = set_aside(folder, DAMAGED, spec.topic_id, spec.partition)
+    logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, reason, aside)
+    told = f"{reason} - kept as {aside}"
+    return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True, damage=told)
 
 
 def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bool:

@@ -14,8 +14,10 @@ from typing import Any, Protocol, TypeAlias
 from raylog.actors.request_table import Answerable
 from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.core.replication import events as ev
+from raylog.core.replication.damage import RebuildLog
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.times import TimeBounds, TimesFound
+from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import FileSlice, LogConfig
 
 Records: TypeAlias = Any
@@ -85,6 +87,9 @@ class Cleaning(Protocol):
 
     def when_cleaned(self, callback: Callable[[], None]) -> None:
         """Have this called whenever the log has other batches at the same offsets than before."""
+
+    def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
+        """Have this called with damage that a cleaning meets."""
 
 
 class EpochEntries(Protocol):
@@ -267,6 +272,8 @@ class ReplicaPorts:
     propose_isr: Callable[[ev.ProposeIsr], None]
     propose_sleep: Callable[[ev.ProposeSleep], None]
     resign: Callable[[ev.ResignLeadership], None]
+    rebuild: Callable[[RebuildLog], None]
+    """Must have the log set aside at the next start, and end the process."""
     role_changed: Callable[[ev.RoleChanged], None]
     fatal: Callable[[str], None]
     """Must end the process: the disk failed or a defect showed."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
+from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.replica.ports import Cleaning, Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
@@ -26,6 +27,7 @@ from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.protocol import replica as wire
+from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -77,7 +79,9 @@ class ReplicaRunner:
         tail = TailCache(log)
         if cleaner is not None:
             cleaner.when_cleaned(tail.forget)
-        self._reads = ConsumerReads(log, tail, self.requests, clock, counters)
+            cleaner.when_damaged(self.damaged)
+        self.damage = DamageWatch(partition)
+        self._reads = ConsumerReads(log, tail, self.requests, clock, counters, self.damage)
         self._monotonic_ns = clock.monotonic_ns
         self._sync = sync
         self._keeper = keeper
@@ -100,13 +104,11 @@ class ReplicaRunner:
             requests=self.requests,
             tail=tail,
             counters=self.counters,
+            damage=self.damage,
             log_start_moved=self._records_deleted,
         )
-        self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]] = {
-            **self._effects.table(),
-            **self._reads.table(),
-            ev.RoleChanged: self._role_changed,
-        }
+        table = {**self._effects.table(), **self._reads.table(), ev.RoleChanged: self._role_changed}
+        self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]] = table
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
@@ -346,6 +348,10 @@ class ReplicaRunner:
         )
 
     # ------------------------------------------------------------ disk and time
+
+    def damaged(self, damage: LogDamaged) -> None:
+        """Take damage that something else than a request has met: a cleaning, or the look through old segments."""
+        self.feed(self.damage.found(damage, self._now_ms()))
 
     def synced(self) -> None:
         """A sync has ended. The log may have been truncated since: its present durable end is the valid one."""

@@ -20,15 +20,16 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.actors.replica.cleaner import Cleaner
+from raylog.actors.replica.damage import give_up
 from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
-from raylog.actors.replica.opening import OpenedLog, abandon, note_boot, open_replica_log
+from raylog.actors.replica.opening import OpenedLog, note_boot, open_in_thread
 from raylog.actors.replica.ports import ReplicaPorts
 from raylog.actors.replica.proposals import alter_request, sleep_request
 from raylog.actors.replica.reporting.beating import Beating
 from raylog.actors.replica.reporting.metrics import replica_metrics
-from raylog.actors.replica.reporting.status import replica_status
+from raylog.actors.replica.reporting.status import has_told, heartbeat, replica_status
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.roles.leader_roles import LeaderRoles
@@ -56,7 +57,6 @@ from raylog.protocol.controller import (
     SLEEP_PARTITION,
     RegisterReplicaRequest,
     ResignLeaderRequest,
-    SessionHeartbeatRequest,
 )
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.permissions import permissions
@@ -117,7 +117,7 @@ class ReplicaServer:
             handler=self._on_controller_message,
             heartbeat_s=session_heartbeat_s(spec.cluster_config),
             on_superseded=on_fatal,
-            report=lambda: SessionHeartbeatRequest(0 if self._runner is None else self._runner.disk_hanging_ms),
+            report=lambda: heartbeat(self._runner),
         )
         self._roles = LeaderRoles(
             lambda: self.spec,
@@ -153,13 +153,7 @@ class ReplicaServer:
     async def _start(self) -> None:
         config, flush = log_settings(self.spec)
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, open_replica_log, self.spec, config, flush.before_acknowledging)
-        try:
-            opened = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(abandon)
-            raise
-        self._opened = opened
+        opened = self._opened = await open_in_thread(self.spec, config, flush)
         log, name = opened.log, str(self.partition)
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
         counters, pace = ReplicaCounters(), cleaner_pace(self.spec.cluster_config)
@@ -187,11 +181,13 @@ class ReplicaServer:
                 propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
                 propose_sleep=lambda effect: self._spawn(self._propose_sleep(effect), "sleep proposal"),
                 resign=lambda effect: self._spawn(self._resign(effect), "resignation"),
+                rebuild=lambda effect: give_up(self._running().damage, log.folder, effect, self._on_fatal),
                 role_changed=self._role_changed,
                 is_busy=lambda: self._roles.is_busy,
                 fatal=self._on_fatal,
             ),
         )
+        self._runner.damage.before = opened.damage
         self._flusher.start()
         self.endpoint = await self._server.start()
         self._beating.name = await loop.run_in_executor(None, beats_of, self.spec.data_directory)
@@ -462,7 +458,7 @@ class ReplicaServer:
         self._running().sleep_answered(effect.request, code, state)
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
-        logger.warning("%s: the disk refuses appends or hangs; resigning leadership", self.partition)
+        logger.warning("%s: %s; resigning leadership", self.partition, effect.trouble)
         spec = self.spec
         resignation = ResignLeaderRequest(
             spec.topic_id, spec.topic, spec.partition, spec.broker, self._incarnation, effect.leader_epoch
@@ -477,7 +473,7 @@ class ReplicaServer:
     def _tick(self, latest_ms: int) -> int:
         runner = self._running()
         now = runner.tick()
-        self._link.vouched_for(self._beating.beat(now, runner.disk_hanging_ms))
+        self._link.vouched_for(self._beating.beat(now, runner.disk_hanging_ms) and has_told(runner))
         return runner.next_tick_ms(now, latest_ms)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

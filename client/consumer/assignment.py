@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.consumer.partition import OPENED_BYTES_MAX, PartitionState, Start
 from raylog.client.interceptors import refuse_columns
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import ColumnPiece
@@ -114,10 +114,12 @@ class Assignment:
         wanted = frozenset(only)
         order = self._order
         count = len(order)
+        room = OPENED_BYTES_MAX
         for step in range(count):
             state = order[(self._turn + step) % count]
             if wanted and state.partition not in wanted:
                 continue
+            room += state.opened_bytes
             try:
                 records = state.take(limit) if self._intercept is None else _intercepted(state, limit, self._intercept)
             except RaylogError:
@@ -125,10 +127,11 @@ class Assignment:
                     break  # good records come first; the next call meets the error again
                 self._turn = (self._turn + step + 1) % count
                 raise
+            room -= state.opened_bytes
             if records:
                 taken[state.partition] = records
                 limit -= len(records)
-                if limit <= 0:
+                if limit <= 0 or room <= 0:
                     # Records from a file chunk are taken before another file is read, so that its memory is reused
                     # soon.
                     self._turn = (self._turn + step + (0 if state.is_in_hand else 1)) % count
@@ -171,18 +174,19 @@ class Assignment:
         pieces: list[ColumnPiece] = []
         order = self._order
         count = len(order)
-        room = COLUMNS_BYTES
+        room, grown = COLUMNS_BYTES, 0
         for step in range(count):
             state = order[(self._turn + step) % count]
-            while limit > 0:
+            while limit > 0 and grown <= OPENED_BYTES_MAX:
                 piece = state.take_columns(limit, fail=not pieces, may_read=room > 0)
                 if piece is None:
                     break
                 pieces.append(piece)
                 limit -= piece.rows
+                grown += 0 if piece.opened is None else piece.opened.plain_bytes
                 if piece.batch.is_near:
                     room -= piece.batch.header.size
-            if limit <= 0 or room <= 0:
+            if limit <= 0 or room <= 0 or grown > OPENED_BYTES_MAX:
                 self._turn = (self._turn + step + 1) % count
                 break
         return ColumnBatch(pieces)

@@ -106,6 +106,7 @@ class Fetcher:
 
     async def _serve(self, state: PartitionState, wake: asyncio.Event) -> None:
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        await asyncio.sleep(state.pause_s)
         while True:
             await self._wait_until_wanted(state, wake)
             session = state.session
@@ -119,7 +120,7 @@ class Fetcher:
     async def _failed(self, state: PartitionState, session: int, error: RaylogError, backoff: Backoff) -> None:
         if isinstance(error, OffsetOutOfRange | CorruptMessage):
             # Buffered records come first; then poll() meets this, and resets the position or raises.
-            state.stop_behind(session, _located(state, error) if type(error) is OffsetOutOfRange else error)
+            state.stop_behind(session, _located(state, error))
             self._on_data()
             return
         if isinstance(error, NearReadFailed | InvalidRequest) and state.reads_near:
@@ -268,8 +269,12 @@ def _doubt(state: PartitionState, leader: PartitionInfo, error: OffsetOutOfRange
         raise NotLeaderOrFollower(f"Whether {state.partition} has another leader: {error.message}") from error
 
 
-def _located(state: PartitionState, error: OffsetOutOfRange) -> OffsetOutOfRange:
+def _located(state: PartitionState, error: RaylogError) -> RaylogError:
     """A leader's refusal with the partition and the position, and what the user can do."""
+    if isinstance(error, CorruptMessage):
+        return _damaged(state, error) if "partition" not in error.details else error
+    if type(error) is not OffsetOutOfRange:
+        return error
     start, end = error.details.get("start"), error.details.get("end")
     known = f", which runs from {start} to {end}" if start is not None else ""
     return OffsetOutOfRange(
@@ -280,4 +285,17 @@ def _located(state: PartitionState, error: OffsetOutOfRange) -> OffsetOutOfRange
         position=state.fetch_offset,
         start=start,
         end=end,
+    )
+
+
+def _damaged(state: PartitionState, error: CorruptMessage) -> CorruptMessage:
+    """The same about records that the leader cannot read, and that no other replica in sync has."""
+    behind = error.details.get("next_offset")
+    place = {"next_offset": behind} if isinstance(behind, int) else {}
+    return CorruptMessage(
+        f"{state.partition} cannot be read from offset {state.fetch_offset} on. {error.message}",
+        topic=state.partition.topic,
+        partition=state.partition.partition,
+        offset=state.fetch_offset,
+        **place,
     )

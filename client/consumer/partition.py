@@ -25,6 +25,10 @@ from raylog.storage.batch.header import iter_headers
 
 NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once: the records made of them should fit into a processor's caches."""
+REFETCH_PAUSE_S = 1.0
+"""Records that stay damaged are fetched, and their error is raised, once in so long."""
+OPENED_BYTES_MAX = 64 << 20
+"""A poll opens no more batches once their bodies, decompressed, have more bytes than this."""
 MAX_EPOCHS = 64
 """Leader epochs that a position remembers at most, the newest ones."""
 
@@ -55,6 +59,7 @@ class PartitionState:
         "_on_room",
         "_opener",
         "_records",
+        "_refetched_at",
         "_room_bytes",
         "_taken_bytes",
         "_taken_from",
@@ -69,6 +74,7 @@ class PartitionState:
         "high_watermark",
         "log_start_offset",
         "partition",
+        "pause_s",
         "paused",
         "position",
         "reads_near",
@@ -106,6 +112,9 @@ class PartitionState:
         """The newest leader epoch whose leader is known to have the records read so far."""
         self.doubted = (-1, -1)
         """Session and leader epoch of an answer that the log ends before the position; a second one is believed."""
+        self.pause_s = 0.0
+        """Before the next fetch: the same damage was met here before."""
+        self._refetched_at = -1
         self.drains = False
         """Buffered records are taken before the next fetch: a new leader is then compared with them."""
         self._opener = opener
@@ -161,12 +170,15 @@ class PartitionState:
         self._drop()
 
     def refetch(self) -> None:
-        """Drop buffered records and fetch again from the position."""
+        """Drop buffered records and fetch again from the position; after a pause, if that was done there before."""
         if self.position is not None:
             self.return_to(self.position)
+            self.pause_s = REFETCH_PAUSE_S if self._refetched_at == self.position else 0.0
+            self._refetched_at = self.position
 
     def _drop(self) -> None:
         self.session += 1
+        self.pause_s = 0.0
         self.drains = False
         self._waiting.clear()
         self._records = []
@@ -276,7 +288,8 @@ class PartitionState:
         ones before it were taken, and again at each call until the position is changed.
         """
         taken: list[Record] = []
-        while limit > 0 and not self.paused and self.position is not None:
+        until = self._opener.opened_bytes + OPENED_BYTES_MAX
+        while limit > 0 and not self.paused and self.position is not None and self._opener.opened_bytes <= until:
             records, at = self._records, self._at
             left = len(records) - at
             if left > limit:
@@ -331,6 +344,11 @@ class PartitionState:
         return self._at < len(self._records) and not self.paused
 
     @property
+    def opened_bytes(self) -> int:
+        """Bytes of all bodies that were opened for records, decompressed."""
+        return self._opener.opened_bytes
+
+    @property
     def is_in_hand(self) -> bool:
         """Whether an open batch, or a chunk read from a file, has more."""
         front = self._waiting[0] if self._waiting else None
@@ -372,8 +390,9 @@ class PartitionState:
         first, next_offset = max(wanted, header.base_offset), header.next_offset
         if header.record_count == header.last_offset_delta + 1:
             end = min(next_offset, first + limit)
-            return ColumnPiece(self.partition, batch, self._opener, first, end, end - first)
-        offsets = self._opener.piece(batch, first, next_offset).offsets
+            opened = self._opener.sound_piece(batch, first, end)  # the position moves behind what opens, and no further
+            return ColumnPiece(self.partition, batch, self._opener, first, end, end - first, opened)
+        offsets = self._opener.sound_piece(batch, first, next_offset).offsets
         end = next_offset if len(offsets) <= limit else offsets[limit]
         return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
 

@@ -18,7 +18,7 @@ from raylog.client.producer.batch import Batch, EncodedBody
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.partitioner import rule_of
 from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues, partition_removed
-from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
+from raylog.client.producer.sizes import PLAIN_BYTES_MAX, RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.producer.spinlock import Spinlock
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RecordTooLarge
@@ -39,9 +39,9 @@ class Accumulator:
         self._wake = wake
         self._chance = chance or random.Random()
         self.turn = Spinlock()
-        self._batch_size = config.batch_size
-        self._grow_limit = max(config.batch_size, config.max_request_size // BATCH_SHARE_OF_REQUEST)
-        self._largest = config.max_request_size
+        self._largest = min(config.max_request_size, PLAIN_BYTES_MAX)
+        self._batch_size = min(config.batch_size, PLAIN_BYTES_MAX)
+        self._grow_limit = max(self._batch_size, self._largest // BATCH_SHARE_OF_REQUEST)
         self._is_compressed = config.compression_type != "none"
         self._linger_s = (DEFAULT_LINGER_MS if config.linger_ms is None else config.linger_ms) / 1000
         self._lingers_when_quiet = config.linger_ms is not None

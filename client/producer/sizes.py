@@ -12,8 +12,9 @@ from typing import Final
 
 from raylog.client.types import Header
 from raylog.core.errors import RecordTooLarge
+from raylog.rpc import Limits
 from raylog.storage.batch.header import HEADER_BYTES
-from raylog.storage.batch.records import RECORDS_MAX
+from raylog.storage.batch.records import BODY_BYTES_MAX, RECORDS_MAX
 
 INT_MAX: Final = 2**31 - 1
 MESSAGE_BYTES_DEFAULT: Final = 1_048_588
@@ -22,6 +23,10 @@ RECORD_OVERHEAD_BYTES: Final = 12
 """What a record counts besides its key and value: msgpack's lengths and the timestamp."""
 HEADER_OVERHEAD_BYTES: Final = 8
 """What a header of a record counts besides its name and value."""
+PLAIN_BYTES_MAX: Final = BODY_BYTES_MAX - (1 << 20)
+"""Most bytes of a batch before compression, whatever the configuration has: readers open no larger body."""
+FRAME_BYTES: Final = Limits().max_frame_bytes - (1 << 20)
+"""Most bytes of a batch on the wire."""
 _BATCH_SLACK_BYTES: Final = 128
 """A batch exceeds the counted size of one record by less than this, plus an eighth of that (many headers)."""
 
@@ -86,7 +91,8 @@ class LargestRecord:
     @property
     def limit(self) -> int:
         """The most bytes of the batch of one record; compressed it may become small enough for the topic."""
-        return self.request_bytes if self.is_compressed else min(self.request_bytes, self.message_bytes)
+        own = min(self.request_bytes, PLAIN_BYTES_MAX)
+        return own if self.is_compressed else min(own, self.message_bytes, FRAME_BYTES)
 
     @property
     def check_from(self) -> int:
@@ -97,6 +103,10 @@ class LargestRecord:
         """Raise RecordTooLarge for a record over the leader's limit or the producer's own."""
         size = lone_batch_bytes(key, value, headers)
         if size > self.limit:
+            if self.limit in (PLAIN_BYTES_MAX, FRAME_BYTES):
+                what = "a reader opens" if self.limit == PLAIN_BYTES_MAX else "one request takes"
+                reason = f"The record makes a batch of {size} bytes, and {what} {self.limit} at most; send less."
+                raise RecordTooLarge(reason, size=size)
             is_own = self.limit == self.request_bytes
             named = f"max_request_size={self.limit}" if is_own else f"max.message.bytes={self.limit} of {self.topic!r}"
             hint = "send less, or raise that limit" + (" and the topic's max.message.bytes." if is_own else ".")

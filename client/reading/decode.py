@@ -17,8 +17,10 @@ from raylog.client.types import Record
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.grids import FOUR_COLUMNS
 from raylog.storage.batch.header import BatchHeader, check_crc
-from raylog.storage.batch.records import Columns, Grid, Layout, OpenBatch, decode_batch, open_batch
+from raylog.storage.batch.records import Columns, Grid, Layout, OpenBatch, open_batch
+from raylog.storage.batch.structure import has_sound_heads
 from raylog.storage.errors import CorruptBatch
 
 Deserializer = Callable[[bytes], Any]
@@ -110,6 +112,20 @@ class OpenPiece:
         return self._opened.source
 
     @property
+    def has_sound_heads(self) -> bool:
+        """Whether the columns of the whole batch begin as they should."""
+        opened = self._opened
+        if not opened.is_encoded:
+            return True
+        data, start, end = opened.source
+        return data[start] != FOUR_COLUMNS or has_sound_heads(data, start, end, opened.rows)
+
+    @property
+    def plain_bytes(self) -> int:
+        """Size of the body of the whole batch, decompressed."""
+        return self._opened.plain_bytes
+
+    @property
     def rows_of_batch(self) -> int:
         """The records of the whole batch."""
         return self._opened.rows
@@ -135,6 +151,7 @@ class BatchOpener:
         "_parted",
         "_partition",
         "_value_deserializer",
+        "opened_bytes",
     )
 
     def __init__(
@@ -152,6 +169,8 @@ class BatchOpener:
         self._value_deserializer = value_deserializer
         self._check_crcs = check_crcs
         self._expiry = expiry
+        self.opened_bytes = 0
+        """Bytes of all bodies that were opened for records, decompressed."""
         self._checked: FetchedBatch | None = None
         self._parted: tuple[FetchedBatch, OpenBatch] | None = None
 
@@ -159,7 +178,9 @@ class BatchOpener:
         """The records at offset `wanted` and above, as columns. Raises CorruptMessage."""
         self._check(batch)
         try:
-            columns = decode_batch(batch.buffer, batch.place, batch.header, verify=False)
+            opened = open_batch(batch.buffer, batch.place, batch.header)
+            self.opened_bytes += opened.plain_bytes
+            columns = opened.all()
             _check_offsets(columns.offsets, batch.header)
         except Exception as error:  # a hostile body may raise more than RaylogError; name the batch anyway
             raise self._poisoned(batch, error) from error
@@ -182,6 +203,17 @@ class BatchOpener:
         # A batch that is taken a few records at a time is opened once.
         self._parted = (batch, opened) if stop < opened.rows else None
         return OpenPiece(self._partition, opened, begin, stop)
+
+    def sound_piece(self, batch: FetchedBatch, first: int, end: int) -> OpenPiece:
+        """As `piece`, of a body that opens as far as can be found without decoding a column. Raises CorruptMessage."""
+        piece = self.piece(batch, first, end)
+        try:
+            is_sound = piece.has_sound_heads
+        except IndexError:
+            is_sound = False
+        if not is_sound:
+            raise self._poisoned(batch, CorruptBatch("its body has not the columns that it should have"))
+        return piece
 
     def check(self, batch: FetchedBatch) -> None:
         """Verify a batch that is not opened now: damage may be the reason it is skipped. Raises CorruptMessage."""
@@ -286,10 +318,12 @@ class ColumnPiece(NamedTuple):
     first: int
     end: int
     rows: int
+    opened: OpenPiece | None = None
+    """The open batch, where the whole of these records was looked at when they were taken."""
 
     def open(self) -> OpenPiece:
         """Open the batch. Raises CorruptMessage when its producer wrote a body that cannot be decoded."""
-        return self.opener.piece(self.batch, self.first, self.end)
+        return self.opened or self.opener.piece(self.batch, self.first, self.end)
 
 
 def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offset: int | None = None) -> CorruptMessage:
@@ -298,8 +332,8 @@ def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offse
     what = str(cause) if isinstance(cause, RaylogError) else f"{type(cause).__name__}: {cause}"
     place = {"offset": offset} if next_offset is None else {"offset": offset, "next_offset": next_offset}
     return CorruptMessage(
-        f"The batch at offset {offset} of {partition} is damaged ({what}). It is fetched again at the next poll; "
-        f"if it stays damaged, {behind}.",
+        f"The batch at offset {offset} of {partition} cannot be read ({what}). It is fetched again, at most once in "
+        f"a second; if that does not help, {behind}.",
         topic=partition.topic,
         partition=partition.partition,
         **place,

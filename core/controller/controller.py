@@ -199,6 +199,7 @@ class ControllerMachine:
                 self._sessions.heartbeat(event.session, decision.now_ms)
                 self._sessions.reported(event.session, event.disk_hanging_ms)
                 self._sessions.dozed(event.session, event.dozing)
+                self._sessions.damaged(event.session, event.damage, is_mended=event.is_mended)
             case SessionLost():
                 self._end([self._sessions.close(event.session)], decision)
             case Tick():
@@ -309,6 +310,10 @@ class ControllerMachine:
         """Return partition, broker and milliseconds of each replica whose disk does not finish a sync."""
         return self._sessions.hanging_disks()
 
+    def damaged_logs(self) -> list[list[object]]:
+        """Return partition, broker, damage and whether it was mended, of each replica whose log was found damaged."""
+        return self._sessions.damaged_logs()
+
     def replica_counts(self) -> list[list[int]]:
         """Return of each broker how many of its replicas are awake, how many doze, and how many sleep."""
         asleep = Counter(
@@ -364,6 +369,7 @@ class ControllerMachine:
             "hanging_disks": self.hanging_disks(),
             "replica_counts": self.replica_counts(),
             "lost_logs": [[str(partition), broker] for partition, broker in sorted(image.lost_logs)],
+            "damaged_logs": self.damaged_logs(),
         }
 
     def validate(self) -> None:

@@ -119,7 +119,8 @@ class SessionHeartbeat(ControllerEvent):
 
     A broker states with it which of its replicas run. ``vouched``: their incarnations; None = those of the statement
     before on this session. ``notes``: incarnation, milliseconds of silence and of a hanging disk of some of them.
-    ``dozing``: how many of its replicas doze.
+    ``dozing``: how many of its replicas doze. ``damage``: what was wrong with a replica's log, and whether it
+    ``is_mended``.
     """
 
     session: SessionId
@@ -127,6 +128,8 @@ class SessionHeartbeat(ControllerEvent):
     vouched: Sequence[int] | None = None
     notes: Sequence[tuple[int, int, int]] = ()
     dozing: int = 0
+    damage: str = ""
+    is_mended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,9 @@ class Session:
     """The last heartbeat on this connection; of a replica, that of its broker too, once this vouches no more."""
     disk_hanging_ms: int = 0
     """For how long its disk has not finished a sync, once that is too long; 0 = it keeps up."""
+    damage: str = ""
+    """What was wrong with its log, as it has reported last; empty = nothing was."""
+    is_mended: bool = False
     vouched: frozenset[int] = frozenset()
     """The incarnations of the replicas that a broker vouches for with each heartbeat."""
     absent: set[int] = field(default_factory=set)
@@ -140,6 +143,12 @@ class Sessions:
         session = self._alone.get(number)
         if session is not None:
             session.disk_hanging_ms = disk_hanging_ms
+
+    def damaged(self, number: SessionId, damage: str, *, is_mended: bool) -> None:
+        """Note the damage that a replica's own heartbeat reports; what it is silent about stays as it was."""
+        session = self._by_number.get(number)
+        if session is not None:
+            session.damage, session.is_mended = damage, is_mended
 
     def stated(
         self, number: SessionId, vouched: Iterable[int] | None, notes: Iterable[tuple[int, int, int]], now_ms: int
@@ -240,6 +249,14 @@ class Sessions:
             [str(session.member.partition), session.member.broker, session.disk_hanging_ms]
             for session in self
             if session.disk_hanging_ms and isinstance(session.member, ReplicaMember)
+        ]
+
+    def damaged_logs(self) -> list[list[object]]:
+        """Return partition, broker, damage and whether it was mended, of each replica whose log was found damaged."""
+        return [
+            [str(session.member.partition), session.member.broker, session.damage, session.is_mended]
+            for session in self
+            if session.damage and isinstance(session.member, ReplicaMember)
         ]
 
     def brokers(self) -> tuple[SessionId, ...]:

@@ -59,6 +59,8 @@ class ReplicaFigures:
     """None = its topic is not compacted."""
     roles: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Figures of what it does as a leader beside replication, by kinds of roles."""
+    damage: str = ""
+    """What is wrong with its log and not mended yet; empty = nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class BrokerView:
     """How many of the replicas are stopped until something comes in."""
     disk: tuple[int, int] | None = None
     """Free and total bytes of the data directory's file system."""
+    set_aside: int = 0
+    """Damaged logs that lie set aside in the data directory."""
     per_partition: bool = True
     """Whether each partition has figures of its own."""
     now_ms: int = 0
@@ -292,6 +296,19 @@ def _broker_itself(view: BrokerView) -> Iterator[Family]:
     if view.disk is not None:
         free.add(view.disk[0], broker=label)
         size.add(view.disk[1], broker=label)
+    damaged = sum(bool(figures is not None and figures.damage) for figures in view.replicas.values())
+    yield Family(
+        "raylog_damaged_replicas",
+        "gauge",
+        "Replicas of this broker with damage in their log that is not mended yet.",
+        [("", {"broker": label}, damaged)],
+    )
+    yield Family(
+        "raylog_damaged_logs_set_aside",
+        "gauge",
+        "Damaged logs kept in the data directory's folder .damaged, until an operator removes them.",
+        [("", {"broker": label}, view.set_aside)],
+    )
     yield from (connected, version, free, size)
 
 

@@ -7,9 +7,13 @@ idle until then: so the suspicion ends after a while without failures, and retur
 A disk that hangs reports no failure: appends go to the page cache, and the sync behind them does not end. Ticks report
 since when the oldest sync is under way. A follower with such a disk acknowledges no records, and leaves the ISR as it
 lags.
+
+A disk that gives back other bytes than were synced counts as failing until the damaged records are gone from the log.
 """
 
 from __future__ import annotations
+
+from raylog.core.ids import Offset
 
 PATIENCE_MS = 2_000
 """Failures for so long, without a success between them, count as persistent."""
@@ -22,7 +26,15 @@ PAUSE_MS = 2_000
 class DiskHealth:
     """Shared by the leader and follower halves of one machine."""
 
-    __slots__ = ("_failed_ms", "_looked_ms", "_watched_ms", "failing_since_ms", "hanging_ms")
+    __slots__ = (
+        "_damaged_to",
+        "_failed_ms",
+        "_looked_ms",
+        "_watched_ms",
+        "damaged_at",
+        "failing_since_ms",
+        "hanging_ms",
+    )
 
     def __init__(self) -> None:
         """Start with a healthy disk."""
@@ -33,6 +45,19 @@ class DiskHealth:
         """For how long the oldest sync has been under way, once that is too long; 0 while the disk keeps up."""
         self._looked_ms = 0
         self._watched_ms = 0
+        self.damaged_at: Offset | None = None
+        """First offset of the damage in the log that was found first; None while all that was read was whole."""
+        self._damaged_to = Offset(-1)
+
+    def damage_found(self, offset: Offset, next_offset: Offset) -> None:
+        """Note that the records from ``offset`` up to ``next_offset`` cannot be read."""
+        if self.damaged_at is None:
+            self.damaged_at, self._damaged_to = offset, max(next_offset, Offset(offset + 1))
+
+    def log_is(self, start: Offset, end: Offset) -> None:
+        """Forget damage that the log does not hold any more."""
+        if self.damaged_at is not None and (end <= self.damaged_at or start >= self._damaged_to):
+            self.damaged_at = None
 
     def look(self, now_ms: int, sync_since_ms: int | None, limit_ms: int) -> None:
         """Take note, at a tick, since when the oldest sync is under way; None when there is none."""
@@ -53,6 +78,8 @@ class DiskHealth:
         self.failing_since_ms = None
 
     def is_failing(self, now_ms: int) -> bool:
-        """Return whether the disk has refused every append for a while, including a recent one."""
+        """Return whether the disk has refused every append for a while, including a recent one, or damaged the log."""
         since = self.failing_since_ms
+        if self.damaged_at is not None:
+            return True
         return since is not None and self._failed_ms - since >= PATIENCE_MS and now_ms - self._failed_ms < DOUBT_MS

@@ -14,6 +14,7 @@ from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.partition import PartitionState
 from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits
+from raylog.core.replication.damage import DamageFound, RebuildLog
 from raylog.core.replication.log import LogCut
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ LeaderRequest = ProduceReceived | MarkerReceived | FetchReceived | DeleteRecords
 """Events that only a leader of the right epoch serves."""
 LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped
 FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended | LogCut
-EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced
+EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced | DamageFound
 ControllerEvent = StateReceived | IsrChangeAnswered | SleepRequested | SleepAnswered
 Event = LeaderRequest | LeaderEvent | FollowerEvent | EitherEvent | ControllerEvent
 
@@ -351,13 +352,14 @@ class AnswerDeleteRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignLeadership:
-    """Request another in-sync leader from the controller: this disk has refused appends for a while, or hangs.
+    """Request another in-sync leader from the controller, because of the ``trouble`` with this disk.
 
     Repeated after a pause while that lasts; the controller answers with a new partition state.
     """
 
     cause: str
     leader_epoch: LeaderEpoch
+    trouble: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,6 +486,7 @@ Effect = (
     | AdvanceLogStart
     | AnswerDeleteRecords
     | ResignLeadership
+    | RebuildLog
     | AnswerProduce
     | AnswerMarker
     | RefuseRequest

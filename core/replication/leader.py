@@ -221,7 +221,7 @@ class Leader:
             self.visibility.tick(now_ms, out)
         if self.deletions.waiting:
             self.deletions.tick(now_ms, out)
-        self._resign_if_the_disk_fails(cause, now_ms, out)
+        self.resign_if_the_disk_fails(cause, now_ms, out)
         pending = self.isr.pending
         if pending is not None:
             if now_ms >= pending.resend_at_ms:
@@ -252,6 +252,28 @@ class Leader:
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
         requests += [*self.deletions.take_all(), *self.visibility.take_all()]
         out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether another in-sync replica runs on a disk that is well."""
+        state = self.isr.state
+        others = [(broker, state.place(broker)) for broker in state.isr if broker != self._me]
+        return any(
+            place is not None and place.port and not self.followers[broker].disk_failing for broker, place in others
+        )
+
+    def resign_if_the_disk_fails(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+        """Resign when another in-sync replica can write; otherwise keep leading and refuse appends that fail."""
+        disk = self._log.disk
+        if now_ms < self._resign_at_ms or not (disk.hanging_ms or disk.is_failing(now_ms)) or not self.is_replaceable:
+            return
+        self._resign_at_ms = now_ms + _RESIGN_AGAIN_MS
+        trouble = "the disk hangs" if disk.hanging_ms else "the disk refuses appends"
+        if disk.damaged_at is not None:
+            trouble = f"the log is damaged at offset {disk.damaged_at}"
+        epoch = self.isr.state.leader_epoch
+        self._note(f"{trouble}: resign from leader epoch {epoch}")
+        out.now.append(ResignLeadership(cause=cause, leader_epoch=epoch, trouble=trouble))
 
     def drop(self, request: RequestId) -> None:
         """Drop a parked request whose connection is closed."""
@@ -285,21 +307,6 @@ class Leader:
         self.produces.validate(log.durable_end, self._answerable)
 
     # ------------------------------------------------------------ inside
-
-    def _resign_if_the_disk_fails(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Resign when another in-sync replica can write; otherwise keep leading and refuse appends that fail."""
-        disk = self._log.disk
-        if now_ms < self._resign_at_ms or not (disk.hanging_ms or disk.is_failing(now_ms)):
-            return
-        state = self.isr.state
-        for broker in state.isr:
-            place = state.place(broker)
-            if broker != self._me and place is not None and place.port and not self.followers[broker].disk_failing:
-                self._resign_at_ms = now_ms + _RESIGN_AGAIN_MS
-                trouble = "hangs" if disk.hanging_ms else "goes on failing"
-                self._note(f"the disk {trouble}: resign from leader epoch {state.leader_epoch}")
-                out.now.append(ResignLeadership(cause=cause, leader_epoch=state.leader_epoch))
-                return
 
     def _sleep_if_unused(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Propose that the partition sleeps when nothing was written or read for long, and all replicas have all."""

@@ -113,6 +113,7 @@ class ReplicaLog:
         self.durable_end = found.durable_end_offset
         self.epochs = EpochHistory(found.epochs)
         self.high_watermark = max(self.start, min(self.high_watermark, self.durable_end))
+        self.disk.log_is(self.start, self.end)
 
     def begin_epoch(self, epoch: LeaderEpoch, start: Offset) -> None:
         """Note that a leader epoch writes from ``start``; the newest epoch keeps its start."""
@@ -126,6 +127,7 @@ class ReplicaLog:
         self.start = max(self.start, start)
         self.high_watermark = max(self.high_watermark, self.start)
         self.epochs.truncate_start(self.start)
+        self.disk.log_is(self.start, self.end)
 
     def validate(self) -> None:
         """Raise InvariantBroken unless the numbers agree with each other."""

@@ -30,6 +30,7 @@ from raylog.core.replication.consumer_events import (
     FetchStillWaits,
     ListOffsetsReceived,
 )
+from raylog.core.replication.damage import DamageFound, RebuildLog, answer_to
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
@@ -122,6 +123,8 @@ class ReplicaMachine(ReplicaViews):
                         self._leader.drop(event.request)
                 case AppendFailed():
                     self._on_append_failed(event, out)
+                case DamageFound():
+                    self._on_damage(event, out)
                 case LogStartAdvanced():
                     self._on_log_start_advanced(event, out)
                 case StateReceived():
@@ -238,6 +241,7 @@ class ReplicaMachine(ReplicaViews):
         if self._leader is not None:
             self._leader.tick(event.cause, event.now_ms, out)
         elif self._follower is not None:
+            self._rebuild_if_damaged(event.cause, out)
             self._follower.tick(event.cause, event.now_ms, out)
 
     def _on_leader_appended(self, event: LeaderAppended, out: Outbox[Effect]) -> None:
@@ -269,6 +273,30 @@ class ReplicaMachine(ReplicaViews):
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
         elif self._follower is not None:
             self._follower.on_append_failed(event)
+
+    def _on_damage(self, event: DamageFound, out: Outbox[Effect]) -> None:
+        """Answer the request that met damage; let another replica lead, or have the log copied from the leader."""
+        if self._log.start <= event.offset < self._log.end:
+            self._log.disk.damage_found(event.offset, event.next_offset)
+        if event.request is not None:
+            is_curable = self._leader is None or self._leader.is_replaceable
+            error = answer_to(event, is_curable=is_curable)
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
+        if self._leader is not None:
+            self._leader.resign_if_the_disk_fails(event.cause, event.now_ms, out)
+        else:
+            self._rebuild_if_damaged(event.cause, out)
+
+    def _rebuild_if_damaged(self, cause: str, out: Outbox[Effect]) -> None:
+        """Give a damaged log up while another replica leads, which has what was acknowledged."""
+        follower, state, damaged_at = self._follower, self.state, self._log.disk.damaged_at
+        if follower is None or state is None or damaged_at is None or self._gives_up:
+            return
+        place = state.place(follower.leader)
+        if place is not None and place.port:
+            self._gives_up = True
+            self._note(f"the log is damaged at {damaged_at}: copy it again from {follower.leader}")
+            out.now.append(RebuildLog(cause=cause, offset=damaged_at))
 
     def _on_log_start_advanced(self, event: LogStartAdvanced, out: Outbox[Effect]) -> None:
         self._log.advance_start(event.log_start_offset)
@@ -371,6 +399,7 @@ class ReplicaMachine(ReplicaViews):
             )
             self._set_pace()
             self._follower.fetch(cause, now_ms, out)
+            self._rebuild_if_damaged(cause, out)
 
     def _lead(self, state: PartitionState, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         require(

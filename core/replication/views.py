@@ -47,6 +47,8 @@ class ReplicaViews:
         self._follower: Follower | None = None
         self._throttle = Throttle()
         self._last_request = 0
+        self._gives_up = False
+        """The log is to be copied again in the next life of this replica."""
         self._story: deque[Event | str] = deque(maxlen=_STORY_LENGTH)
 
     @property
@@ -92,6 +94,11 @@ class ReplicaViews:
         return self._log.disk.hanging_ms
 
     @property
+    def damaged_at(self) -> Offset | None:
+        """First offset of the damage that was found in the log and is still there; None = none was."""
+        return self._log.disk.damaged_at
+
+    @property
     def epochs(self) -> tuple[tuple[LeaderEpoch, Offset], ...]:
         """The leader epochs of the log and where they begin."""
         return tuple(self._log.epochs.entries)
@@ -126,7 +133,8 @@ class ReplicaViews:
 
         Then the process of this replica may be stopped: what waits here waits for records, or for the given time.
         """
-        log, disk_is_well = self._log, self._log.disk.failing_since_ms is None and not self._log.disk.hanging_ms
+        log, disk = self._log, self._log.disk
+        disk_is_well = disk.failing_since_ms is None and not disk.hanging_ms and disk.damaged_at is None
         if not disk_is_well or not log.high_watermark == log.durable_end == log.end:
             return None
         if self._leader is not None:

@@ -74,6 +74,11 @@ _decode_bytes = msgspec.msgpack.Decoder(Column).decode
 _DECODE = {"keys": _decode_bytes, "values": _decode_bytes, "headers": msgspec.msgpack.Decoder(HeaderColumn).decode}
 
 
+def split_columns(body: Buffer) -> tuple[msgspec.Raw, msgspec.Raw, msgspec.Raw, msgspec.Raw]:
+    """The four columns of a body, encoded. Raises what msgspec raises."""
+    return msgspec.structs.astuple(_decode_parts(body))[:4]
+
+
 class OpenBatch:
     """The records of one batch. Each access decodes a column again. Access raises CorruptBatch for malformed bytes."""
 
@@ -90,6 +95,7 @@ class OpenBatch:
         "_position",
         "_source",
         "offsets",
+        "plain_bytes",
         "rows",
     )
 
@@ -110,6 +116,8 @@ class OpenBatch:
         them.
         """
         self.rows = rows
+        self.plain_bytes = len(body)
+        """Size of the body, decompressed."""
         # Compressed data may expand a thousand times: no list is made of it before it is known to have as many elements
         # as the batch has records.
         self._is_checked = source is not None
@@ -137,9 +145,10 @@ class OpenBatch:
             raise self._corrupt("its record count does not fit its last offset")
 
     @classmethod
-    def of_columns(cls, columns: Columns) -> OpenBatch:
-        """For a batch of another kind, whose records were decoded already."""
+    def of_columns(cls, columns: Columns, plain_bytes: int) -> OpenBatch:
+        """For a batch of another kind, whose records were decoded already, from so many bytes."""
         one = cls.__new__(cls)
+        one.plain_bytes = plain_bytes
         one.rows, one.offsets, one._columns, one._kept = len(columns.offsets), columns.offsets, columns, {}
         one._layout, one._is_laid_out, one._is_checked = None, True, True
         return one

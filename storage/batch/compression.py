@@ -13,7 +13,7 @@ import struct
 import zlib
 from typing import Any
 
-from raylog.storage.errors import CorruptBatch, unsupported
+from raylog.storage.errors import BodyTooLarge, CorruptBatch, unsupported
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 COMPRESSIONS = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
@@ -25,6 +25,9 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SNAPPY_GROWTH_MAX = 32  # an element of 3 bytes makes 64 bytes at most; the format allows no more
 _FIRST_GUESS_BYTES = 1 << 20
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_GROWTH_MAX = {GZIP: 1_032, LZ4: 255}
+"""How many bytes one compressed byte can stand for, where the format bounds that so low that most need no look."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -60,8 +63,37 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
     raise unsupported(codec)
 
 
-def _too_large(max_bytes: int) -> CorruptBatch:
-    return CorruptBatch(f"its compressed body grows beyond {max_bytes} bytes")
+def plain_size(codec: int, data: memoryview, above: int) -> int | None:
+    """The size that compressed data declares for its plain form; None = at most `above`, or not declared.
+
+    Reads frame headers only. CorruptBatch for data that is none of the codec.
+    """
+    if codec == ZSTD:
+        return _zstd_content_size(data)
+    if len(data) * _GROWTH_MAX.get(codec, 0) <= above:
+        return None
+    return int.from_bytes(data[-4:], "little") if codec == GZIP else _lz4_content_size(data) if codec == LZ4 else None
+
+
+def _lz4_content_size(view: memoryview) -> int | None:
+    """The declared content size, or the most that the blocks of the frame can hold."""
+    if len(view) < 7 or bytes(view[:4]) != _LZ4_MAGIC:
+        raise CorruptBatch("its lz4 body has no frame header")
+    flags, block_max = view[4], 1 << (8 + 2 * (view[5] >> 4 & 7))
+    if flags & 0x08:
+        return int.from_bytes(view[6:14], "little")
+    at, blocks = 7 + (4 if flags & 1 else 0), 0
+    while at + 4 <= len(view):
+        size = int.from_bytes(view[at : at + 4], "little") & 0x7FFFFFFF
+        if not size:
+            break
+        at += 4 + size + (4 if flags & 0x10 else 0)
+        blocks += 1
+    return max(0, blocks - 1) * block_max  # the last one may hold less: what is left is found by those who open it
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"its compressed body grows beyond {max_bytes} bytes")
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:

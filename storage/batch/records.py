@@ -174,14 +174,17 @@ def encode_kafka_batch(
     return assemble_batch(MAGIC_KAFKA, body, timestamps, meta, compression)
 
 
-def body_of(buffer: Buffer, position: int, header: BatchHeader) -> Buffer:
-    """The decompressed body of the batch at `position`, without a CRC check and without a copy. CorruptBatch."""
+def body_of(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = BODY_BYTES_MAX) -> Buffer:
+    """The decompressed body of the batch at `position`, without a CRC check and without a copy.
+
+    CorruptBatch; BodyTooLarge where decompression gives more than `max_bytes`, or than BODY_BYTES_MAX.
+    """
     start, end = position + HEADER_BYTES, position + header.size
     if end > len(buffer):
         raise CorruptBatch(f"only {len(buffer) - position} of {header.size} bytes are here", position=position)
     body = memoryview(buffer)[start:end]
     if header.attributes & COMPRESSION_MASK:
-        return decompress(header.attributes & COMPRESSION_MASK, body, max_bytes=BODY_BYTES_MAX)
+        return decompress(header.attributes & COMPRESSION_MASK, body, max_bytes=min(max_bytes, BODY_BYTES_MAX))
     return body
 
 
@@ -192,15 +195,15 @@ def decode_batch(buffer: Buffer, position: int, header: BatchHeader, *, verify: 
     return open_batch(buffer, position, header).all()
 
 
-def open_batch(buffer: Buffer, position: int, header: BatchHeader) -> OpenBatch:
-    """The same without its CRC, and each column decoded on first use. CorruptBatch."""
+def open_batch(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = BODY_BYTES_MAX) -> OpenBatch:
+    """The same without its CRC, and each column decoded on first use. CorruptBatch; `max_bytes` as in `body_of`."""
     if header.record_count > RECORDS_MAX:
         raise CorruptBatch(f"{header.record_count} records in one batch are too many", position=position)
-    body = body_of(buffer, position, header)
+    body = body_of(buffer, position, header, max_bytes=max_bytes)
     if header.magic == MAGIC_KAFKA:
         from raylog.storage.batch.kafka_rows import decode_records  # only consumers of a Kafka client's batches need it
 
-        return OpenBatch.of_columns(decode_records(body, header))
+        return OpenBatch.of_columns(decode_records(body, header), len(body))
     append_ms = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
     is_plain = not header.attributes & COMPRESSION_MASK
     return OpenBatch(

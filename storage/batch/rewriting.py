@@ -40,16 +40,16 @@ class Rewritten(NamedTuple):
 
 
 def rewritten(
-    payload: Buffer, batches: list[tuple[int, BatchHeader]], rules: Rewriting, now_ms: int
+    payload: Buffer, batches: list[tuple[int, BatchHeader]], rules: Rewriting, now_ms: int, *, max_bytes: int
 ) -> tuple[Rewritten, list[tuple[int, BatchHeader]]]:
     """Change checked batches, given as (position, header), by these rules; returns the same of the changed ones.
 
     The payload of the result is writable: what was given, changed in place, where no batch needs another codec.
     Raises UnsupportedCompression where this machine has not the codec, CorruptBatch for a body that cannot be
-    decompressed; nothing is changed then.
+    decompressed, BodyTooLarge where the bodies have more than `max_bytes` together; nothing is changed then.
     """
     if rules.codec is not None and any(_differs(header, rules.codec) for _, header in batches):
-        payload, batches = _recompressed(payload, batches, rules.codec)
+        payload, batches = _recompressed(payload, batches, rules.codec, max_bytes)
     view = memoryview(payload)
     if view.readonly:
         view = memoryview(bytearray(payload))
@@ -68,14 +68,16 @@ def _differs(header: BatchHeader, codec: int) -> bool:
 
 
 def _recompressed(
-    payload: Buffer, batches: list[tuple[int, BatchHeader]], codec: int
+    payload: Buffer, batches: list[tuple[int, BatchHeader]], codec: int, room: int
 ) -> tuple[Buffer, list[tuple[int, BatchHeader]]]:
     view, made = memoryview(payload), bytearray()
     placed: list[tuple[int, BatchHeader]] = []
     for at, header in batches:
         position = len(made)
         if _differs(header, codec):
-            body = compress(codec, body_of(payload, at, header))
+            plain = body_of(payload, at, header, max_bytes=room)
+            room -= len(plain)
+            body = compress(codec, plain)
             attributes = header.attributes & ~COMPRESSION_MASK | codec
             made += with_body(header._replace(attributes=attributes), body)
             made += body

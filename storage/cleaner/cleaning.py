@@ -150,7 +150,10 @@ def _enter(segment: Segment, done: Cleaned, table: KeyTable, aborted: _Aborted, 
         if aborted.holds(header):
             table.skip(header.record_count)
             continue
-        keys = open_batch(data, position, header).column("keys")
+        try:
+            keys = open_batch(data, position, header).column("keys")
+        except CorruptBatch:  # as its producer sent it; nobody knows its keys, so it stays as it is
+            keys = None
         if keys is None:
             table.add_without_keys(header.record_count)
         else:

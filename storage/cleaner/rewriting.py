@@ -12,7 +12,7 @@ from typing import Final
 from raylog.storage.batch.cleaned import FILLER_TIMESTAMP, emptied, filler, horizon_of, is_filler, thinned
 from raylog.storage.batch.header import HEADER_BYTES, MAGIC_COLUMNS, BatchHeader, parse_header
 from raylog.storage.batch.records import OpenBatch, open_batch
-from raylog.storage.errors import from_os_error
+from raylog.storage.errors import CorruptBatch, from_os_error
 from raylog.storage.log.segment import LOG, RELATIVE_OFFSET_MAX, Segment
 
 CLEANED: Final = ".cleaned"
@@ -70,6 +70,17 @@ class SegmentWriter:
         if header.is_control:
             self._control(data[position:stop], header, is_last=is_last)
             return
+        try:
+            self._chosen(data, position, header, chosen, tombstones, is_last=is_last)
+        except CorruptBatch:  # its body is as its producer sent it, and does not open: it stays as it is
+            self._put(data[position:stop], header.base_offset, header.next_offset, header.max_timestamp)
+            self.records += header.record_count
+
+    def _chosen(
+        self, data: bytes, position: int, header: BatchHeader, chosen: bytes, tombstones: Tombstones, *, is_last: bool
+    ) -> None:
+        """Add the chosen records of a batch. Raises CorruptBatch, with nothing added, where it has to be opened."""
+        stop = position + header.size
         opened: OpenBatch | None = None
         horizon = horizon_of(header)
         has_tombstones = False

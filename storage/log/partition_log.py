@@ -35,7 +35,7 @@ from raylog.storage.log.recovery import Recovered, Recovery, replay
 from raylog.storage.log.retention import DeletedFiles, removable
 from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from raylog.storage.log.syncing import SyncRound
-from raylog.storage.log.validation import check_keys, check_offsets, check_produced, check_producers, inspect, rewrite
+from raylog.storage.log.validation import check_bodies, check_offsets, check_produced, check_producers, inspect, rewrite
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
@@ -121,8 +121,7 @@ class PartitionLog(CleanableLog):
             largest = max(header.max_timestamp for _, header in batches)
             return AppendInfo(*duplicate, True, largest, len(batches), rewritten=self.append_time_at(duplicate[0]))
         check_produced(batches, config, now_ms)
-        if config.compaction is not None:
-            check_keys(payload, batches, self.folder.name)
+        check_bodies(payload, batches, config, self.folder.name)
         changed = None
         if config.rewriting is not None:
             changed, batches = rewrite(payload, batches, config, now_ms)

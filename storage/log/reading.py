@@ -7,12 +7,13 @@ Called by `PartitionLog`; these functions get a sorted list of segments and chan
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from raylog.core.epochs import EpochHistory
 from raylog.storage import filesystem
-from raylog.storage.batch.header import HEADER_BYTES, check_crc, iter_headers, parse_header
+from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, iter_headers, parse_header
 from raylog.storage.batch.records import decode_batch
 from raylog.storage.batch.rewriting import NO_APPEND_TIME, Rewritten, append_time_of
 from raylog.storage.batch.times import TimeBounds, TimesFound
@@ -86,7 +87,12 @@ def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> l
         elif offset > first:
             position, header = segment.locate(offset)
             first = header.base_offset
-        end, after = segment.limit(position, first, left, upper, at_least_one=not found)
+        try:
+            end, after = segment.limit(position, first, left, upper, at_least_one=not found)
+        except LogDamaged:
+            if not found:
+                raise
+            break
         if end == position:
             break
         found.append(Span(segment, position, end - position, first, after))
@@ -113,9 +119,13 @@ def whole_batch(segments: list[Segment], offset: int) -> Span:
     return Span(segment, position, header.size, header.base_offset, header.next_offset)
 
 
-def verify(span: Span, data: bytes, epochs: EpochHistory) -> None:
-    """LogDamaged unless `data`, read from `span`, is whole batches with right CRCs, offsets and epochs."""
+def verify(span: Span, data: bytes, epochs: EpochHistory) -> int:
+    """How many bytes of `data`, read from `span`, are whole batches with right CRCs, offsets and epochs.
+
+    All of them, or those before the first damaged batch; LogDamaged where that is the first.
+    """
     path, position, expected, end = span.segment.path, span.position, span.first_offset, 0
+    reason = "a batch is cut off"
     try:
         for found, header in iter_headers(data):
             if header.base_offset != expected:
@@ -126,9 +136,42 @@ def verify(span: Span, data: bytes, epochs: EpochHistory) -> None:
                 check_epoch(epochs, header)  # not simply a batch of the latest epoch
             expected, end = header.next_offset, found + header.size
     except CorruptBatch as error:
-        raise LogDamaged(path, position + end, expected, error.reason) from error
-    if end != len(data):
-        raise LogDamaged(path, position + end, expected, "a batch is cut off")
+        reason = error.reason
+    if not end:
+        raise LogDamaged(path, position, expected, reason, next_offset=behind(span.segment, position, expected))
+    return end
+
+
+def behind(segment: Segment, position: int, offset: int) -> int:
+    """The first offset that can be read again behind the damaged batch at `position`, which begins at `offset`.
+
+    Where the batch's header fits to what follows it, that is the next batch; else the next one that the index knows,
+    or the next segment.
+    """
+    end = segment.next_offset
+    for place, following in _candidates(segment, position, offset):
+        if place == segment.size and following == end:
+            return end
+        try:
+            if parse_header(segment.read(place, HEADER_BYTES)).base_offset == following:
+                return following
+        except (CorruptBatch, LogDamaged):
+            continue
+    return end
+
+
+def _candidates(segment: Segment, position: int, offset: int) -> Iterator[tuple[int, int]]:
+    """Where batches may begin behind a damaged one, and at which offsets, nearest first."""
+    try:
+        header = parse_header(segment.read(position, HEADER_BYTES))
+        if header.base_offset <= offset < header.next_offset:
+            yield position + header.size, header.next_offset
+    except (CorruptBatch, LogDamaged):
+        pass  # nothing in it can be believed
+    index = segment.offset_index()
+    for relative, place in zip(index.offsets, index.positions, strict=True):
+        if place > position and segment.base_offset + relative > offset:
+            yield place, segment.base_offset + relative
 
 
 def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, upper: int) -> tuple[int, int] | None:
@@ -144,11 +187,25 @@ def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, up
                 return None
             if header.max_timestamp < timestamp or header.is_control:
                 continue
-            columns = decode_batch(segment.read(position, header.size), 0, header)
-            for offset, moment in zip(columns.offsets, columns.timestamps, strict=True):
+            for offset, moment in _times(segment, position, header):
                 if moment >= timestamp and offset >= start:
                     return offset, moment
     return None
+
+
+def _times(segment: Segment, position: int, header: BatchHeader) -> Iterable[tuple[int, int]]:
+    """Offset and timestamp of a batch's records; none of a body that does not open. Raises LogDamaged."""
+    data = segment.read(position, header.size)
+    try:
+        check_crc(data, 0, header)
+    except CorruptBatch as error:
+        after = behind(segment, position, header.base_offset)
+        raise LogDamaged(segment.path, position, header.base_offset, error.reason, next_offset=after) from error
+    try:
+        columns = decode_batch(data, 0, header, verify=False)
+    except CorruptBatch:  # as its producer sent it: readers are told where they come to it
+        return ()
+    return zip(columns.offsets, columns.timestamps, strict=True)
 
 
 def first_within(segments: list[Segment], times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
@@ -197,8 +254,7 @@ def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int,
                 continue
             found = header.max_timestamp
             if header.base_offset < start:  # part of this batch was deleted: search the rest
-                columns = decode_batch(segment.read(position, header.size), 0, header)
-                pairs = zip(columns.offsets, columns.timestamps, strict=True)
+                pairs = _times(segment, position, header)
                 found = max((moment for offset, moment in pairs if offset >= start), default=NO_TIMESTAMP)
             largest = max(largest, found)
     return None if largest == NO_TIMESTAMP else offset_for_timestamp(segments, largest, start, upper)
@@ -236,14 +292,21 @@ class ReadableLog:
     def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
         """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
 
-        At least one batch even if it exceeds `max_bytes`; empty at the end. Raises OffsetOutOfRange, LogDamaged.
+        At least one batch even if it exceeds `max_bytes`; empty at the end. Only those before a damaged batch; raises
+        LogDamaged where that is the first, and OffsetOutOfRange.
         """
-        parts = []
+        parts: list[bytes] = []
         for span in self._spans(offset, max_bytes, upper):
-            data = span.segment.read(span.position, span.length)
-            if self.config.verify_reads:
-                verify(span, data, self.epochs)
-            parts.append(data)
+            try:
+                data = span.segment.read(span.position, span.length)
+                good = verify(span, data, self.epochs) if self.config.verify_reads else len(data)
+            except LogDamaged:
+                if not parts:
+                    raise
+                break
+            parts.append(data if good == len(data) else data[:good])
+            if good < len(data):
+                break
         if not parts and offset < min(upper, self.log_end_offset):
             # The batch claims to end beyond `upper`. That is rare enough to verify the header: a reader must not wait
             # without a limit for damaged bytes.
@@ -272,13 +335,27 @@ class ReadableLog:
         self._require_open()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
-        found = spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
+        try:
+            found = spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
+        except LogDamaged as damage:
+            raise self._located(damage, offset) from damage
         for span in found:
             self._recent.touch(span.segment)
         return found
 
+    def _located(self, damage: LogDamaged, offset: int) -> LogDamaged:
+        """The same with the first offset behind `offset` that can be read again."""
+        if damage.next_offset > offset:
+            return damage
+        segment = self.segments[place_of(self.segments, offset)]
+        after = behind(segment, damage.position, offset) if damage.path == str(segment.path) else -1
+        return LogDamaged(damage.path, damage.position, offset, damage.reason, next_offset=after)
+
     def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None."""
+        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None.
+
+        A batch whose body does not open is passed over, as its records have no times. Raises LogDamaged.
+        """
         self._require_open()
         found = offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
         self._recent.release_others(self.segments)

@@ -152,15 +152,9 @@ class Recovery:
             except LogDamaged:
                 damaged.add(segment.base_offset)
             segment.release()
-        if not damaged:
-            return
-        state = ProducerState()
-        for segment in segments:
-            replay([segment], state, 0, self.now_ms)
-            if segment.base_offset in damaged:
-                segment.keep_aborted(state.transactions.aborted)
-                self.report.indexes_rebuilt += 1
-            segment.release()
+        if damaged:
+            remake_aborted(segments, damaged)
+            self.report.indexes_rebuilt += len(damaged)
 
     def _load_producers(self, upto: int, count: int) -> None:
         """Producer state from the newest snapshot not above `upto`, and the first `count` segments behind it."""
@@ -345,6 +339,19 @@ def check_epoch(epochs: EpochHistory, header: BatchHeader, log_start: int = 0) -
             raise CorruptBatch(f"it is stamped with leader epoch {header.partition_leader_epoch}, history says {known}")
     elif not epochs.entries and header.partition_leader_epoch >= 0 and header.last_offset >= log_start:
         raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} is not in the history")
+
+
+def remake_aborted(segments: list[Segment], damaged: set[int]) -> None:
+    """Make the indexes of aborted transactions again of the segments with these base offsets, from all batches.
+
+    `segments` are those of the log from its start on. Raises LogDamaged, StorageIoError, DiskFull.
+    """
+    state = ProducerState()
+    for segment in segments:
+        replay([segment], state, 0, 0)  # when producers wrote last is not kept
+        if segment.base_offset in damaged:
+            segment.keep_aborted(state.transactions.aborted)
+        segment.release()
 
 
 def replay(segments: list[Segment], producers: ProducerState, start: int, now_ms: int) -> None:

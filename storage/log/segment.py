@@ -323,6 +323,13 @@ class Segment:
         assert self._indexes is not None
         return self._indexes
 
+    def offset_index(self) -> OffsetIndex:
+        """The index as far as it is known, where the batches may be too damaged to make it again."""
+        try:
+            return self.indexes()[0]
+        except LogDamaged:
+            return OffsetIndex()
+
     def rebuild_indexes(self) -> None:
         """Rebuild the indexes from the batch headers, in memory and (for a sealed segment) on disk."""
         fresh = Segment(self.path, self.base_offset, index_interval=self.index_interval, created_ms=self.created_ms)
@@ -355,7 +362,8 @@ class Segment:
                 raise LogDamaged(self.path, position, header.base_offset, "a batch is cut off")
             relative = header.last_offset - self.base_offset
             if (expected is not None and header.base_offset != expected) or not 0 <= relative <= RELATIVE_OFFSET_MAX:
-                raise LogDamaged(self.path, position, header.base_offset, f"offset {expected} should follow here")
+                reason = f"offset {expected} should follow here, not {header.base_offset}"
+                raise LogDamaged(self.path, position, header.base_offset if expected is None else expected, reason)
             yield position, header
             position += header.size
             expected = header.next_offset
@@ -383,7 +391,7 @@ class Segment:
         """The end of a read from `position`, where offset `first` begins: batches that end at or below `upper`.
 
         Returns that position and the offset behind it. No more than `max_bytes`, except for the first batch with
-        `at_least_one`.
+        `at_least_one`; and only up to a damaged header, unless that is the first.
         """
         if self.size - position <= max_bytes and self.next_offset <= upper:
             return self.size, self.next_offset
@@ -396,11 +404,16 @@ class Segment:
         else:
             start = position
         end = start
-        for found, header in self.walk(start, first):
-            stop = found + header.size
-            if header.next_offset > upper or (stop - position > max_bytes and not (at_least_one and found == position)):
-                break
-            end, first = stop, header.next_offset
+        try:
+            for found, header in self.walk(start, first):
+                stop = found + header.size
+                is_first = at_least_one and found == position
+                if header.next_offset > upper or (stop - position > max_bytes and not is_first):
+                    break
+                end, first = stop, header.next_offset
+        except LogDamaged:
+            if end == position:
+                raise
         return end, first
 
     def largest_timestamp(self, upper: int) -> int:

@@ -1,6 +1,7 @@
 """Validation of a payload before an append: whole batches, right CRCs, lengths within limits.
 
-Called by `PartitionLog` for every append. Reads headers and checks the CRC only; bodies are never opened.
+Called by `PartitionLog` for every append. Reads headers, checks the CRC, and looks at the structure of bodies; it opens
+those alone whose topic is compacted or has a codec of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ from raylog.storage.batch.header import (
 )
 from raylog.storage.batch.records import open_batch
 from raylog.storage.batch.rewriting import Rewriting, Rewritten, rewritten
-from raylog.storage.errors import CorruptBatch, refused, unsupported
+from raylog.storage.batch.structure import check_structure
+from raylog.storage.errors import BodyTooLarge, CorruptBatch, refused, unsupported
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.producer_state import Duplicate, ProducerState
 from raylog.storage.log.segment import PlacedHeader
 
 COMPRESSED_RECORDS_MAX = 1 << 20
 """Most records of a compressed batch, unless max.message.bytes is a larger number."""
+DECOMPRESSED_BYTES_MAX = 64 << 20
+"""Most bytes of the bodies of one request that a leader has to decompress, as no other request is served meanwhile;
+unless max.message.bytes is larger."""
 _REFUSED_BITS = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 _BYTES_COUNTED_MIN = 8
 _NO_TIMESTAMP = -1
@@ -137,19 +142,53 @@ def rewrite(
 ) -> tuple[Rewritten, list[PlacedHeader]]:
     """Change checked batches as the configuration has it; a batch may be no larger after that, either.
 
-    The payload of the result is writable. Raises RecordTooLarge, UnsupportedCompression, CorruptBatch.
+    The payload of the result is writable. Raises RecordTooLarge, UnsupportedCompression, InvalidRecord.
     """
-    changed, batches = rewritten(payload, batches, config.rewriting or Rewriting(), now_ms)
+    room = max(DECOMPRESSED_BYTES_MAX, config.max_message_bytes)
+    try:
+        changed, batches = rewritten(payload, batches, config.rewriting or Rewriting(), now_ms, max_bytes=room)
+    except CorruptBatch as error:
+        raise _unreadable(error) from error
     for _, header in batches:
         if header.size > config.max_message_bytes:
             raise _too_large(header.size, config)
     return changed, batches
 
 
-def check_keys(payload: Buffer, batches: list[PlacedHeader], partition: str) -> None:
-    """Rule of compacted topics: each record has a key. The only one that opens batches. Raises InvalidRecord."""
+def check_bodies(payload: Buffer, batches: list[PlacedHeader], config: LogConfig, partition: str) -> None:
+    """Rules for batches from a producer: their bodies look as if readers could open them; in a compacted topic, keys.
+
+    Raises InvalidRecord, and RecordTooLarge for one that is larger than any reader accepts when it is decompressed.
+    """
     for position, header in batches:
-        keys = open_batch(payload, position, header).column("keys")
+        try:
+            check_structure(payload, position, header)
+        except CorruptBatch as error:
+            raise _unreadable(error) from error
+    if config.compaction is not None:
+        _check_keys(payload, batches, partition, config.max_message_bytes)
+
+
+def _unreadable(error: CorruptBatch) -> InvalidRecord | RecordTooLarge:
+    """The refusal of a body that is as its producer made it: the checksum is right, and another try is no use."""
+    if isinstance(error, BodyTooLarge):
+        return RecordTooLarge(f"A record batch is refused: {error.reason}. Send smaller records, or fewer in a batch.")
+    return refused(f"nobody can read it, as {error.reason}")
+
+
+def _check_keys(payload: Buffer, batches: list[PlacedHeader], partition: str, max_message_bytes: int) -> None:
+    """Rule of compacted topics: each record has a key. Opens batches.
+
+    Raises InvalidRecord, and RecordTooLarge where they take more than DECOMPRESSED_BYTES_MAX together.
+    """
+    room = max(DECOMPRESSED_BYTES_MAX, max_message_bytes)
+    for position, header in batches:
+        try:
+            opened = open_batch(payload, position, header, max_bytes=room)
+            keys = opened.column("keys")
+        except CorruptBatch as error:
+            raise _unreadable(error) from error
+        room -= opened.plain_bytes
         if keys is None or None in keys:
             raise refused(
                 f"{partition} is compacted, so each record needs a key, and one has none. Nothing of the batch is "

@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.header import BatchHeader, parse_header, stamp_all
 from raylog.storage.batch.marker import TxnMarker
+from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.kept_epochs import KeptEpochs
 from raylog.storage.log.producer_state import ActiveProducer, ProducerState
 from raylog.storage.log.reading import ReadableLog, place_of
+from raylog.storage.log.recovery import remake_aborted
+from raylog.storage.log.segment import Segment
 from raylog.storage.transactions.aborted import AbortedTxn, find
+
+logger = logging.getLogger(__name__)
 
 
 class TransactionalLog(ReadableLog):
@@ -103,10 +109,22 @@ class TransactionalLog(ReadableLog):
         for segment in self.segments[place_of(self.segments, start) : -1]:
             if segment.has_aborted:
                 self._recent.touch(segment)
-                if find(segment.aborted(), start, upper, found):
+                if find(self._aborted_of(segment), start, upper, found):
                     return found
         find(self.producers.transactions.aborted, start, upper, found)
         return found
+
+    def _aborted_of(self, segment: Segment) -> list[AbortedTxn]:
+        """The same of one segment; its file is made again where it is damaged: the batches have all that it holds."""
+        try:
+            return segment.aborted()
+        except LogDamaged as damage:
+            logger.warning("%s; it is made again from the batches", damage)
+            remake_aborted(
+                [each for each in self.segments if each.base_offset <= segment.base_offset],
+                {segment.base_offset},
+            )
+            return segment.aborted()
 
     def active_producers(self) -> list[ActiveProducer]:
         """The producers that the partition knows, by id."""

@@ -47,6 +47,8 @@ class LocalCluster:
         self.replicas: dict[str, ReplicaServer] = {}
         self.coordinators: dict[tuple[str, int], CoordinatorServer[Any]] = {}
         self.fatal: list[str] = []
+        self.given_up: list[str] = []
+        """Why replicas have ended to have their logs copied again."""
         self._threads: ThreadPoolExecutor | None = None
         self.cluster_id = CLUSTER_ID
         most = ClusterConfig.from_dict(self.config).metadata_voters_max
@@ -144,13 +146,27 @@ class LocalCluster:
         """Make a replica unless it runs (the supervisor's factory)."""
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         if name not in self.replicas:
-            server = ReplicaServer(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
+            server = ReplicaServer(
+                spec, find_controller=self.find_controller, on_fatal=lambda why: self._replica_ends(name, spec, why)
+            )
             self.replicas[name] = server
             try:
                 await server.start()
             except BaseException:
                 del self.replicas[name]
                 raise
+
+    def _replica_ends(self, name: str, spec: ReplicaSpec, why: str) -> None:
+        """A replica that gives its log up is started again, as Ray does; any other end is a defect."""
+        if "to copy the log again" not in why:
+            self.fatal.append(why)
+            return
+        self.given_up.append(why)
+        self._spawn(self._start_again(name, spec))
+
+    async def _start_again(self, name: str, spec: ReplicaSpec) -> None:
+        await self.end(name)
+        await self.ensure(spec)
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
         """Notify a replica of changes (the supervisor's factory)."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.metrics.process import usage_of
+from raylog.actors.replica.reporting.status import damage_of
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.rpc import RpcServer
 
@@ -26,6 +27,7 @@ def replica_metrics(
         "log_start_offset": log.log_start_offset,
         "log_end_offset": log.log_end_offset,
         "high_watermark": -1 if machine is None else machine.high_watermark,
+        "damage": damage_of(runner),
         "cleaner": None if cleaner is None else cleaner.to_wire(),
         "roles": {kind: dict(figures) for kind, figures in roles.items()},
         **runner.counters.to_wire(),

@@ -1,12 +1,49 @@
-"""Status of one replica for operators, as plain values. Pure; used by the replica's shell."""
+"""Status of one replica for operators, as plain values, and what its heartbeats say. Pure; used by its shell."""
 
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.core.replication.replica import ReplicationSettings
+from raylog.protocol.controller import SessionHeartbeatRequest
+
+DAMAGE_CHARACTERS: Final = 600
+"""Most characters of the damage that a heartbeat names."""
+
+
+def damage_of(runner: ReplicaRunner) -> str:
+    """Return the damage in the log that is not mended yet, as one sentence; empty = there is none.
+
+    A log that was set aside is mended when its replica is in sync again.
+    """
+    machine, damage = runner.machine, runner.damage
+    if machine is None:
+        return damage.before
+    if machine.damaged_at is not None:
+        return damage.last
+    return "" if machine.broker in machine.isr else damage.before
+
+
+def heartbeat(runner: ReplicaRunner | None) -> SessionHeartbeatRequest:
+    """Return what a heartbeat of this replica reports, and remember it as told."""
+    if runner is None:
+        return SessionHeartbeatRequest()
+    damage, is_mended = runner.damage.told = _told(runner)
+    return SessionHeartbeatRequest(runner.disk_hanging_ms, damage=damage, is_mended=is_mended)
+
+
+def has_told(runner: ReplicaRunner) -> bool:
+    """Return whether a heartbeat has told of all that is known; while damage lasts, they go on telling it."""
+    return not damage_of(runner) and runner.damage.told == _told(runner)
+
+
+def _told(runner: ReplicaRunner) -> tuple[str, bool]:
+    present = damage_of(runner)
+    damage = (present or runner.damage.before)[:DAMAGE_CHARACTERS]
+    return damage, bool(damage and not present)
 
 
 def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: ReplicationSettings) -> dict[str, object]:
@@ -26,6 +63,7 @@ def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: Replicati
         "log_end_offset": log.log_end_offset,
         "synced_end_offset": log.synced_end_offset,
         "disk_hanging_ms": runner.disk_hanging_ms,
+        "damage": damage_of(runner),
         "size_bytes": log.size_bytes,
         "clock_jump_ms": runner.clock.jump_ms,
         "pid": os.getpid(),

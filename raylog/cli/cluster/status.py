@@ -25,14 +25,15 @@ ROWS_MAX = 200
 def status(ctx: click.Context, target: Target, as_json: bool) -> None:
     """Show brokers, topics, leaders and in-sync replicas.
 
-    Exit code 1 when a broker is offline, unless it was stopped on purpose, or a partition has no leader.
+    Exit code 1 when a broker is offline, unless it was stopped on purpose, a partition has no leader, or a log is
+    damaged and not copied again yet.
     """
     found = judged(_fetch_status(target))
     if as_json:
         show_json(found)
     else:
         _draw(found)
-    if found["offline_brokers"] or found["offline_partitions"]:
+    if found["offline_brokers"] or found["offline_partitions"] or found["damaged_partitions"]:
         ctx.exit(1)
 
 
@@ -81,6 +82,7 @@ def judged(status: dict[str, Any]) -> dict[str, Any]:
             if partition.get("unclean_leader_epoch")
         ],
         "offline_partitions": [name for name, partition in partitions if condition(partition) == "offline"],
+        "damaged_partitions": [name for name, _, _, is_mended in status.get("damaged_logs", ()) if not is_mended],
         "under_replicated_partitions": [
             name for name, partition in partitions if condition(partition) == "under-replicated"
         ],
@@ -158,6 +160,9 @@ def _draw(found: dict[str, Any]) -> None:
     warn_of_unclean(found["unclean_partitions"])
     for name, broker, ms in found.get("hanging_disks", []):
         click.echo(f"{name} on broker {broker}: the disk has not finished a sync for {ms / 1000:.0f} s.")
+    for name, broker, damage, is_mended in found.get("damaged_logs", []):
+        outcome = "was damaged, and has been copied again" if is_mended else "is damaged"
+        click.echo(f"{name} on broker {broker}: the log {outcome}: {damage}")
 
 
 def voters_line(voters: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ def test_a_changed_payload_has_the_same_records_in_the_topics_form(batches, code
         payload += encode(keys, values, moments, None, meta, compression=own)
     before = list(iter_headers(payload))
     given_bytes = bytes(payload)
-    changed, placed = rewritten(payload, before, Rewriting(codec, append_time), NOW)
+    changed, placed = rewritten(payload, before, Rewriting(codec, append_time), NOW, max_bytes=1 << 30)
     made = bytes(changed.payload)
     assert placed == list(iter_headers(made))
     assert payload == given_bytes

@@ -110,6 +110,7 @@ class ReplicaProcess(Pausable):
                 propose_isr=self._propose,
                 propose_sleep=lambda _: None,
                 resign=self._resign,
+                rebuild=lambda _: self.simulation.wipe(self.broker),
                 role_changed=self._role_changed,
                 fatal=self._fatal,
             ),

@@ -78,6 +78,7 @@ class Following:
                 propose_isr=_nothing,
                 propose_sleep=_nothing,
                 resign=_nothing,
+                rebuild=_nothing,
                 role_changed=_nothing,
                 fatal=self.fatal.append,
             ),

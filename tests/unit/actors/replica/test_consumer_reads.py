@@ -66,6 +66,7 @@ def leading(folder: Path, **config: Any) -> Iterator[ReplicaRunner]:
             propose_isr=nothing,
             propose_sleep=nothing,
             resign=nothing,
+            rebuild=nothing,
             role_changed=nothing,
             fatal=nothing,
         ),

@@ -10,7 +10,7 @@ from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.consumer_reads import NEAR_BYTES_MIN
 from raylog.actors.replica.ports import ReplicaRequest
 from raylog.actors.replica.runner import ReplicaRunner
-from raylog.core.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
+from raylog.core.errors import CorruptMessage, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
 from raylog.core.ids import LATEST, MAX_TIMESTAMP
 from raylog.protocol.message import Empty
 from raylog.protocol.replica import (
@@ -29,7 +29,6 @@ from raylog.protocol.replica import (
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, iter_headers
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner.rules import CompactionRules
-from raylog.storage.errors import LogDamaged
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.actors.replica.test_consumer_reads import Answered, leading
 from tests.unit.storage.logs import NOW, batch
@@ -190,8 +189,9 @@ def test_only_those_aborted_transactions_are_named_that_are_in_the_answer(tmp_pa
         assert fetch(runner, 4).answer.aborted == [AbortedTxn(PRODUCER, 4)]
 
 
-def test_a_damaged_list_of_aborted_transactions_is_an_error(tmp_path: Path) -> None:
-    """Without the list its records would be shown: the answer is an error, as for damaged records."""
+@pytest.mark.parametrize("batches_too", [False, True])
+def test_a_damaged_list_of_aborted_transactions_is_made_again(tmp_path: Path, batches_too: bool) -> None:
+    """Without the list its records would be shown: where the batches are damaged as well, the answer is an error."""
     with leading(tmp_path, segment_bytes=1_000) as runner:
         write(runner, bytes(2_000))
         end(runner, committed=False)
@@ -201,8 +201,15 @@ def test_a_damaged_list_of_aborted_transactions_is_an_error(tmp_path: Path) -> N
         listed_there.write_bytes(b"damaged")
         for segment in cast(PartitionLog, runner.log).segments:
             segment._aborted = None
-        assert isinstance(fetch(runner, 0).error, LogDamaged)
-        assert first_offsets(fetch(runner, 0, READ_UNCOMMITTED))[0] == 0
+        if batches_too:
+            (log, *_) = sorted((tmp_path / "t-0").glob("*.log"))
+            log.write_bytes(b"damaged" + log.read_bytes()[7:])
+        found = fetch(runner, 0)
+        if batches_too:
+            assert isinstance(found.error, CorruptMessage)
+        else:
+            assert found.answer.aborted == [AbortedTxn(PRODUCER, 0)]
+            assert first_offsets(fetch(runner, 0, READ_UNCOMMITTED))[0] == 0
         assert not runner.requests, "each was answered"
 
 

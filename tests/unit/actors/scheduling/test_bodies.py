@@ -18,7 +18,7 @@ def undeliverable(*headers: Header) -> tuple[Cause | None, list[str]]:
     """Send a record to ``__undeliverable``; returns its cause and the names of its headers."""
     body = Body(OFFSET, None, b"value", headers)
     batch = Batch("__undeliverable", ("id", 0), 0, 0, (key_of(1_000, OFFSET),))
-    made = encode([body], batch, 9, adds_sent_time=False, causes={OFFSET: (Reason.UNDELIVERABLE, "refused")})
+    made = encode([body], batch, (9, 0), adds_sent_time=False, causes={OFFSET: (Reason.UNDELIVERABLE, "refused")})
     ((position, header),) = iter_headers(made)
     found = (decode_batch(made, position, header).headers or [])[0] or []
     return cause_of(found), [name for name, _ in found]

@@ -6,6 +6,8 @@ import pytest
 
 from raylog.client.arguments import TIMESTAMP_MAX_MS, checked_timestamp
 from raylog.client.producer.producer import AsyncProducer, Producer
+from raylog.client.producer.sizes import LargestRecord
+from raylog.core.errors import RecordTooLarge
 from tests.unit.client.toy_server import ToyCluster
 
 
@@ -106,3 +108,15 @@ async def test_the_asynchronous_producer_refuses_the_same(cluster: ToyCluster) -
             await (await producer.send_batch("t", [b"x"], timestamp_ms=-5))
         with pytest.raises(TypeError, match="topic"):
             await producer.send_and_wait(None, b"x")  # type: ignore[arg-type]
+
+
+def test_no_configuration_makes_a_record_that_no_reader_opens() -> None:
+    """Compressed it may be tiny: what counts is the size that readers have to decompress."""
+    huge = 1 << 30
+    limit = LargestRecord("t", request_bytes=huge, message_bytes=huge, is_compressed=True)
+    limit.check(None, bytes(120_000_000), None)
+    with pytest.raises(RecordTooLarge, match=r"a reader opens \d+ at most; send less"):
+        limit.check(None, bytes(140_000_000), None)
+    plain = LargestRecord("t", request_bytes=huge, message_bytes=huge, is_compressed=False)
+    with pytest.raises(RecordTooLarge, match=r"one request takes \d+ at most; send less"):
+        plain.check(None, bytes(120_000_000), None)

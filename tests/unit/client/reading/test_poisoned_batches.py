@@ -1,5 +1,6 @@
 """A batch that cannot be read gives one clear error with its place, again at each poll, and a way on behind it."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from raylog.core.errors import CorruptMessage, UnknownServerError
 from raylog.core.ids import TopicPartition
 from raylog.rpc import Request
 from raylog.storage.batch.header import MAGIC_COLUMNS, MAGIC_KAFKA
-from raylog.storage.batch.records import BatchMeta, assemble_batch
+from raylog.storage.batch.records import COMPRESSIONS, BatchMeta, assemble_batch, encode_batch
 from tests.unit.client.consumer_support import fill, numbers, read
 from tests.unit.client.toy_server import ToyCluster
 
@@ -68,7 +69,7 @@ def test_it_is_named_and_can_be_passed(cluster: ToyCluster, batch: bytes, way: s
             return consumer.poll(5_000) if way == "poll" else next(consumer)
 
         for _ in range(2):
-            with pytest.raises(CorruptMessage, match=r"offset 2 of t-0 is damaged .*seek to 5 to go on") as found:
+            with pytest.raises(CorruptMessage, match=r"offset 2 of t-0 cannot be read .*seek to 5 to go on") as found:
                 take()
             details = found.value.details
             assert (details["topic"], details["partition"], details["offset"], details["next_offset"]) == ("t", 0, 2, 5)
@@ -89,10 +90,82 @@ def test_columns_of_it_are_refused_when_they_are_looked_at(cluster: ToyCluster, 
     with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:
         consumer.assign([HERE])
         assert len(read(consumer, 2)) == 2
-        with pytest.raises(CorruptMessage, match="offset 2 of t-0 is damaged"):
+        with pytest.raises(CorruptMessage, match="offset 2 of t-0 cannot be read"):
             look(consumer)
         consumer.seek(HERE, 5)
         assert [record.offset for record in read(consumer, 2)] == [5, 6]
+
+
+SHAPELESS = (
+    "no columns",
+    "nothing",
+    "too few values",
+    "no zstd",
+    "no lz4",
+    "no snappy",
+    "no gzip",
+    "offsets that fall",
+)
+
+
+@pytest.mark.parametrize("name", SHAPELESS)
+def test_columns_move_the_position_behind_what_opens_alone(cluster: ToyCluster, name: str) -> None:
+    """The good records before it come first; at it the position stays, and what lies behind is not lost."""
+    fill_around(cluster, BODIES[name])
+    with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:
+        consumer.assign([HERE])
+        found: list[int] = []
+        while len(found) < 2:
+            found += consumer.consume_batch(timeout=5).offsets
+        for _ in range(2):
+            with pytest.raises(CorruptMessage, match="seek to 5 to go on"):
+                consumer.consume_batch(timeout=5)
+            assert consumer.position(HERE) == 2
+        consumer.seek(HERE, 5)
+        while len(found) < 4:
+            found += consumer.consume_batch(timeout=5).offsets
+        assert found == [0, 1, 5, 6]
+
+
+def test_an_error_that_stays_is_raised_about_once_in_a_second(cluster: ToyCluster) -> None:
+    fill_around(cluster, BODIES["no zstd"])
+    with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:
+        consumer.assign([HERE])
+        assert len(read(consumer, 2)) == 2
+        errors, began = 0, time.monotonic()
+        while time.monotonic() - began < 1.5:
+            try:
+                assert consumer.poll(20) == {}
+            except CorruptMessage:
+                errors += 1
+        assert 2 <= errors <= 5, errors
+        consumer.seek(HERE, 5)
+        assert [record.offset for record in read(consumer, 2)] == [5, 6]
+
+
+def test_a_poll_is_bounded_by_what_its_batches_decompress_to(cluster: ToyCluster) -> None:
+    """Forty batches of some hundred bytes, each with a record of 20 MiB."""
+    cluster.create_topic("t")
+    batch = encode_batch(None, [bytes(20 << 20)], [1], compression=COMPRESSIONS["zstd"])
+
+    def append() -> None:
+        one = cluster.partitions["t", 0]
+        for _ in range(12):
+            one.append(memoryview(bytearray(batch)))
+        one.advance()
+
+    cluster.do(append)
+    with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:
+        consumer.assign([HERE])
+        for way in ("records", "columns"):
+            consumer.seek(HERE, 0)
+            counts: list[int] = []
+            while sum(counts) < 12:
+                if way == "columns":
+                    counts.append(len(consumer.consume_batch(timeout=5)))
+                else:
+                    counts.append(len(consumer.poll(5_000).get(HERE, [])))
+            assert max(counts) <= 4, counts
 
 
 def test_a_malformed_answer_is_raised_and_does_not_end_the_fetching(

@@ -14,8 +14,9 @@ from unittest.mock import patch
 import pytest
 
 from raylog.storage import filesystem
-from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
+from raylog.storage.batch.compression import ZSTD
+from raylog.storage.batch.header import MAGIC_COLUMNS, iter_headers, parse_header, stamp_all
+from raylog.storage.batch.records import BatchMeta, assemble_batch, decode_batch, encode_batch
 from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.cleaning import SPILL, CleaningAborted, clean
 from raylog.storage.cleaner.rewriting import CLEANED
@@ -337,3 +338,30 @@ def test_tombstones_go_from_a_log_to_which_nothing_is_written(tmp_path: Path, op
     assert records_in(log) == 0
     assert not cleaned_at(NOW + 86_400_000), "there is nothing left to wait for"
     log.close()
+
+
+def test_a_body_that_does_not_open_stays_and_ends_no_cleaning(tmp_path: Path) -> None:
+    """Of a topic that was made compact later: a leader of then has stored it."""
+    log = open_log(tmp_path / "t-0", segment_bytes=250)
+    broken = assemble_batch(MAGIC_COLUMNS, b"no zstd", [NOW, NOW], compression=ZSTD)
+    put(log, 0, a=b"before")
+    log.append_as_follower(bytes(stamp_all_at(broken, log.log_end_offset)), NOW)
+    for number in range(9):
+        put(log, 0, a=b"%d" % number, **{f"k{number % 3}": b"%d" % number})
+    log.sync()
+    assert clean_once(log)
+    kept, offset = [], 0
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1, log.log_end_offset)
+        header = parse_header(data)
+        if header.record_count and data[61:] == b"no zstd":
+            kept.append((header.base_offset, header.record_count))
+        offset = header.next_offset
+    assert kept == [(1, 2)]
+    log.close()
+
+
+def stamp_all_at(batch: bytes, offset: int) -> bytes:
+    data = bytearray(batch)
+    stamp_all(memoryview(data), [(0, parse_header(batch))], offset, 0)
+    return bytes(data)

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import InvalidTimestamp, RecordTooLarge, UnsupportedCompression
+from raylog.core.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
 from raylog.storage.batch import compression as codecs
 from raylog.storage.batch.compression import COMPRESSIONS, GZIP, LZ4, NONE, ZSTD
 from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT, check_crc, iter_headers, parse_header, with_body
 from raylog.storage.batch.records import decode_batch, encode_batch, encode_kafka_batch
 from raylog.storage.batch.rewriting import Rewriting
-from raylog.storage.errors import CorruptBatch
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, open_log, produced, values_of, whole
@@ -159,7 +158,7 @@ def test_a_body_that_cannot_be_opened_is_refused_where_it_has_to_be(log: Partiti
     header = parse_header(encode_batch(None, [b"a" * 99], [NOW], compression=GZIP))
     broken = with_body(header, b"no gzip") + b"no gzip"
     rewriting(log, ZSTD)
-    with pytest.raises(CorruptBatch, match="gzip body is invalid"):
+    with pytest.raises(InvalidRecord, match="gzip body is invalid"):
         log.append_as_leader(broken, 1, NOW)
     assert log.log_end_offset == 0
     rewriting(log, GZIP)

@@ -1,0 +1,58 @@
+"""Damage in a log, found while it is read: the event, what is answered, and the effect that has the log copied again.
+
+Bytes that were synced do not heal by waiting. A leader lets another in-sync replica lead, and then, as any follower,
+gives its log up to have it copied again. Only a leader that no replica can replace keeps a damaged log, and serves what
+is whole of it (docs/adr/0088). Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylog.core.errors import CorruptMessage, KafkaStorageError, RaylogError
+from raylog.core.ids import Offset
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from raylog.core.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamageFound:
+    """The records from ``offset`` on cannot be read from the log; those from ``next_offset`` on may be (-1 = unknown).
+
+    ``request``: the one that met it, to be answered with an error; None = no client has to be told.
+    """
+
+    cause: str
+    now_ms: int
+    offset: Offset
+    next_offset: Offset
+    reason: str
+    request: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildLog:
+    """Give the log up, and copy it from the leader in the next life of this replica: it is damaged at ``offset``.
+
+    Only while another replica leads. Not repeated: the process ends with it.
+    """
+
+    cause: str
+    offset: Offset
+
+
+def answer_to(found: DamageFound, *, is_curable: bool) -> RaylogError:
+    """Return the error for a client: to be repeated where another replica can take over, else final for this place."""
+    place = f"The log is damaged at offset {found.offset} ({found.reason})"
+    if is_curable:
+        return KafkaStorageError(f"{place}; another replica takes over, try again.")
+    if found.next_offset < 0:
+        return CorruptMessage(f"{place}, and no other replica in sync has these records.", offset=found.offset)
+    return CorruptMessage(
+        f"{place}, and no other replica in sync has these records. Seek to {found.next_offset} to go on behind them.",
+        offset=found.offset,
+        next_offset=found.next_offset,
+    )

@@ -1,0 +1,105 @@
+"""Looks at the structure of a producer's body without opening it: a leader stores nothing that no reader could open.
+
+A body of columns is an array of four, of which each is nil or has an element for each record. Of a small body all is
+walked over, in C; of a large one only what can be found without a walk: the first bytes of its columns, as far as their
+places are known, and the last byte. Of a compressed body the plain size is looked at, as far as it declares one: what a
+client has to decompress is bounded for it, and a leader decompresses nothing for this (docs/adr/0089). Kafka's rows are
+not looked at. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from raylog.storage.batch.columns import split_columns
+from raylog.storage.batch.compression import Buffer, plain_size
+from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, array_at
+from raylog.storage.batch.header import COMPRESSION_MASK, HEADER_BYTES, MAGIC_COLUMNS, BatchHeader
+from raylog.storage.batch.records import BODY_BYTES_MAX
+from raylog.storage.errors import BodyTooLarge, CorruptBatch
+
+WALKED_BYTES_MAX: Final = 1 << 10
+"""Larger bodies are not walked over: that would take a twentieth of the time of their append."""
+STEPPED_BYTES_MIN: Final = 64 << 10
+"""From here on, a look behind a column of small numbers costs next to nothing beside the checksum."""
+_COLUMNS: Final = 4
+_ONE_VALUE: Final = bytes((FOUR_COLUMNS, NIL, NIL, 0x91, 0xC4))
+"""No timestamp delta, no key, and a value of up to 255 bytes, whose length comes next."""
+
+
+def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None:
+    """Raise CorruptBatch for a body that readers surely could not open, BodyTooLarge for one that is too large."""
+    start, end = position + HEADER_BYTES, position + header.size
+    codec = header.attributes & COMPRESSION_MASK
+    if codec:
+        size = plain_size(codec, memoryview(payload)[start:end], BODY_BYTES_MAX)
+        if size is not None and size > BODY_BYTES_MAX:
+            raise _too_large(size, position)
+        return
+    if header.record_count == 1 and _is_one_value(payload, start, end):  # much the most frequent of small batches
+        return
+    if end - start > BODY_BYTES_MAX:
+        raise _too_large(end - start, position)
+    if header.magic != MAGIC_COLUMNS:
+        return
+    rows = header.record_count
+    try:
+        if end - start > WALKED_BYTES_MAX:
+            is_sound = has_sound_heads(payload, start, end, rows)
+        else:
+            is_sound = _is_sound(memoryview(payload)[start:end], rows)
+    except (msgspec.MsgspecError, RecursionError, IndexError):
+        is_sound = False
+    if not is_sound:
+        raise CorruptBatch(f"its body is not {_COLUMNS} columns of {rows} records", position=position)
+
+
+def _too_large(size: int, position: int) -> BodyTooLarge:
+    return BodyTooLarge(f"its body has {size} bytes when decompressed, above {BODY_BYTES_MAX}", position=position)
+
+
+def _is_one_value(payload: Buffer, start: int, end: int) -> bool:
+    """Whether a body is that of one record with a short value, and nothing else."""
+    size = end - start - len(_ONE_VALUE) - 2
+    return (
+        0 <= size < 256
+        and payload[start : start + len(_ONE_VALUE)] == _ONE_VALUE
+        and payload[end - size - 2] == size
+        and payload[end - 1] == NIL
+    )
+
+
+def _is_sound(body: memoryview, rows: int) -> bool:
+    if body[0] != FOUR_COLUMNS:
+        return False
+    for column in split_columns(body):
+        part = memoryview(column)
+        if part[0] != NIL:
+            found = array_at(part, 0)
+            if found is None or found[0] != rows:
+                return False
+    return True
+
+
+def has_sound_heads(payload: Buffer, start: int, end: int, rows: int) -> bool:
+    """Whether a body of four columns has as many records as it should, as far as no column has to be walked over.
+
+    Raises IndexError where it ends before that.
+    """
+    if payload[start] != FOUR_COLUMNS:
+        return False
+    at = start + 1
+    for number in range(_COLUMNS):
+        if payload[at] == NIL:
+            at += 1
+            continue
+        found = array_at(payload, at)
+        if found is None or found[0] != rows:
+            return False
+        stop = found[1] + rows
+        if number or end - start < STEPPED_BYTES_MIN or not bytes(memoryview(payload)[found[1] : stop]).isascii():
+            return True  # where this column ends is not known; small numbers, of one byte each, are the usual deltas
+        at = stop
+    return at == end

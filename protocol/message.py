@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import types
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -60,6 +61,22 @@ def read(kind: type[MessageT], args: object, what: str) -> MessageT:
         raise InvalidRequest(f"{what}: {_explained(kind, str(wrong))}.") from None
 
 
+def read_encoded(decode: Callable[[Any], MessageT], kind: type[MessageT], args: msgspec.Raw, what: str) -> MessageT:
+    """Return encoded arguments as a message, with its type's decoder: nothing that the type has no place for is made.
+
+    Otherwise as :func:`read`.
+    """
+    try:
+        return decode(args)
+    except msgspec.ValidationError as wrong:
+        if bytes(args) == _NIL:
+            return read(kind, None, what)
+        raise InvalidRequest(f"{what}: {_explained(kind, str(wrong))}.") from None
+    except Exception as error:  # text that is no UTF-8, keys that cannot be hashed, depth: caused by the sender's bytes
+        raise InvalidRequest(f"{what}: its arguments are not the msgpack they should be: {error}.") from error
+
+
+_NIL: Final = b"\xc0"
 _PLACE: Final = re.compile(r" - at `(?P<key>key in `|key` in `)?\$(?P<path>[^`]*)`$")
 _STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
@@ -28,7 +29,7 @@ from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import client_secret, listen
-from raylog.core.config import ClusterConfig
+from raylog.core.config import ClusterConfig, TopicConfig
 from raylog.core.controller.coordinators import check_level, topic_behind
 from raylog.core.errors import (
     AuthenticationFailed,
@@ -67,7 +68,7 @@ from raylog.protocol.controller import (
 from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import LEADER_METHODS
-from raylog.rpc import Connection, Request, TooManyPendingCalls
+from raylog.rpc import Connection, Grant, Request, TooManyPendingCalls
 from raylog.storage.batch.header import LASTING_PRODUCERS
 from raylog.storage.directory import DataDirectory
 
@@ -109,7 +110,8 @@ class BrokerServer:
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = listen(self._on_request, spec, permissions(BROKER, transactions_id=self._transactions_id))
+        allowed = replace(permissions(BROKER, transactions_id=self._transactions_id), message_bytes=self._message_bytes)
+        self._server = listen(self._on_request, spec, allowed)
         self.endpoint: tuple[str, int] = ("", 0)
         self._factory = factory
         self._supervisor: ReplicaSupervisor | None = None
@@ -324,6 +326,11 @@ class BrokerServer:
     def _transactions_id(self) -> str:
         topic = self.image.topics.get(TRANSACTIONS_TOPIC)
         return "" if topic is None else topic.topic_id
+
+    def _message_bytes(self, grant: Grant) -> int:
+        """Largest batch for the topics that a token writes to: it may come here while a partition sleeps."""
+        topics = [self.image.topics.get(topic.topic) for topic in grant.topics if topic.writes]
+        return max((TopicConfig.from_dict(topic.config).max_message_bytes for topic in topics if topic), default=0)
 
     def _on_request(self, request: Request) -> None:
         match args := BROKER.read_request(request.method, request.args):

@@ -80,8 +80,10 @@ class ConsumerReads:
         if fetch.committed_only:
             upper = Offset(self._log.last_stable_offset(upper))
         request = self._requests[fetch.request]
-        if request.is_behind:
-            # Many fetches of one connection can wake at once: bytes that its peer does not take are not read for it.
+        room_bytes = request.room_bytes
+        if not room_bytes:
+            # Many fetches of one connection can wake at once, and many connections may leave their answers unread:
+            # bytes that nobody takes are not read.
             if not effect.is_last:
                 return self._waits_on(effect, is_blocked=True)
             upper = fetch.fetch_offset
@@ -95,7 +97,7 @@ class ConsumerReads:
                 if fetch.is_near and not self._tail.is_small(fetch.fetch_offset, NEAR_BYTES_MIN):
                     places, found_bytes = self._places(fetch.fetch_offset, upper)
                 if not places:
-                    records = self._tail.read(fetch.fetch_offset, fetch.max_bytes, upper)
+                    records = self._tail.read(fetch.fetch_offset, min(fetch.max_bytes, room_bytes), upper)
                     found_bytes = len(records)
             if fetch.committed_only and found_bytes:
                 aborted = self._aborted(fetch.fetch_offset, places, records)
@@ -103,7 +105,7 @@ class ConsumerReads:
             del self._requests[fetch.request]
             request.fail(error)
             return None
-        if not effect.is_last and (not found_bytes or found_bytes < fetch.min_bytes):
+        if not effect.is_last and (not found_bytes or found_bytes < min(fetch.min_bytes, room_bytes)):
             return self._waits_on(effect)
         del self._requests[fetch.request]
         counters = self._counters

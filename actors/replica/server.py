@@ -44,6 +44,7 @@ from raylog.actors.settings import (
 )
 from raylog.actors.timer import TickTimer
 from raylog.actors.transport import listen
+from raylog.core.config import TopicConfig
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
@@ -105,9 +106,11 @@ class ReplicaServer:
         self._pace = vouching_pace(spec.cluster_config)
         self._beating = Beating(spec.topic_id, spec.partition, self._pace)
         self._ticks = TickTimer(self._tick, self._pace.beat_ms)
-        self._server = listen(
-            self._on_request, spec, permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS, topic=spec.topic)
+        allowed = permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS, topic=spec.topic)
+        allowed = replace(
+            allowed, message_bytes=lambda _: TopicConfig.from_dict(self.spec.topic_config).max_message_bytes
         )
+        self._server = listen(self._on_request, spec, allowed)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,

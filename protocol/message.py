@@ -18,11 +18,17 @@ from raylog.core.errors import InvalidRequest
 
 MessageT = TypeVar("MessageT")
 
+Int16: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)]
+"""A whole number of 16 bits, as batches have for the epochs of producers."""
+Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""A whole number of 32 bits, as batches have for the epochs of leaders; partitions and generations are such as well."""
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A whole number of 64 bits; true and false are none."""
 Setting: TypeAlias = str | int | float | bool
 """The value of a configuration key; the controller decides whether it is legal."""
 
+WAIT_MS_MAX: Final = 300_000
+"""Longest that a request waits for its event, whatever it states; and no longer than its sender's token holds."""
 NONE: Final = -1
 """Stands for "none" or "not known" where a number has to be given."""
 

@@ -67,6 +67,8 @@ class Method(Generic[RequestT, ReplyT]):
     """Whether a broker passes it on to the controller, which answers."""
     notification: bool = False
     """Whether there is no reply."""
+    unanswered: bool = False
+    """Whether it may also come as a notification, from senders that want no answer (``acks`` 0)."""
     waits: bool = False
     """Whether the answer may wait for an event, such as records to read or the other members of a group."""
     since: int = FIRST_LEVEL

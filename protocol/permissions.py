@@ -32,7 +32,15 @@ def permissions(
         for method in endpoint.methods.values()
     }
     name = f"{endpoint.name} of an internal topic" if is_internal else endpoint.name
-    return Permissions(name, roles, _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id), _places(endpoint))
+    return Permissions(
+        name,
+        roles,
+        _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id),
+        _places(endpoint),
+        notifications=frozenset(
+            method.name for method in endpoint.methods.values() if method.notification or method.unanswered
+        ),
+    )
 
 
 def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:

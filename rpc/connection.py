@@ -327,16 +327,16 @@ class Connection(Caller, asyncio.BufferedProtocol):
             elif kind == ERROR:
                 if correlation_id not in pending.calls or not pending.reject(correlation_id, decode_error(third)):
                     self._late_replies += 1
-            elif kind == NOTIFICATION and self._permissions is not None:
-                reason = f"{self.peer} sent {third} as a notification; a {self._permissions.endpoint} takes none."
+            elif kind == NOTIFICATION and self._permissions and third not in self._permissions.notifications:
+                reason = f"{self.peer} sent {third} as a notification; a {self._permissions.endpoint} takes none such."
                 self._refuse(InvalidRequest(reason))
             else:
                 request = Request(self, correlation_id, third, args, payload, kind == NOTIFICATION)
                 if kind == REQUEST:
                     self._unanswered += 1
                     self._unanswered_bytes += request.size
-                    if self._stake is not None:
-                        self._stake.took(request.size)
+                if self._stake is not None:
+                    self._stake.took(request.size)
                 if self._accepted and (self._queue.is_over or self._backlog):
                     self._backlog.append(request)
                 else:
@@ -436,6 +436,11 @@ class Connection(Caller, asyncio.BufferedProtocol):
         if not self.is_closed and not self._loop.is_closed():
             error = UnknownServerError(f"The handler dropped {method} without an answer.")
             self._loop.call_soon_threadsafe(self.send_error, correlation_id, describe(error), request_bytes)
+
+    def forgotten(self, size: int) -> None:
+        """For Request: a notification is not kept any more. May run in any thread, as garbage collection does."""
+        if self._stake is not None:
+            self._stake.answered(size)
 
     # Closing
 

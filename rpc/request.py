@@ -14,9 +14,11 @@ import msgspec
 
 from raylog.core.errors import InvalidRequest, RaylogError, UnknownServerError
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
+from raylog.rpc.host.occasional import OccasionalDefects
 from raylog.rpc.reply import Reply
 
 logger = logging.getLogger(__name__)
+defects = OccasionalDefects(logger)
 
 OTHER = "other"
 """Stands for the methods that no page states, in figures: peers choose their names."""
@@ -71,6 +73,9 @@ class RequestConnection(Protocol):
 
     def send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
         """Answer a request with an error; for :class:`Request`."""
+
+    def forgotten(self, size: int) -> None:
+        """Note that a notification is handled; for :class:`Request`."""
 
     def abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
         """Answer a request that a handler dropped; for :class:`Request`."""
@@ -143,8 +148,9 @@ class Request:
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Answer. Does nothing when the request was answered before, is a notification, or the connection is closed.
 
-        Large payload parts are sent without a copy: do not change them afterwards. An answer that cannot be encoded or
-        is over the frame limit raises TypeError or FrameTooLarge here, and the caller gets that error.
+        Large payload parts are sent without a copy: do not change them afterwards. If the answer cannot be encoded or
+        is over the frame limit, the caller gets that error, and it is logged. Raises nothing: whoever answers may be in
+        the middle of a step for many requests.
         """
         if not self._open:
             return
@@ -152,9 +158,9 @@ class Request:
         try:
             self.connection.send_reply(self._correlation_id, args, payload, self.size)
         except Exception as error:  # after any error the caller must not wait for its deadline
+            defects.report(error, "The answer to %s cannot be sent.", self.method)
             self._open = True
             self.fail(error)
-            raise
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error: its code, message and details; UnknownServerError for one that is not of the tree."""
@@ -170,6 +176,8 @@ class Request:
     def __del__(self) -> None:
         if self._open:
             self.connection.abandoned(self._correlation_id, self.method, self.size)
+        elif self.is_notification:
+            self.connection.forgotten(self.size)
 
     def __repr__(self) -> str:
         return f"<Request {self.method} from {self.connection.peer}, {len(self.payload)} payload bytes>"

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
+from raylog.actors.answering import spoiled
 from raylog.actors.beats.beat_memory import pages_name
 from raylog.actors.broker.capacity import capacity
 from raylog.actors.broker.resting import NEVER, Resting
@@ -426,6 +427,8 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
             return
         reason = str(error) or type(error).__name__
         request.fail(NotController(f"The controller did not answer ({reason}); it is being restarted, try again."))
+    except Exception as defect:  # as in `answering`: it is this request's
+        spoiled(request, defect)
 
 
 _UNANSWERED: Final = (ConnectionFailed, RequestTimedOut, AuthenticationFailed, TooManyPendingCalls)

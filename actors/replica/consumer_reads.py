@@ -12,11 +12,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from raylog.actors.answering import defects
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.ports import Clock, Log, Records, ReplicaRequest
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, UnknownServerError
 from raylog.core.ids import MAX_TIMESTAMP, Offset
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication.events import Effect, Event
@@ -105,6 +106,10 @@ class ConsumerReads:
             del self._requests[fetch.request]
             request.fail(error)
             return None
+        except Exception as defect:  # reading changes nothing: it concerns this request alone
+            del self._requests[fetch.request]
+            self._spoiled(request, defect)
+            return None
         if not effect.is_last and (not found_bytes or found_bytes < min(fetch.min_bytes, room_bytes)):
             return self._waits_on(effect)
         del self._requests[fetch.request]
@@ -121,6 +126,10 @@ class ConsumerReads:
             reply = FetchReply(mark, stable, start, aborted)
         request.reply(reply, records)
         return None
+
+    def _spoiled(self, request: ReplicaRequest, defect: Exception) -> None:
+        defects.report(defect, "A consumer's request could not be handled.")
+        request.fail(UnknownServerError(f"{type(defect).__name__}: {defect}"))
 
     def _aborted(self, first: int, places: Sequence[NearSlice], records: Records) -> Sequence[AbortedTxn]:
         """Return the aborted transactions in the batches of an answer, from offset ``first`` on."""
@@ -163,6 +172,9 @@ class ConsumerReads:
                 found = log.offset_for_timestamp(effect.timestamp, upper)
         except RaylogError as error:
             request.fail(error)
+            return
+        except Exception as defect:  # as above
+            self._spoiled(request, defect)
             return
         offset, timestamp = (NONE, NONE) if found is None else found
         request.reply(ListOffsetsReply(offset, timestamp, effect.leader_epoch))

@@ -25,6 +25,7 @@ from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
 from raylog.protocol import replica as wire
+from raylog.protocol.message import WAIT_MS_MAX
 from raylog.storage.log.config import LogConfig
 
 RETENTION_CHECK_MS: Final = 300_000
@@ -158,7 +159,7 @@ class ReplicaRunner:
                 request=number,
                 acks=acks,
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                deadline_ms=now_ms + args.timeout_ms,
+                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
             )
         )
         if acks == 0:  # no answer is waited for
@@ -177,7 +178,7 @@ class ReplicaRunner:
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 fetch_offset=Offset(args.fetch_offset),
                 last_fetched_epoch=LeaderEpoch(args.last_fetched_epoch),
-                deadline_ms=now_ms + args.max_wait_ms,
+                deadline_ms=now_ms + min(args.max_wait_ms, WAIT_MS_MAX),
                 max_bytes=min(args.max_bytes, FETCH_BYTES_MAX),
                 log_start_offset=Offset(args.log_start_offset),
                 disk_failing=bool(args.disk_failing),
@@ -198,7 +199,7 @@ class ReplicaRunner:
                 request=self.requests.remember(request),
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 fetch_offset=Offset(args.fetch_offset),
-                deadline_ms=now_ms + args.max_wait_ms,
+                deadline_ms=now_ms + min(args.max_wait_ms, WAIT_MS_MAX),
                 max_bytes=max_bytes,
                 min_bytes=min(args.min_bytes, max_bytes),
                 is_near=is_near,
@@ -256,7 +257,7 @@ class ReplicaRunner:
                 request=self.requests.remember(request),
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 before_offset=Offset(args.before_offset),
-                deadline_ms=now_ms + args.timeout_ms,
+                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
             )
         )
 
@@ -269,7 +270,7 @@ class ReplicaRunner:
                 now_ms=now_ms,
                 request=self.requests.remember(request),
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                deadline_ms=now_ms + args.timeout_ms,
+                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
                 producer_id=args.producer_id,
                 producer_epoch=args.producer_epoch,
                 coordinator_epoch=args.coordinator_epoch,

@@ -72,6 +72,8 @@ class Permissions:
     partition. Computed once for each connection: producers and consumers call them all the time."""
     message_bytes: Callable[[Grant], int] = _no_records
     """The largest `max.message.bytes` of the topics that a grant writes to here."""
+    notifications: Container[str] = ()
+    """The methods that may come as notifications; another one ends its connection."""
     members_only: bool = False
     """Whether only members of the cluster are admitted."""
     _sets: dict[Role, frozenset[str]] = field(default_factory=dict, repr=False)

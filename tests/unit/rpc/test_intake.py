@@ -16,7 +16,7 @@ from raylog.core.errors import (
     RaylogError,
     ThrottlingQuotaExceeded,
 )
-from raylog.rpc import Connection, Grant, Permissions, Request, Role, TopicGrant, mint
+from raylog.rpc import Connection, Grant, Permissions, Request, Role, Secret, Token, TopicGrant, mint
 from raylog.rpc import connection as connections
 from raylog.rpc.auth.credentials import derived_client_secret
 from raylog.rpc.framing import GROWTH, NOTIFICATION, REQUEST, FrameDecoder, encode_header
@@ -30,13 +30,13 @@ METHODS: Mapping[str, Role] = {"echo": Role.TOKEN, "size": Role.TOKEN, "blob": R
 OPEN = Permissions("place", METHODS, missing=lambda *_: "")
 
 
-def token(*, writes: bool = False, life_s: float = 3600) -> bytes:
+def token(*, writes: bool = False, life_s: float = 3600) -> Token:
     topic = TopicGrant("id", "t", (range(1),), writes)
     return mint(SECRET, Grant(int(time.time() + life_s), (topic,)))
 
 
 @asynccontextmanager
-async def client(place: Place, secret: bytes = CLIENTS) -> AsyncIterator[Connection]:
+async def client(place: Place, secret: Secret = CLIENTS) -> AsyncIterator[Connection]:
     connection = await place.connect(secret=secret)
     yield connection
     await leave(connection)
@@ -226,6 +226,18 @@ async def test_notifications_that_no_page_states_end_the_connection() -> None:
         await place.still_serves()
 
 
+async def test_notifications_that_the_page_states_count_until_they_are_handled() -> None:
+    kept: list[Request] = []
+    noted = Permissions("place", METHODS, missing=lambda *_: "", notifications=frozenset({"echo"}))
+    async with serving(kept.append, permissions=noted) as place, client(place) as one:
+        for _ in range(100):
+            one.notify("echo", [], bytes(10_000))
+        await until(lambda: len(kept) == 100, "all have come")
+        assert intake().request_bytes > 1_000_000
+        kept.clear()
+        assert intake().request_bytes == 0
+
+
 async def test_nothing_is_answered_after_the_end_of_a_token() -> None:
     async with serving(permissions=OPEN) as place, client(place, token(life_s=2)) as one:
         call = one.call_nowait("keep", [], timeout_s=10)
@@ -240,7 +252,8 @@ async def test_nothing_is_answered_after_the_end_of_a_token() -> None:
 async def test_an_endpoint_for_members_admits_nobody_else() -> None:
     members = Permissions("place", METHODS, members_only=True)
     async with serving(permissions=members) as place:
-        for secret in (CLIENTS, token()):
+        secrets: list[Secret] = [CLIENTS, token()]
+        for secret in secrets:
             connection = await place.connect(secret=secret)
             with pytest.raises(ConnectionFailed):
                 await connection.call("echo", [], timeout_s=5)

@@ -366,7 +366,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
             request.fail(error)
 
     def _limit_unsent(self) -> None:
-        """More is unsent than this process may hold: who has not read all answers waits, who reads nothing is cut."""
+        """More is unsent than this process may hold: peers with answers to read wait, others are cut."""
         if self._queue.unsent_bytes:
             self._queue.is_over = True  # until this peer has read something
         excess = self._coalescer.unsent_bytes - self._limits.max_process_unsent_bytes

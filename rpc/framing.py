@@ -121,7 +121,7 @@ class FrameDecoder:
     ) -> None:
         """`receive_buffer` may be shared; None = one of its own.
 
-        `grow` is asked before an incomplete frame takes so many bytes more, and may refuse them.
+        `grow` is called before an incomplete frame takes so many bytes more, and may refuse them.
         """
         self._max_frame_bytes = max_frame_bytes
         self.max_header_bytes = max_frame_bytes if max_header_bytes is None else max_header_bytes

@@ -144,7 +144,7 @@ class Stake:
         return self.is_budget_used and self.request_bytes * factor > max(share, SHARE_MIN_BYTES)
 
     def room_for_answer(self, process_unsent_bytes: int) -> int:
-        """How large an answer may be; who has read everything always gets a little. 0 = earlier ones first."""
+        """How large an answer may be; a peer that has read everything always gets a little. 0 = earlier ones first."""
         room = self._limits.max_process_unsent_bytes - process_unsent_bytes
         if room >= ANSWER_MIN_BYTES:
             return room

@@ -149,7 +149,7 @@ class Request:
         """Answer. Does nothing when the request was answered before, is a notification, or the connection is closed.
 
         Large payload parts are sent without a copy: do not change them afterwards. If the answer cannot be encoded or
-        is over the frame limit, the caller gets that error, and it is logged. Raises nothing: whoever answers may be in
+        is over the frame limit, the caller gets that error, and it is logged. Raises nothing: the handler may be in
         the middle of a step for many requests.
         """
         if not self._open:

@@ -148,7 +148,7 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
             return
         try:
             self._runner.feed(event)
-        except Exception as defect:  # the port has learned of it; whoever caused it must not repeat it
+        except Exception as defect:  # the port has learned of it; the sender must not repeat it
             blamed = self._requests.pop(number, None)
             if blamed is not None:
                 spoiled(blamed, defect)

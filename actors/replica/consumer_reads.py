@@ -84,7 +84,7 @@ class ConsumerReads:
         room_bytes = request.room_bytes
         if not room_bytes:
             # Many fetches of one connection can wake at once, and many connections may leave their answers unread:
-            # bytes that nobody takes are not read.
+            # bytes that are not taken are not read.
             if not effect.is_last:
                 return self._waits_on(effect, is_blocked=True)
             upper = fetch.fetch_offset

@@ -149,7 +149,7 @@ class ReplicaEffects:
             del self._requests[effect.request]
             request.fail(error)
             return self._append_failed(effect.request, error)
-        except Exception as defect:  # records that make the checks fail in a way that nobody thought of
+        except Exception as defect:  # records that make the checks fail in a way that was not foreseen
             return self._spoiled(effect.request, defect, end_before)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
         if done.rewritten is not None:

@@ -62,7 +62,7 @@ from raylog.protocol.controller import (
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ReplicaMetricsRequest, ReplicaStatusRequest
-from raylog.rpc import Connection, Reply, Request
+from raylog.rpc import Connection, Permissions, Reply, Request
 from raylog.storage.batch.header import end_offset
 
 logger = logging.getLogger(__name__)
@@ -106,11 +106,7 @@ class ReplicaServer:
         self._pace = vouching_pace(spec.cluster_config)
         self._beating = Beating(spec.topic_id, spec.partition, self._pace)
         self._ticks = TickTimer(self._tick, self._pace.beat_ms)
-        allowed = permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS, topic=spec.topic)
-        allowed = replace(
-            allowed, message_bytes=lambda _: TopicConfig.from_dict(self.spec.topic_config).max_message_bytes
-        )
-        self._server = listen(self._on_request, spec, allowed)
+        self._server = listen(self._on_request, spec, self._permissions())
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,
@@ -139,6 +135,11 @@ class ReplicaServer:
             on_failure=self._on_fetch_failure,
             fetch_timeout_s=self._settings.fetch_timeout_ms / 1000,
         )
+
+    def _permissions(self) -> Permissions:
+        spec = self.spec
+        allowed = permissions(REPLICA, is_internal=spec.topic in COORDINATED_TOPICS, topic=spec.topic)
+        return replace(allowed, message_bytes=lambda _: TopicConfig.from_dict(self.spec.topic_config).max_message_bytes)
 
     # ------------------------------------------------------------ life
 

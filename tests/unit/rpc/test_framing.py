@@ -136,7 +136,7 @@ def test_bytes_that_are_no_msgpack_are_refused(encoded: bytes) -> None:
         decode_header(encoded)
 
 
-def test_arguments_that_msgpack_cannot_state_are_refused_when_they_are_read() -> None:
+def test_arguments_that_msgpack_cannot_state_are_refused_when_read() -> None:
     _, _, _, args = decode_header(b"\x94\x00\x01\xa1m\x81\x80\x00")  # a list as a key
     with pytest.raises(InvalidRequest):
         decode_args(args)

@@ -46,7 +46,7 @@ def intake() -> Intake:
     return Intake.on(asyncio.get_running_loop())
 
 
-def test_an_announcement_takes_no_memory_and_a_frame_a_multiple_of_what_came() -> None:
+def test_an_announced_frame_takes_memory_as_it_arrives() -> None:
     decoder = FrameDecoder(ANNOUNCED + 4)
     decoder.get_buffer()[:12] = struct.pack(">II", ANNOUNCED, 100) + b"xxxx"
     assert decoder.buffer_updated(12) == []
@@ -187,7 +187,7 @@ async def test_frames_of_a_token_are_as_large_as_its_right(writes: bool, size: i
             await one.call("size", [], bytes(size), timeout_s=5)
 
 
-async def test_arguments_of_a_token_are_small_and_those_of_a_refused_request_are_not_decoded() -> None:
+async def test_arguments_of_tokens_and_of_refused_requests_are_bounded() -> None:
     async with serving(permissions=OPEN) as place:
         async with client(place, token(writes=True)) as one:
             with pytest.raises(ConnectionFailed):
@@ -249,7 +249,7 @@ async def test_nothing_is_answered_after_the_end_of_a_token() -> None:
             await call
 
 
-async def test_an_endpoint_for_members_admits_nobody_else() -> None:
+async def test_an_endpoint_for_members_admits_no_clients() -> None:
     members = Permissions("place", METHODS, members_only=True)
     async with serving(permissions=members) as place:
         secrets: list[Secret] = [CLIENTS, token()]

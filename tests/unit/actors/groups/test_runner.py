@@ -141,7 +141,7 @@ def test_a_request_whose_connection_has_closed_is_dropped(ports: Ports) -> None:
     assert len(parked.answers) == 1
 
 
-def test_a_defect_is_the_answer_of_its_request_and_nothing_is_carried_out_any_more(
+def test_a_defect_is_an_answer_and_nothing_is_carried_out_any_more(
     ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = ports.send("offset_commit", *commit_args(0))

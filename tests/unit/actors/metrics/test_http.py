@@ -150,7 +150,7 @@ def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     served(work)
 
 
-async def test_a_new_connection_takes_the_place_of_the_one_that_is_silent_longest(
+async def test_a_new_connection_takes_the_place_of_the_longest_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sixty-four sockets that sent half a request had every health check reset."""

@@ -23,7 +23,7 @@ class Failing(Answered):
 
 
 def breaks(*_: object, **__: object) -> Any:
-    raise ValueError("nobody thought of this")
+    raise ValueError("this was not foreseen")
 
 
 def test_an_append_that_fails_unexpectedly_spoils_its_request_alone(
@@ -41,15 +41,13 @@ def test_an_append_that_fails_unexpectedly_spoils_its_request_alone(
         for request in (spoiled, marker):
             (error,) = request.errors
             assert isinstance(error, UnknownServerError)
-            assert "nobody thought of this" in str(error)
+            assert "this was not foreseen" in str(error)
         sound = Failing(batch)
         runner.produce(sound, args)
         assert len(sound.answers) == 1
 
 
-def test_an_append_that_fails_after_it_has_changed_the_log_is_not_gone_on_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_that_fails_with_the_log_changed_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with leading(tmp_path) as runner:
         append = runner.log.append_as_leader
 
@@ -59,7 +57,7 @@ def test_an_append_that_fails_after_it_has_changed_the_log_is_not_gone_on_from(
 
         monkeypatch.setattr(runner.log, "append_as_leader", half)
         request = Failing(encode_batch(None, [b"x"], [1]))
-        with pytest.raises(ValueError, match="nobody thought of this"):
+        with pytest.raises(ValueError, match="this was not foreseen"):
             runner.produce(request, ProduceRequest("id", 0, 3, 1, 1000))
 
 

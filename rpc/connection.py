@@ -205,7 +205,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         """The buffer for the socket's next bytes: the handshake's message, later the decoder's memory."""
         if self._decoder is not None:
             buffer = self._decoder.get_buffer()
-            if self._stake is None or not self._stake.is_budget_used:
+            if not self._intake.is_used_up or self._stake is None:
                 return buffer
             return buffer[:SHARE_MIN_BYTES]
         return cast(Greeting, self._greeting).get_buffer()  # there is a greeting until there is a decoder
@@ -349,7 +349,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         if self._allowed is not None and method not in self._allowed and self._permissions is not None:
             request.fail(self._permissions.refusal(method, self.role))
             return
-        if self._stake is not None and self._stake.is_over():
+        if self._intake.is_used_up and self._stake is not None and self._stake.has_more_than_its_share():
             request.fail(
                 ThrottlingQuotaExceeded(
                     "The requests of all clients that wait here take too many bytes, and those of this connection more "
@@ -391,7 +391,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
             self._unanswered * share > limits.max_unanswered_requests
             or self._unanswered_bytes * share > limits.max_unanswered_bytes
             or (self._accepted and (self._queue.is_over or bool(self._backlog)))
-            or (self._stake is not None and self._stake.is_over(share))
+            or (self._intake.is_used_up and self._stake is not None and self._stake.has_more_than_its_share(share))
         )
         if too_much != self._reading_paused and transport is not None and not self.is_closed:
             self._reading_paused = too_much

@@ -51,7 +51,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
     tuple[int, int, str | tuple[int, str, msgspec.Raw] | None, msgspec.Raw]  # type: ignore[type-var,unused-ignore]
 ).decode
-_decode_plain = msgspec.msgpack.Decoder(Any).decode
+decode_plain = msgspec.msgpack.Decoder(Any).decode
 
 
 def encode_header(kind: int, correlation_id: int, third: object, args: object, payload_bytes: int) -> bytes:
@@ -164,8 +164,9 @@ class FrameDecoder:
             return self._large_updated(self._large, count)
         frames: list[Frame] = []
         shared, view, end = self._shared, self._view, len(self._rest) + count
-        position = self.held_bytes = 0
-        self._rest = b""
+        position = 0
+        if self.held_bytes:
+            self._rest, self.held_bytes = b"", 0
         while end - position >= 8:
             length, header_length = _unpack_lengths(shared, position)
             if (
@@ -261,10 +262,13 @@ def decode_header(encoded: bytes) -> Header:
     kind, correlation_id, third, _ = header
     if correlation_id < 0:
         raise InvalidRequest(f"The correlation id {correlation_id} is negative.")
-    if kind in (REQUEST, NOTIFICATION):
-        if type(third) is str and len(third) <= METHOD_CHARACTERS_MAX:
+    if third is None:
+        if kind == REPLY:
             return header
-    elif (kind == REPLY and third is None) or (kind == ERROR and type(third) is tuple):
+    elif type(third) is str:
+        if (kind == REQUEST or kind == NOTIFICATION) and len(third) <= METHOD_CHARACTERS_MAX:  # noqa: SIM109 (no tuple)
+            return header
+    elif kind == ERROR:
         return header
     raise InvalidRequest(f"A frame of kind {kind} with {type(third).__name__} in the third place has no meaning.")
 
@@ -278,7 +282,7 @@ def decode_args(encoded: object) -> Any:
     if type(encoded) is not msgspec.Raw:
         return encoded
     try:
-        return _decode_plain(encoded)
+        return decode_plain(encoded)
     except Exception as error:  # as in `decode_header`
         raise InvalidRequest(f"Arguments are not the msgpack they should be: {error}") from error
 

@@ -37,7 +37,7 @@ class Holder(Protocol):
 class Intake:
     """The receive buffer and the budget of one event loop."""
 
-    __slots__ = ("_begun", "_stalled", "clients", "incomplete_bytes", "receive_buffer", "request_bytes")
+    __slots__ = ("_begun", "_stalled", "clients", "incomplete_bytes", "is_used_up", "receive_buffer", "request_bytes")
     _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Intake]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
@@ -49,6 +49,8 @@ class Intake:
         """Memory of their incomplete frames."""
         self.request_bytes = 0
         """Bytes of their requests that wait or are unanswered."""
+        self.is_used_up = False
+        """Whether the clients hold more than the budget."""
         self._begun: dict[Holder, None] = {}
         """Connections with an incomplete frame, the one that began first first."""
         self._stalled: dict[Holder, None] = {}
@@ -101,10 +103,11 @@ class Intake:
 class Stake:
     """The part of one client's connection in the intake of its loop."""
 
-    __slots__ = ("_holder", "_intake", "_limits", "held_bytes", "request_bytes")
+    __slots__ = ("_few_bytes", "_holder", "_limits", "held_bytes", "intake", "request_bytes")
 
     def __init__(self, intake: Intake, holder: Holder, limits: Limits) -> None:
-        self._intake, self._holder, self._limits = intake, holder, limits
+        self.intake, self._holder, self._limits = intake, holder, limits
+        self._few_bytes = limits.max_process_request_bytes // 2
         self.held_bytes = 0
         """Memory of its incomplete frame."""
         self.request_bytes = 0
@@ -113,35 +116,41 @@ class Stake:
 
     def may_grow(self, more: int) -> bool:
         """Whether its incomplete frame may take so many bytes more; closes others with older ones for it."""
-        return self._intake.make_room(self._holder, more, self._limits.max_process_request_bytes // 2)
+        return self.intake.make_room(self._holder, more, self._limits.max_process_request_bytes // 2)
 
     def hold(self, now: int, *, is_new: bool) -> None:
         """Note what its incomplete frame takes now; `is_new`: it is another one than before."""
-        self._intake.hold(self._holder, self.held_bytes, now, is_new=is_new)
+        self.intake.hold(self._holder, self.held_bytes, now, is_new=is_new)
         self.held_bytes = now
-        if self._intake.incomplete_bytes * 2 > self._limits.max_process_request_bytes:
+        self._weigh()
+        if self.intake.incomplete_bytes * 2 > self._limits.max_process_request_bytes:
             self.may_grow(0)
 
     def took(self, size: int) -> None:
         """Note a request of so many bytes."""
-        self.request_bytes += size + REQUEST_BYTES
-        self._intake.request_bytes += size + REQUEST_BYTES
+        intake, size = self.intake, size + REQUEST_BYTES
+        self.request_bytes += size
+        intake.request_bytes += size
+        if intake.request_bytes > self._few_bytes:
+            self._weigh()
 
     def answered(self, size: int) -> None:
         """Note the answer to a request of so many bytes."""
-        self.request_bytes -= size + REQUEST_BYTES
-        self._intake.request_bytes -= size + REQUEST_BYTES
+        intake, size = self.intake, size + REQUEST_BYTES
+        self.request_bytes -= size
+        intake.request_bytes -= size
+        if intake.is_used_up:
+            self._weigh()
 
-    @property
-    def is_budget_used(self) -> bool:
-        """Whether all clients together hold more than the budget."""
-        intake = self._intake
-        return intake.incomplete_bytes + intake.request_bytes > self._limits.max_process_request_bytes
+    def has_more_than_its_share(self, factor: int = 1) -> bool:
+        """Whether this connection has more than an equal part of the budget, by a factor."""
+        share = self._limits.max_process_request_bytes // self.intake.clients
+        return self.request_bytes * factor > max(share, SHARE_MIN_BYTES)
 
-    def is_over(self, factor: int = 1) -> bool:
-        """Whether the budget is used up, and this connection has more than an equal share of it, by a factor."""
-        share = self._limits.max_process_request_bytes // self._intake.clients
-        return self.is_budget_used and self.request_bytes * factor > max(share, SHARE_MIN_BYTES)
+    def _weigh(self) -> None:
+        intake = self.intake
+        held = intake.incomplete_bytes + intake.request_bytes
+        intake.is_used_up = held > self._limits.max_process_request_bytes
 
     def room_for_answer(self, process_unsent_bytes: int) -> int:
         """How large an answer may be; a peer that has read everything always gets a little. 0 = earlier ones first."""
@@ -152,15 +161,16 @@ class Stake:
 
     def stalled(self) -> None:
         """Note that its socket takes no more."""
-        self._intake.stall(self._holder)
+        self.intake.stall(self._holder)
 
     def unstalled(self) -> None:
         """Note that it takes bytes again."""
-        self._intake.unstall(self._holder)
+        self.intake.unstall(self._holder)
 
     def leave(self) -> None:
         """Give everything back: the connection is closed, and handlers drop its requests soon."""
-        self._intake.clients -= 1
-        self._intake.hold(self._holder, self.held_bytes, 0, is_new=False)
-        self._intake.request_bytes -= self.request_bytes
-        self._intake.unstall(self._holder)
+        self.intake.clients -= 1
+        self.intake.hold(self._holder, self.held_bytes, 0, is_new=False)
+        self.intake.request_bytes -= self.request_bytes
+        self._weigh()
+        self.intake.unstall(self._holder)

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable, Container
 from typing import Any, Protocol, TypeAlias
 
-import msgspec
-
 from raylog.core.errors import InvalidRequest, RaylogError, UnknownServerError
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 from raylog.rpc.host.occasional import OccasionalDefects
@@ -116,7 +114,7 @@ class Request:
         self.args = args
         """Encoded (`msgspec.Raw`) as they came: the method's page reads them."""
         self.payload = payload
-        self.size = len(payload) + len(args) if type(args) is msgspec.Raw else len(payload)
+        self.size = len(payload) + len(args)
         """Bytes that it takes until it is answered."""
         self.is_notification = is_notification
         self.began_ns = 0

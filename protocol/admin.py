@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL, REWRITING_LEVEL
-from raylog.protocol.message import Description, Empty, Int64, Message, Names, Rows, Setting, Settings
+from raylog.protocol.message import Description, Empty, Int32, Int64, Message, Names, Rows, Setting, Settings
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
 
@@ -88,7 +88,7 @@ class ReassignablePartition(Message, frozen=True):
     """``replicas``: the brokers that are to hold the partition, the preferred leader in front; None = cancel."""
 
     topic: str
-    partition: Int64
+    partition: Int32
     replicas: Rows[Int64] | None
 
 
@@ -110,7 +110,7 @@ class OngoingReassignment(Message, frozen=True):
     """One partition on the move: ``replicas`` has those to be added and those to be removed, too."""
 
     topic: str
-    partition: Int64
+    partition: Int32
     replicas: Sequence[Int64]
     adding_replicas: Sequence[Int64]
     removing_replicas: Sequence[Int64]
@@ -122,7 +122,7 @@ class ElectedPartition(Message, frozen=True):
     """A partition in a request to elect leaders."""
 
     topic: str
-    partition: Int64
+    partition: Int32
 
 
 class ElectLeadersRequest(Message, frozen=True):
@@ -140,11 +140,11 @@ class ElectionResult(Message, frozen=True):
     """``error_code`` 0: the partition has this leader in this epoch now."""
 
     topic: str
-    partition: Int64
+    partition: Int32
     error_code: Int64
     error_message: str
     leader: Int64
-    leader_epoch: Int64
+    leader_epoch: Int32
 
 
 class StopBrokerRequest(Message, frozen=True):
@@ -191,7 +191,7 @@ class WakePartitionsRequest(Message, frozen=True):
     """
 
     topic: str
-    partitions: Rows[Int64] | None = None
+    partitions: Rows[Int32] | None = None
 
 
 class WakePartitionsReply(Message, frozen=True):
@@ -230,7 +230,7 @@ class UncleanPartition(Message, frozen=True):
     """``topic-partition``, and the last epoch that began with an unclean election."""
 
     partition: str
-    leader_epoch: Int64
+    leader_epoch: Int32
 
 
 class HangingDisk(Message, frozen=True):
@@ -263,7 +263,7 @@ class DescribeClusterReply(Description, frozen=True):
     cluster_id: str
     version: Int64
     config: Mapping[str, Any]
-    controller_epoch: Int64 = -1
+    controller_epoch: Int32 = -1
     metadata_voters: DescribedVoters = DescribedVoters()
     feature_level: Int64 = 1
     brokers: Sequence[DescribedBroker] = ()

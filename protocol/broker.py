@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.admin import FORWARDED
-from raylog.protocol.message import Description, Int64, Message, Names
+from raylog.protocol.message import Description, Int16, Int32, Int64, Message, Names
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.protocol.voter import VOTER_METHODS
@@ -46,10 +46,10 @@ class MetadataReplica(Message, frozen=True):
 class MetadataPartition(Message, frozen=True):
     """One partition: its leader in an epoch, its replicas and their endpoints."""
 
-    partition: Int64
+    partition: Int32
     leader: Int64
     """-1 = none."""
-    leader_epoch: Int64
+    leader_epoch: Int32
     leader_host: str
     leader_port: Int64
     replicas: Sequence[Int64]
@@ -58,7 +58,7 @@ class MetadataPartition(Message, frozen=True):
     places: Sequence[MetadataReplica]
     elr: Sequence[Int64] = ()
     """Replicas outside the ISR that have every committed record."""
-    unclean_leader_epoch: Int64 = 0
+    unclean_leader_epoch: Int32 = 0
     """The last epoch that began with a replica that may have lacked committed records; 0 = none."""
     is_asleep: bool = False
     """No replica of it has a process: the leader's endpoint is that of its broker."""
@@ -105,7 +105,7 @@ class InitProducerIdReply(Message, frozen=True):
     """The producer's identity in the headers of its batches."""
 
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
 
 
 class FindCoordinatorRequest(Message, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import FIRST_LEVEL
 from raylog.protocol.broker import BROKER, METADATA
-from raylog.protocol.message import NONE, Empty, Int64, Message
+from raylog.protocol.message import NONE, Empty, Int16, Int32, Int64, Message
 from raylog.protocol.method import CLUSTER, Endpoint, Method
 
 
@@ -38,7 +38,7 @@ class RegisterBrokerReply(Message, frozen=True):
 
     incarnation: Int64
     cluster_id: str
-    controller_epoch: Int64
+    controller_epoch: Int32
     version: Int64
     snapshot: Sequence[Sequence[Any]]
     """Metadata records as ``core/metadata/records.py`` writes them."""
@@ -57,7 +57,7 @@ class RegisterReplicaRequest(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     broker: Int64
     incarnation: Int64
     host: str
@@ -76,7 +76,7 @@ class RegisterReplicaReply(Message, frozen=True):
 
     incarnation: Int64
     state: Sequence[Any]
-    controller_epoch: Int64 = NONE
+    controller_epoch: Int32 = NONE
     topic_config: Mapping[str, str] | None = None
 
 
@@ -89,7 +89,7 @@ class RegisterCoordinatorRequest(Message, frozen=True):
 
     kind: str
     index: Int64
-    epoch: Int64
+    epoch: Int32
     host: str
     port: Int64
 
@@ -97,9 +97,9 @@ class RegisterCoordinatorRequest(Message, frozen=True):
 class RegisterCoordinatorReply(Message, frozen=True):
     """The coordinator writes its partition with this producer id and epoch; they fence earlier incarnations."""
 
-    epoch: Int64
+    epoch: Int32
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
 
 
 class ReplicaNote(Message, frozen=True):
@@ -153,11 +153,11 @@ class AlterPartitionRequest(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     broker: Int64
     incarnation: Int64
-    leader_epoch: Int64
-    partition_epoch: Int64
+    leader_epoch: Int32
+    partition_epoch: Int32
     isr: Sequence[IsrMember]
     drops_eligible: bool = False
 
@@ -173,10 +173,10 @@ class ResignLeaderRequest(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     broker: Int64
     incarnation: Int64
-    leader_epoch: Int64
+    leader_epoch: Int32
 
 
 class SleepPartitionRequest(Message, frozen=True):
@@ -187,11 +187,11 @@ class SleepPartitionRequest(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     broker: Int64
     incarnation: Int64
-    leader_epoch: Int64
-    partition_epoch: Int64
+    leader_epoch: Int32
+    partition_epoch: Int32
     point: Sequence[Int64]
 
 
@@ -203,7 +203,7 @@ class SleepCoordinatorRequest(Message, frozen=True):
 
     kind: str
     index: Int64
-    epoch: Int64
+    epoch: Int32
 
 
 class AllocateProducerIdsRequest(Message, frozen=True):

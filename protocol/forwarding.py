@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Empty, Int64, Message, Settings
+from raylog.protocol.message import Empty, Int32, Int64, Message, Settings
 from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 
 
@@ -17,10 +17,10 @@ class LoadForwarderRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     forwarder: str
-    owner_epoch: Int64
+    owner_epoch: Int32
 
 
 class LoadForwarderReply(Message, frozen=True):
@@ -35,10 +35,10 @@ class SaveForwarderRequest(Message, frozen=True):
 
     has_bytes: ClassVar[bool] = True
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     forwarder: str
-    owner_epoch: Int64
+    owner_epoch: Int32
     note: bytes
 
 
@@ -51,8 +51,8 @@ class StartRedriveRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     topic: str
     to: str
     where: Settings[str]
@@ -70,15 +70,15 @@ class ListRedrivesRequest(Message, frozen=True):
     """List redrives: those that run, and those that ended in the last seven days. ``topic``: of one; empty = of all."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     topic: str
 
 
 class RedrivePartition(Message, frozen=True):
     """How far a redrive is in one partition: from ``start`` up to ``end``; what is below ``position`` is done."""
 
-    partition: Int64
+    partition: Int32
     start: Int64
     position: Int64
     end: Int64
@@ -112,8 +112,8 @@ class CancelRedriveRequest(Message, frozen=True):
     """End a redrive; answered when that is stored. What it has sent stays where it is."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     redrive: Int64
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from raylog.core.features import CONSUMER_GROUPS_LEVEL, TRANSACTIONS_LEVEL
-from raylog.protocol.message import Description, Empty, Int64, Message, Names, Rows
+from raylog.protocol.message import Description, Empty, Int16, Int32, Int64, Message, Names, Rows
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
 
@@ -54,7 +54,7 @@ class JoinGroupReply(Message, frozen=True):
 
     has_bytes: ClassVar[bool] = True
 
-    generation_id: Int64
+    generation_id: Int32
     protocol_name: str | None
     leader: str | None
     member_id: str
@@ -77,7 +77,7 @@ class SyncGroupRequest(Message, frozen=True):
     has_bytes: ClassVar[bool] = True
 
     group_id: str
-    generation_id: Int64
+    generation_id: Int32
     member_id: str
     group_instance_id: str | None
     assignments: Rows[SyncGroupAssignment]
@@ -95,7 +95,7 @@ class HeartbeatRequest(Message, frozen=True):
     """Stay a member; refused with REBALANCE_IN_PROGRESS when the member has to join again."""
 
     group_id: str
-    generation_id: Int64
+    generation_id: Int32
     member_id: str
     group_instance_id: str | None
 
@@ -127,9 +127,9 @@ class OffsetCommitPartition(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     committed_offset: Int64
-    committed_leader_epoch: Int64
+    committed_leader_epoch: Int32
     committed_metadata: str
 
 
@@ -140,7 +140,7 @@ class OffsetCommitRequest(Message, frozen=True):
     """
 
     group_id: str
-    generation_id: Int64
+    generation_id: Int32
     member_id: str
     offsets: Rows[OffsetCommitPartition]
     group_instance_id: str | None = None
@@ -150,7 +150,7 @@ class OffsetCommitResult(Message, frozen=True):
     """``error_code`` 0: committed."""
 
     topic: str
-    partition: Int64
+    partition: Int32
     error_code: Int64
 
 
@@ -162,12 +162,12 @@ class TxnOffsetCommitRequest(Message, frozen=True):
     """
 
     group_id: str
-    generation_id: Int64
+    generation_id: Int32
     member_id: str
     group_instance_id: str | None
     transactional_id: str
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     offsets: Rows[OffsetCommitPartition]
 
 
@@ -179,8 +179,8 @@ class EndTxnOffsetsRequest(Message, frozen=True):
 
     group_id: str
     producer_id: Int64
-    producer_epoch: Int64
-    coordinator_epoch: Int64
+    producer_epoch: Int16
+    coordinator_epoch: Int32
     committed: bool
 
 
@@ -189,7 +189,7 @@ class OffsetFetchPartition(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
 
 
 class TopicPartitions(Message, frozen=True):
@@ -197,7 +197,7 @@ class TopicPartitions(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partitions: Rows[Int64]
+    partitions: Rows[Int32]
 
 
 class ConsumerGroupHeartbeatRequest(Message, frozen=True):
@@ -211,7 +211,7 @@ class ConsumerGroupHeartbeatRequest(Message, frozen=True):
 
     group_id: str
     member_id: str
-    member_epoch: Int64
+    member_epoch: Int32
     group_instance_id: str | None
     sequence: Int64
     client_id: str
@@ -227,7 +227,7 @@ class ConsumerGroupHeartbeatReply(Message, frozen=True):
     """The member's epoch, and its assignment where that is news; None = as before."""
 
     member_id: str
-    member_epoch: Int64
+    member_epoch: Int32
     assignment: Sequence[TopicPartitions] | None
 
 
@@ -244,7 +244,7 @@ class OffsetFetchRequest(Message, frozen=True):
     partitions: Rows[OffsetFetchPartition] | None
     require_stable: bool = False
     member_id: str = ""
-    member_epoch: Int64 = -1
+    member_epoch: Int32 = -1
 
 
 class OffsetFetchResult(Message, frozen=True):
@@ -252,9 +252,9 @@ class OffsetFetchResult(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     committed_offset: Int64
-    committed_leader_epoch: Int64
+    committed_leader_epoch: Int32
     committed_metadata: str
 
 
@@ -263,7 +263,7 @@ class OffsetResetPartition(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     committed_offset: Int64
     planned_from: Int64
 
@@ -275,7 +275,7 @@ class OffsetResetRequest(Message, frozen=True):
     """
 
     group_id: str
-    generation_id: Int64
+    generation_id: Int32
     offsets: Rows[OffsetResetPartition]
 
 
@@ -290,7 +290,7 @@ class OffsetDeleteResult(Message, frozen=True):
     """``error_code`` 0: no offset is committed any more. GROUP_SUBSCRIBED_TO_TOPIC: members read the topic."""
 
     topic: str
-    partition: Int64
+    partition: Int32
     error_code: Int64
 
 
@@ -338,7 +338,7 @@ class DescribedMember(Description, frozen=True):
     metadata: bytes
     assignment: bytes
     client_host: str = ""
-    member_epoch: Int64 = -1
+    member_epoch: Int32 = -1
     member_state: str = ""
     topics: Sequence[str] = ()
     assigned: Sequence[TopicPartitions] = ()
@@ -350,12 +350,12 @@ class PendingOffset(Message, frozen=True):
     """An offset that a transaction commits when it commits."""
 
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     committed_offset: Int64
-    committed_leader_epoch: Int64
+    committed_leader_epoch: Int32
     committed_metadata: str
 
 
@@ -371,13 +371,13 @@ class DescribeGroupReply(Description, frozen=True):
     state: str
     protocol_type: str
     protocol: str | None
-    generation: Int64
+    generation: Int32
     leader: str | None
     members: Sequence[DescribedMember]
     offsets: Sequence[OffsetFetchResult]
     pending_offsets: Sequence[PendingOffset] = ()
     group_type: str = "classic"
-    target_epoch: Int64 = -1
+    target_epoch: Int32 = -1
 
 
 class DeleteGroupRequest(Message, frozen=True):
@@ -395,7 +395,7 @@ class CommittedOffset(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
     committed_offset: Int64
 
 

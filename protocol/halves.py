@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Int64, Message, Names, Rows
+from raylog.protocol.message import Int32, Int64, Message, Names, Rows
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
 
@@ -18,8 +18,8 @@ class DecideHalvesRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group: str
     txids: Names
     verdicts: Names
@@ -40,8 +40,8 @@ class PollHalvesRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group: str
     max_wait_ms: Int64
     max_halves: Int64
@@ -59,7 +59,7 @@ class HalfRecord(Message, frozen=True):
     """One record of a half message. ``partition`` -1: its key decides when it is committed."""
 
     topic: str
-    partition: Int64
+    partition: Int32
     key: bytes | None
     value: bytes | None
     headers: Sequence[HalfHeader]
@@ -84,8 +84,8 @@ class ListHalvesRequest(Message, frozen=True):
     """List half messages without decision, by group and txid, behind a place; ``group`` empty = of all groups."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group: str
     after_group: str
     after_txid: str

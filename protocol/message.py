@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -18,6 +18,10 @@ from raylog.core.errors import InvalidRequest
 
 MessageT = TypeVar("MessageT")
 
+Int16: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)]
+"""A whole number of 16 bits, as batches have for the epochs of producers."""
+Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""A whole number of 32 bits, as batches have for the epochs of leaders; partitions and generations are such as well."""
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A whole number of 64 bits; true and false are none."""
 Setting: TypeAlias = str | int | float | bool
@@ -35,6 +39,8 @@ Rows: TypeAlias = Annotated[Sequence[ItemT], msgspec.Meta(max_length=ROWS_MAX)]
 Settings: TypeAlias = Annotated[Mapping[str, ItemT], msgspec.Meta(max_length=NAMES_MAX)]
 """A mapping from names in a request."""
 
+WAIT_MS_MAX: Final = 300_000
+"""Longest that a request waits for its event, whatever it states; and no longer than its sender's token holds."""
 NONE: Final = -1
 """Stands for "none" or "not known" where a number has to be given."""
 
@@ -73,6 +79,22 @@ def read(kind: type[MessageT], args: object, what: str) -> MessageT:
         raise InvalidRequest(f"{what}: {_explained(kind, str(wrong))}.") from None
 
 
+def read_encoded(decode: Callable[[Any], MessageT], kind: type[MessageT], args: msgspec.Raw, what: str) -> MessageT:
+    """Return encoded arguments as a message, with its type's decoder: nothing that the type has no place for is made.
+
+    Otherwise as :func:`read`.
+    """
+    try:
+        return decode(args)
+    except msgspec.ValidationError as wrong:
+        if bytes(args) == _NIL:
+            return read(kind, None, what)
+        raise InvalidRequest(f"{what}: {_explained(kind, str(wrong))}.") from None
+    except Exception as error:  # text that is no UTF-8, keys that cannot be hashed, depth: caused by the sender's bytes
+        raise InvalidRequest(f"{what}: its arguments are not the msgpack they should be: {error}.") from error
+
+
+_NIL: Final = b"\xc0"
 _PLACE: Final = re.compile(r" - at `(?P<key>key in `|key` in `)?\$(?P<path>[^`]*)`$")
 _STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)")
 

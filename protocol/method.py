@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
@@ -11,7 +11,7 @@ import msgspec
 
 from raylog.core.errors import InvalidRequest, UnknownServerError
 from raylog.core.features import FIRST_LEVEL
-from raylog.protocol.message import Message, read
+from raylog.protocol.message import Message, read, read_encoded
 from raylog.rpc.auth.credentials import Role
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -73,15 +73,19 @@ class Method(Generic[RequestT, ReplyT]):
     """Whether a broker passes it on to the controller, which answers."""
     notification: bool = False
     """Whether there is no reply."""
+    unanswered: bool = False
+    """Whether it may also come as a notification, from senders that want no answer (``acks`` 0)."""
     waits: bool = False
     """Whether the answer may wait for an event, such as records to read or the other members of a group."""
     since: int = FIRST_LEVEL
     """The feature level that brought it."""
     _replies_with_bytes: bool = field(init=False, repr=False, compare=False)
+    _reads: Callable[[Any], Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Look at the reply once."""
+        """Look at the types once."""
         object.__setattr__(self, "_replies_with_bytes", getattr(self.reply, "has_bytes", False))
+        object.__setattr__(self, "_reads", msgspec.msgpack.Decoder(self.request).decode)
 
     @property
     def meaning(self) -> str:
@@ -89,7 +93,9 @@ class Method(Generic[RequestT, ReplyT]):
         return (self.request.__doc__ or "").partition("\n")[0].strip()
 
     def read_request(self, args: object) -> RequestT:
-        """Return the request in decoded msgpack; raises :class:`InvalidRequest`."""
+        """Return the request in encoded or decoded msgpack; raises :class:`InvalidRequest`."""
+        if type(args) is msgspec.Raw:
+            return read_encoded(self._reads, self.request, args, self.name)
         return read(self.request, args, self.name)
 
     def read_reply(self, args: object) -> ReplyT:
@@ -115,6 +121,7 @@ class Endpoint:
     name: str
     methods: Mapping[str, AnyMethod]
     _requests: Mapping[str, type[Message]] = field(repr=False)
+    _readers: Mapping[str, Callable[[Any], Any]] = field(repr=False)
 
     @classmethod
     def of(cls, name: str, methods: Iterable[AnyMethod]) -> Endpoint:
@@ -123,16 +130,19 @@ class Endpoint:
         known = {method.name: method for method in listed}
         if len(known) < len(listed):
             raise ValueError(f"A {name} states a method twice.")
-        return cls(name, known, {method.name: method.request for method in known.values()})
+        requests = {method.name: method.request for method in known.values()}
+        return cls(name, known, requests, {method.name: method._reads for method in known.values()})
 
     def read_request(self, method: str, args: object) -> Any:
-        """Return the request in decoded msgpack, of the type that the method's page states.
+        """Return the request in encoded or decoded msgpack, of the type that the method's page states.
 
         Raises :class:`InvalidRequest` for a method that is not known here and for malformed fields.
         """
         kind = self._requests.get(method)
         if kind is None:
-            raise InvalidRequest(f"A {self.name} knows no method {method!r}.")
+            raise InvalidRequest(f"A {self.name} knows no method {method!r:.80}.")
+        if type(args) is msgspec.Raw:
+            return read_encoded(self._readers[method], kind, args, method)
         if not kind.has_bytes:
             try:
                 return msgspec.convert(args, kind)  # as `read`, without its call: every batch passes here

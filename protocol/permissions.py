@@ -38,8 +38,16 @@ def permissions(
         for method in endpoint.methods.values()
     }
     name = f"{endpoint.name} of an internal topic" if is_internal else endpoint.name
-    missing = _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id)
-    return Permissions(name, roles, missing, _places(endpoint), _payloads(endpoint, is_transactional))
+    return Permissions(
+        name,
+        roles,
+        _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id),
+        _places(endpoint),
+        payloads=_payloads(endpoint, is_transactional),
+        notifications=frozenset(
+            method.name for method in endpoint.methods.values() if method.notification or method.unanswered
+        ),
+    )
 
 
 def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Description, Empty, Int64, Message, Rows, Settings
+from raylog.protocol.message import Description, Empty, Int32, Int64, Message, Rows, Settings
 from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 
 
@@ -21,8 +21,8 @@ class QueueOpenRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     member_id: str
     settings: Settings[str]
@@ -43,8 +43,8 @@ class QueueFetchRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     member_id: str
     max_records: Int64
@@ -97,8 +97,8 @@ class QueueAcknowledgeRequest(Message, frozen=True):
     """Report what has become of locked records; answered when that is stored."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     member_id: str
     verdicts: Rows[QueueVerdict]
@@ -146,8 +146,8 @@ class QueueLeaveRequest(Message, frozen=True):
     """Stop working on a queue; what the member has locked is available again."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     member_id: str
 
@@ -156,8 +156,8 @@ class QueueDescribeRequest(Message, frozen=True):
     """Describe a queue: where it is, how many records are in which state, its members and counters."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
 
 
@@ -170,7 +170,7 @@ class QueueDescribeReply(Description, frozen=True):
     start: Int64
     end: Int64
     high_watermark: Int64
-    state_epoch: Int64
+    state_epoch: Int32
     members: Sequence[str]
     states: Mapping[str, Int64]
     settings: Mapping[str, str]
@@ -183,8 +183,8 @@ class QueuePeekRequest(Message, frozen=True):
     """List the states of records, from an offset on; changes nothing."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     first: Int64
     limit: Int64
@@ -216,8 +216,8 @@ class QueueResetRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     offset: Int64
 
@@ -232,13 +232,13 @@ class ReadShareStateRequest(Message, frozen=True):
     """Load the state of a queue as the partition's leader, and fence the leader before."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     queue_topic: str
     queue_topic_id: str
     queue_partition: Int64
-    leader_epoch: Int64
+    leader_epoch: Int32
     queue_partitions: Int64 = 0
 
 
@@ -248,7 +248,7 @@ class ReadShareStateReply(Message, frozen=True):
     ``is_later``: whether the group had begun on the topic before this partition was added.
     """
 
-    state_epoch: Int64
+    state_epoch: Int32
     state: Sequence[Any]
     is_later: bool = False
 
@@ -257,13 +257,13 @@ class WriteShareStateRequest(Message, frozen=True):
     """Store change number ``version`` of a state epoch; answered when every in-sync replica has it."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     queue_topic_id: str
     queue_partition: Int64
-    leader_epoch: Int64
-    state_epoch: Int64
+    leader_epoch: Int32
+    state_epoch: Int32
     version: Int64
     change: Sequence[Any]
 
@@ -272,8 +272,8 @@ class ListShareStatesRequest(Message, frozen=True):
     """List the queues of a group, or of all groups where it is empty."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
 
 
@@ -282,11 +282,11 @@ class ShareState(Message, frozen=True):
 
     group_id: str
     topic_id: str
-    partition: Int64
+    partition: Int32
     topic: str
     start: Int64
-    leader_epoch: Int64
-    state_epoch: Int64
+    leader_epoch: Int32
+    state_epoch: Int32
     settings: Mapping[str, str]
 
 
@@ -300,8 +300,8 @@ class DeleteShareStateRequest(Message, frozen=True):
     """Forget a queue: members that come later begin from scratch."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     group_id: str
     queue_topic_id: str
     queue_partition: Int64

@@ -8,7 +8,7 @@ from typing import Any, Final
 from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.forwarding import FORWARDING_METHODS
 from raylog.protocol.halves import HALF_METHODS
-from raylog.protocol.message import Description, Empty, Int64, Message
+from raylog.protocol.message import Description, Empty, Int16, Int32, Int64, Message
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Endpoint, Method, TokenScope
 from raylog.protocol.queues import QUEUE_METHODS, SHARE_STATE_METHODS
 from raylog.protocol.scheduling import SCHEDULER_METHODS
@@ -26,8 +26,8 @@ class ProduceRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     acks: Int64
     timeout_ms: Int64
 
@@ -51,8 +51,8 @@ class FetchRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     fetch_offset: Int64
     max_bytes: Int64
     min_bytes: Int64
@@ -87,8 +87,8 @@ class FetchNearRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     fetch_offset: Int64
     max_bytes: Int64
     min_bytes: Int64
@@ -128,8 +128,8 @@ class ListOffsetsRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     timestamp: Int64
     isolation_level: Int64 = 0
 
@@ -139,7 +139,7 @@ class ListOffsetsReply(Message, frozen=True):
 
     offset: Int64
     timestamp: Int64
-    leader_epoch: Int64
+    leader_epoch: Int32
 
 
 class FindTimesRequest(Message, frozen=True):
@@ -150,8 +150,8 @@ class FindTimesRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     offset: Int64
     low_ms: Int64 | None
     end_ms: Int64 | None
@@ -173,15 +173,15 @@ class OffsetForLeaderEpochRequest(Message, frozen=True):
     """Get the end offset of ``leader_epoch`` in the leader's log."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
-    leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
+    leader_epoch: Int32
 
 
 class OffsetForLeaderEpochReply(Message, frozen=True):
     """The requested epoch, or the highest below it that has records; the offset behind its last record."""
 
-    leader_epoch: Int64
+    leader_epoch: Int32
     end_offset: Int64
     log_start_offset: Int64
 
@@ -195,12 +195,12 @@ class ReplicaFetchRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     broker: Int64
     incarnation: Int64
     fetch_offset: Int64
-    last_fetched_epoch: Int64
+    last_fetched_epoch: Int32
     max_bytes: Int64
     max_wait_ms: Int64
     log_start_offset: Int64
@@ -210,14 +210,14 @@ class ReplicaFetchRequest(Message, frozen=True):
 class EpochEnd(Message, frozen=True):
     """A leader epoch, and the offset behind its last record."""
 
-    leader_epoch: Int64
+    leader_epoch: Int32
     end_offset: Int64
 
 
 class ReplicaFetchReply(Message, frozen=True):
     """``diverging``: where the logs diverge; the follower truncates there, and the reply has no batches."""
 
-    leader_epoch: Int64
+    leader_epoch: Int32
     high_watermark: Int64
     log_start_offset: Int64
     diverging: EpochEnd | None
@@ -230,8 +230,8 @@ class DeleteRecordsRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     before_offset: Int64
     timeout_ms: Int64
 
@@ -251,11 +251,11 @@ class WriteTxnMarkersRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     producer_id: Int64
-    producer_epoch: Int64
-    coordinator_epoch: Int64
+    producer_epoch: Int16
+    coordinator_epoch: Int32
     committed: bool
     timeout_ms: Int64
 
@@ -264,18 +264,18 @@ class DescribeProducersRequest(Message, frozen=True):
     """Describe the idempotent and transactional producers that a partition knows."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
 
 
 class ActiveProducer(Message, frozen=True):
     """``txn_start_offset`` -1: no transaction is open; times in milliseconds since 1970; -1 = none."""
 
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     last_sequence: Int64
     last_timestamp: Int64
-    coordinator_epoch: Int64
+    coordinator_epoch: Int32
     txn_start_offset: Int64
 
 
@@ -290,10 +290,10 @@ class ReplicaStatusReply(Description, frozen=True):
     """
 
     topic: str
-    partition: Int64
+    partition: Int32
     broker: Int64
     role: str
-    leader_epoch: Int64
+    leader_epoch: Int32
     high_watermark: Int64
     isr: Sequence[Int64]
     min_insync_replicas: Int64
@@ -334,7 +334,7 @@ class ReplicaMetricsReply(Description, frozen=True):
 
 
 PRODUCE: Final = Method(
-    "produce", ProduceRequest, ProduceReply, TOKEN, TokenScope.WRITE, internal_role=CLUSTER, waits=True
+    "produce", ProduceRequest, ProduceReply, TOKEN, TokenScope.WRITE, internal_role=CLUSTER, waits=True, unanswered=True
 )
 FETCH: Final = Method("fetch", FetchRequest, FetchReply, TOKEN, TokenScope.READ, waits=True)
 FETCH_NEAR: Final = Method("fetch_near", FetchNearRequest, FetchNearReply, TOKEN, TokenScope.READ, waits=True)

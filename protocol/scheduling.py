@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from raylog.core.features import QUEUES_LEVEL
-from raylog.protocol.message import Int64, Message, Rows
+from raylog.protocol.message import Int32, Int64, Message, Rows
 from raylog.protocol.method import CLIENT, AnyMethod, Method
 
 
@@ -18,8 +18,8 @@ class ScheduleRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     acks: Int64
     timeout_ms: Int64
 
@@ -41,8 +41,8 @@ class CancelScheduledRequest(Message, frozen=True):
     """Have records not delivered, each named by its due time and its offset; answered when that is committed."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     dues: Rows[Int64]
     offsets: Rows[Int64]
 
@@ -57,8 +57,8 @@ class MoveScheduledRequest(Message, frozen=True):
     """Have a record due at another time; a past one is now."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     due_ms: Int64
     offset: Int64
     new_due_ms: Int64
@@ -79,8 +79,8 @@ class ListScheduledRequest(Message, frozen=True):
     """
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     topic: str
     from_due_ms: Int64
     from_offset: Int64
@@ -105,8 +105,8 @@ class FindScheduledRequest(Message, frozen=True):
     """Find what was sent last to a topic under a schedule id."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
     target_topic_id: str
     schedule_id: str
 
@@ -133,15 +133,15 @@ class DescribeSchedulerRequest(Message, frozen=True):
     """Describe what waits, and state the time by which it is due."""
 
     topic_id: str
-    partition: Int64
-    current_leader_epoch: Int64
+    partition: Int32
+    current_leader_epoch: Int32
 
 
 class ParkedTarget(Message, frozen=True):
     """A target that does not take its records: how many are due, on the way or waiting."""
 
     topic: str
-    partition: Int64
+    partition: Int32
     waiting: Int64
 
 
@@ -159,7 +159,9 @@ class DescribeSchedulerReply(Message, frozen=True):
     parked: Sequence[ParkedTarget]
 
 
-SCHEDULE: Final = Method("schedule", ScheduleRequest, ScheduleReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+SCHEDULE: Final = Method(
+    "schedule", ScheduleRequest, ScheduleReply, CLIENT, waits=True, unanswered=True, since=QUEUES_LEVEL
+)
 CANCEL_SCHEDULED: Final = Method(
     "cancel_scheduled", CancelScheduledRequest, CancelScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from raylog.core.features import TRANSACTIONS_LEVEL
-from raylog.protocol.message import NONE, Description, Empty, Int64, Message, Names, Rows
+from raylog.protocol.message import NONE, Description, Empty, Int16, Int32, Int64, Message, Names, Rows
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
 
@@ -21,7 +21,7 @@ class InitTransactionsRequest(Message, frozen=True):
     transactional_id: str
     transaction_timeout_ms: Int64
     producer_id: Int64 = NONE
-    producer_epoch: Int64 = NONE
+    producer_epoch: Int16 = NONE
     two_phase_commit: bool = False
     keep_prepared: bool = False
 
@@ -30,9 +30,9 @@ class InitTransactionsReply(Message, frozen=True):
     """The producer's identity; and, if a transaction was kept, that of the transaction, else -1."""
 
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     ongoing_producer_id: Int64 = NONE
-    ongoing_producer_epoch: Int64 = NONE
+    ongoing_producer_epoch: Int16 = NONE
 
 
 class TxnPartition(Message, frozen=True):
@@ -40,7 +40,7 @@ class TxnPartition(Message, frozen=True):
 
     topic_id: str
     topic: str
-    partition: Int64
+    partition: Int32
 
 
 class AddPartitionsToTxnRequest(Message, frozen=True):
@@ -51,7 +51,7 @@ class AddPartitionsToTxnRequest(Message, frozen=True):
 
     transactional_id: str
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     partitions: Rows[TxnPartition]
 
 
@@ -60,7 +60,7 @@ class AddOffsetsToTxnRequest(Message, frozen=True):
 
     transactional_id: str
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     group_id: str
 
 
@@ -72,7 +72,7 @@ class EndTxnRequest(Message, frozen=True):
 
     transactional_id: str
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     committed: bool
 
 
@@ -80,7 +80,7 @@ class EndTxnReply(Message, frozen=True):
     """The producer's identity in its next transaction (KIP-890: every end raises the epoch)."""
 
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
 
 
 class ListTransactionsRequest(Message, frozen=True):
@@ -118,7 +118,7 @@ class DescribeTransactionReply(Description, frozen=True):
     transactional_id: str
     coordinator: Int64
     producer_id: Int64
-    producer_epoch: Int64
+    producer_epoch: Int16
     state: str
     timeout_ms: Int64
     started_ms: Int64

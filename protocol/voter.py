@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from raylog.protocol.message import Int64, Message
+from raylog.protocol.message import Int32, Int64, Message
 from raylog.protocol.method import CLUSTER, AnyMethod, Method
 
 
 class EpochStart(Message, frozen=True):
     """An epoch, and the offset of its first record."""
 
-    epoch: Int64
+    epoch: Int32
     start_offset: Int64
 
 
 class VoterPromiseRequest(Message, frozen=True):
     """Promise a candidate to refuse lower epochs, and describe the log."""
 
-    epoch: Int64
+    epoch: Int32
     candidate: str
 
 
@@ -49,10 +49,10 @@ class VoterAppendRequest(Message, frozen=True):
     ``previous_epoch``: of the record before ``start``. ``committed``: the offset below which all is committed.
     """
 
-    epoch: Int64
+    epoch: Int32
     candidate: str
     start: Int64
-    previous_epoch: Int64
+    previous_epoch: Int32
     committed: Int64
 
 
@@ -70,7 +70,7 @@ class VoterAppendReply(Message, frozen=True):
 class VoterReadRequest(Message, frozen=True):
     """Read the log from ``offset`` on, as the candidate that was promised ``epoch``."""
 
-    epoch: Int64
+    epoch: Int32
     candidate: str
     offset: Int64
 
@@ -87,7 +87,7 @@ class VoterReadReply(Message, frozen=True):
 class VoterSnapshotRequest(Message, frozen=True):
     """Take the snapshot in the payload in place of the records that it stands for."""
 
-    epoch: Int64
+    epoch: Int32
     candidate: str
 
 

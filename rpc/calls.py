@@ -12,7 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut
+import msgspec
+
+from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownServerError
 from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
     NO_PAYLOAD,
@@ -21,6 +23,7 @@ from raylog.rpc.framing import (
     Buffer,
     Buffers,
     check_frame_bytes,
+    decode_plain,
     encode_header,
     payload_parts,
 )
@@ -91,14 +94,19 @@ class PendingCalls:
         if deadline_s < self._next_sweep_s:
             self._sweep_at(deadline_s)
 
-    def resolve(self, correlation_id: int, args: object, payload: memoryview) -> bool:
-        """Deliver the answer to its call; False when that call is no longer pending (its deadline has passed)."""
+    def resolve(self, correlation_id: int, args: msgspec.Raw, payload: memoryview) -> bool:
+        """Deliver the answer, decoded, to its call; False when that is no longer pending (its deadline has passed)."""
         call = self.calls.pop(correlation_id, None)
         if call is None:
             return False
         waiting = call[0]
         if type(waiting) is CallbackWaiter or not waiting.done():  # the caller may have cancelled a future
-            waiting.set_result(Reply(args, payload))
+            try:
+                plain = decode_plain(args)
+            except Exception as error:  # as in `decode_header`: any error is caused by the peer's bytes
+                fail(waiting, UnknownServerError(f"The reply to {call[2]} cannot be read: {error}"))
+            else:
+                waiting.set_result(Reply(plain, payload))
         return True
 
     def reject(self, correlation_id: int, error: RaylogError) -> bool:

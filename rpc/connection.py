@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from raylog.core.errors import AuthenticationFailed, ConnectionFailed, RaylogError, UnknownServerError, from_code
+from raylog.core.errors import (
+    AuthenticationFailed,
+    ClusterAuthorizationFailed,
+    ConnectionFailed,
+    InvalidRequest,
+    RaylogError,
+    ThrottlingQuotaExceeded,
+    UnknownServerError,
+)
 from raylog.rpc.auth.credentials import Role
 from raylog.rpc.auth.handshake import ClientHandshake, Peer, ServerHandshake
-from raylog.rpc.auth.permissions import Permissions
+from raylog.rpc.auth.permissions import Permissions, token_expired
 from raylog.rpc.calls import Caller, PendingCalls
 from raylog.rpc.ends import ends_of
 from raylog.rpc.framing import (
@@ -27,17 +36,22 @@ from raylog.rpc.framing import (
     Buffers,
     Frame,
     FrameDecoder,
+    decode_error,
 )
 from raylog.rpc.greeting import Greeting
-from raylog.rpc.host.occasional import OccasionalWarning
+from raylog.rpc.host.occasional import OccasionalDefects, OccasionalWarning
 from raylog.rpc.host.socket_options import configure_socket
+from raylog.rpc.intake import SHARE_MIN_BYTES, UNSENT_SLACK_BYTES, Intake, Stake
 from raylog.rpc.limits import Limits
 from raylog.rpc.patience import Vitals
-from raylog.rpc.request import Handler, Request, describe, refuse_requests
+from raylog.rpc.request import Handler, Refusals, Request, describe, refuse_requests
 from raylog.rpc.sending import SendQueue, WriteCoalescer
 
 logger = logging.getLogger(__name__)
-_unproved = OccasionalWarning(logger)  # of this process: peers that cannot authenticate must not fill its log
+# Of this process: neither peers that cannot authenticate nor others that send nonsense must fill its log.
+_unproved = OccasionalWarning(logger)
+_malformed = OccasionalWarning(logger)
+_defects = OccasionalDefects(logger)
 
 
 class Connection(Caller, asyncio.BufferedProtocol):
@@ -70,15 +84,18 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         # Starts here, not in `connection_made`, which is never called when the TLS handshake fails.
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
-        self._decoder: FrameDecoder | None = None  # made for an authenticated peer only: it is large
+        self._decoder: FrameDecoder | None = None  # for an authenticated peer only
+        self._intake = Intake.on(loop)
+        self._stake: Stake | None = None  # of a client: what it holds of the budget
+        self._expires_s = 0.0  # the end of the peer's token; 0 = it has proved a secret
         self._coalescer = WriteCoalescer.on(loop)
         self._unanswered = self._unanswered_bytes = 0
         self._reading_paused = False
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._late_replies = 0
-        self._backlog: deque[Frame] = deque()  # requests that wait until the peer has read our answers
+        self._backlog: deque[Request] = deque()  # requests that wait until the peer has read our answers
         self._rounds = 0
-        self.refusals: dict[tuple[str, int], int] | None = None
+        self.refusals: Refusals | None = None
         """Counts refused requests by (method, error code): the server's; None = not counted."""
         self.stays_here = False
         self.peer_is_member = True
@@ -132,6 +149,19 @@ class Connection(Caller, asyncio.BufferedProtocol):
         return self._queue.is_over
 
     @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the peer has not read."""
+        return self._queue.unsent_bytes
+
+    @property
+    def answer_room_bytes(self) -> int:
+        """How large an answer may be now; 0 = the peer has to read earlier ones first."""
+        if self._queue.is_over:
+            return 0
+        stake = self._stake
+        return self._limits.max_frame_bytes if stake is None else stake.room_for_answer(self._coalescer.unsent_bytes)
+
+    @property
     def is_quiet(self) -> bool:
         """Whether no part of a frame waits here in either direction; calls and requests may be unanswered."""
         vitals = self.vitals()
@@ -174,7 +204,10 @@ class Connection(Caller, asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """The buffer for the socket's next bytes: the handshake's message, later the decoder's memory."""
         if self._decoder is not None:
-            return self._decoder.get_buffer()
+            buffer = self._decoder.get_buffer()
+            if not self._intake.is_used_up or self._stake is None:
+                return buffer
+            return buffer[:SHARE_MIN_BYTES]
         return cast(Greeting, self._greeting).get_buffer()  # there is a greeting until there is a decoder
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -186,11 +219,14 @@ class Connection(Caller, asyncio.BufferedProtocol):
             self._handshake_updated(nbytes)
             return
         frames = decoder.buffer_updated(nbytes)
+        stake = self._stake
+        if stake is not None and decoder.held_bytes != stake.held_bytes:
+            stake.hold(decoder.held_bytes, is_new=bool(frames))
         if frames:
             self._rounds += 1
             coalescer = self._coalescer
-            if coalescer.unsent_bytes > self._limits.max_process_unsent_bytes and self._queue.unsent_bytes:
-                self._queue.is_over = True  # until this peer has read something
+            if coalescer.unsent_bytes > self._limits.max_process_unsent_bytes:
+                self._limit_unsent()
             coalescer.depth += 1
             try:
                 self._dispatch(frames)
@@ -219,9 +255,13 @@ class Connection(Caller, asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The socket's send buffer is full."""
         self._queue.pause()
+        if self._stake is not None:
+            self._stake.stalled()
 
     def resume_writing(self) -> None:
         """The socket accepts bytes again."""
+        if self._stake is not None:
+            self._stake.unstalled()
         self._queue.resume()
 
     # Handshake
@@ -244,10 +284,26 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self.role, self.peer_feature_level, self.peer_software = peer.role, peer.feature_level, peer.software
         self.peer_is_member = not self._accepted or peer.role == Role.CLUSTER
         if self._permissions is not None:
+            if self._permissions.members_only and not self.peer_is_member:
+                self._refuse(ClusterAuthorizationFailed(f"A {self._permissions.endpoint} admits members only."))
+                return
             self._allowed, self._handler = self._permissions.admit(peer.role, peer.grant, self._handler)
         limits = self._limits
-        most = limits.max_frame_bytes if self.peer_is_member else limits.max_header_bytes
-        self._decoder = FrameDecoder(limits.max_frame_bytes, max_header_bytes=min(most, limits.max_frame_bytes))
+        frame_bytes = header_bytes = limits.max_frame_bytes
+        if not self.peer_is_member:
+            self._stake = Stake(self._intake, self, limits)
+            header_bytes = limits.max_header_bytes
+            if peer.grant is not None:
+                self._expires_s = peer.grant.expires_s
+                header_bytes = limits.max_token_frame_bytes
+                if self._permissions is not None:
+                    frame_bytes = header_bytes + self._permissions.record_bytes(peer.grant)
+        self._decoder = FrameDecoder(
+            min(frame_bytes, limits.max_frame_bytes),
+            self._intake.receive_buffer,
+            max_header_bytes=min(header_bytes, limits.max_frame_bytes),
+            grow=None if self._stake is None else self._stake.may_grow,
+        )
         self._auth_timer.cancel()
         if not self.ready.done():
             self.ready.set_result(None)
@@ -269,37 +325,59 @@ class Connection(Caller, asyncio.BufferedProtocol):
                 if not pending.resolve(correlation_id, args, payload):
                     self._late_replies += 1
             elif kind == ERROR:
-                if not pending.reject(correlation_id, from_code(*third)):
+                if correlation_id not in pending.calls or not pending.reject(correlation_id, decode_error(third)):
                     self._late_replies += 1
-            elif self._accepted and (self._queue.is_over or self._backlog):
-                self._backlog.append(((kind, correlation_id, third, args), payload))
+            elif kind == NOTIFICATION and self._permissions and third not in self._permissions.notifications:
+                reason = f"{self.peer} sent {third} as a notification; a {self._permissions.endpoint} takes none such."
+                self._refuse(InvalidRequest(reason))
             else:
-                self._handle(kind, correlation_id, third, args, payload)
+                request = Request(self, correlation_id, third, args, payload, kind == NOTIFICATION)
+                if kind == REQUEST:
+                    self._unanswered += 1
+                    self._unanswered_bytes += request.size
+                if self._stake is not None:
+                    self._stake.took(request.size)
+                if self._accepted and (self._queue.is_over or self._backlog):
+                    self._backlog.append(request)
+                else:
+                    self._handle(request)
             if self.is_closed:
                 return
 
-    def _handle(self, kind: int, correlation_id: int, method: str, args: object, payload: memoryview) -> None:
-        if kind == REQUEST:
-            self._unanswered += 1
-            self._unanswered_bytes += len(payload)
-        request = Request(self, correlation_id, method, args, payload, kind == NOTIFICATION)
+    def _handle(self, request: Request) -> None:
+        method = request.method
         if self._allowed is not None and method not in self._allowed and self._permissions is not None:
             request.fail(self._permissions.refusal(method, self.role))
+            return
+        if self._intake.is_used_up and self._stake is not None and self._stake.has_more_than_its_share():
+            request.fail(
+                ThrottlingQuotaExceeded(
+                    "The requests of all clients that wait here take too many bytes, and those of this connection more "
+                    "than its share: wait for answers, then try again."
+                )
+            )
             return
         try:
             self._handler(request)
         except RaylogError as refusal:
             request.fail(refusal)
         except Exception as error:  # a handler's bug may fail one request, never the connection or the server
-            logger.exception("The handler of %s, called by %s, raised an error.", method, self.peer)
+            _defects.report(error, "The handler of %s, called by %s, raised an error.", method, self.peer)
             request.fail(error)
+
+    def _limit_unsent(self) -> None:
+        """More is unsent than this process may hold: peers with answers to read wait, others are cut."""
+        if self._queue.unsent_bytes:
+            self._queue.is_over = True  # until this peer has read something
+        excess = self._coalescer.unsent_bytes - self._limits.max_process_unsent_bytes
+        if excess > UNSENT_SLACK_BYTES:
+            self._intake.cut_stalled(excess)
 
     def _work_off_backlog(self) -> None:
         """Handle requests that waited for the peer to read our answers, until it is behind again."""
         with self._coalescer:
             while self._backlog and not self._queue.is_over and not self.is_closed:
-                (kind, correlation_id, third, args), payload = self._backlog.popleft()
-                self._handle(kind, correlation_id, third, args, payload)
+                self._handle(self._backlog.popleft())
         self._govern_reading()
 
     def _govern_reading(self) -> None:
@@ -313,6 +391,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
             self._unanswered * share > limits.max_unanswered_requests
             or self._unanswered_bytes * share > limits.max_unanswered_bytes
             or (self._accepted and (self._queue.is_over or bool(self._backlog)))
+            or (self._intake.is_used_up and self._stake is not None and self._stake.has_more_than_its_share(share))
         )
         if too_much != self._reading_paused and transport is not None and not self.is_closed:
             self._reading_paused = too_much
@@ -325,12 +404,13 @@ class Connection(Caller, asyncio.BufferedProtocol):
 
     def send_reply(self, correlation_id: int, args: object, payload: Buffers, request_bytes: int) -> None:
         """For Request: answer it. Raises before anything is sent or counted."""
-        if not self.is_closed:
-            self._send(REPLY, correlation_id, None, args, payload)
-            self._unanswered -= 1
-            self._unanswered_bytes -= request_bytes
-            if self._reading_paused:
-                self._govern_reading()
+        if self.is_closed:
+            return
+        if self._expires_s and time.time() >= self._expires_s:
+            self.send_error(correlation_id, describe(token_expired()), request_bytes)
+            return
+        self._send(REPLY, correlation_id, None, args, payload)
+        self._answered(request_bytes)
 
     def send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
         """For Request: answer it with an error."""
@@ -346,6 +426,8 @@ class Connection(Caller, asyncio.BufferedProtocol):
     def _answered(self, request_bytes: int) -> None:
         self._unanswered -= 1
         self._unanswered_bytes -= request_bytes
+        if self._stake is not None:
+            self._stake.answered(request_bytes)
         if self._reading_paused:
             self._govern_reading()
 
@@ -355,6 +437,11 @@ class Connection(Caller, asyncio.BufferedProtocol):
             error = UnknownServerError(f"The handler dropped {method} without an answer.")
             self._loop.call_soon_threadsafe(self.send_error, correlation_id, describe(error), request_bytes)
 
+    def forgotten(self, size: int) -> None:
+        """For Request: a notification is not kept any more. May run in any thread, as garbage collection does."""
+        if self._stake is not None:
+            self._stake.answered(size)
+
     # Closing
 
     def _refuse(self, error: RaylogError) -> None:
@@ -363,7 +450,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
             if self._accepted and self._decoder is None:
                 _unproved.warn("Connection with %s closed: %s", self.peer, error)
             else:
-                logger.warning("Connection with %s closed: %s", self.peer, error)
+                _malformed.warn("Connection with %s closed: %s", self.peer, error)
             if not self.ready.done():
                 self.ready.set_exception(error)
                 self.ready.exception()
@@ -386,6 +473,11 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self.close_reason = reason
         self._auth_timer.cancel()
         self._backlog.clear()
+        if self._stake is not None:
+            self._stake.leave()
+            self._stake = None
+        if self._decoder is not None:
+            self._decoder.forget()
         if self._transport is not None:
             self._transport.pause_reading()  # further bytes of this peer are ignored
         elif not self._closed_future.done():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from raylog.core.errors import RecordTooLarge, RetriableError
+from raylog.core.errors import RecordTooLarge, ThrottlingQuotaExceeded
 
 
-class TooManyPendingCalls(RetriableError):
+class TooManyPendingCalls(ThrottlingQuotaExceeded):
     """This connection already has `Limits.max_pending_calls` calls without an answer. Wait for some of them."""
-
-    code = 89
 
 
 class FrameTooLarge(RecordTooLarge):

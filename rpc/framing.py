@@ -9,12 +9,12 @@ straight from the socket; tests feed it byte by byte. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from raylog.core.errors import InvalidRequest, RaylogError
+from raylog.core.errors import InvalidRequest, RaylogError, from_code
 from raylog.rpc.errors import FrameTooLarge
 
 REQUEST, REPLY, ERROR, NOTIFICATION = 0, 1, 2, 3
@@ -22,12 +22,23 @@ REQUEST, REPLY, ERROR, NOTIFICATION = 0, 1, 2, 3
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Buffers: TypeAlias = Buffer | Sequence[Buffer]
 Header: TypeAlias = tuple[int, int, Any, Any]
-"""Kind, correlation id, then method (0, 3), nothing (1) or [code, message, details] (2), then arguments."""
+"""Kind, correlation id, then method (0, 3), nothing (1) or (code, message, details) (2), then arguments.
+
+Details and arguments are `msgspec.Raw`: what they are is decided by the method, and read into its types alone.
+"""
 Frame: TypeAlias = tuple[Header, memoryview]
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 """An incomplete frame above this gets its own buffer, into which the socket then writes without a further copy."""
+LARGE_BEGIN_BYTES = 16 * 1024
+"""So much of it has to have come."""
+GROWTH = 4
+"""Memory for a large frame, as a multiple of what has come of it."""
+GROWS_SLOWER_FROM = 4 * 1024 * 1024
+"""Beyond so much the multiple is two."""
+METHOD_CHARACTERS_MAX = 100
+"""Longest name of a method: a longer one is none of ours."""
 
 _LENGTHS = struct.Struct(">II")
 _pack_lengths, _unpack_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
@@ -37,7 +48,10 @@ _NO_PAYLOAD = memoryview(NO_PAYLOAD)
 _NO_PARTS: tuple[Buffer, ...] = ()
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[int, int, Any, Any]).decode
+_decode = msgspec.msgpack.Decoder(
+    tuple[int, int, str | tuple[int, str, msgspec.Raw] | None, msgspec.Raw]  # type: ignore[type-var,unused-ignore]
+).decode
+decode_plain = msgspec.msgpack.Decoder(Any).decode
 
 
 def encode_header(kind: int, correlation_id: int, third: object, args: object, payload_bytes: int) -> bytes:
@@ -86,55 +100,73 @@ def _flat(part: object) -> Buffer:
 class FrameDecoder:
     """Turns a stream of bytes into frames, in the shape of asyncio's BufferedProtocol.
 
-    Write n bytes into `get_buffer()`, then call `buffer_updated(n)`, which returns the frames that are now complete.
-    Each payload has its own writable memory. After bad bytes `failure` is set, the frames before them are still
-    returned, and everything after them is ignored.
+    Write n bytes into `get_buffer()`, then call `buffer_updated(n)` at once, which returns the frames that are now
+    complete. Each payload has its own writable memory. After bad bytes `failure` is set, the frames before them are
+    still returned, and everything after them is ignored.
+
+    Bytes arrive in a buffer that all decoders of an event loop may share: between two reads a decoder keeps no more
+    than the beginning of one frame. Memory for a frame is taken as it arrives, at most `GROWTH` times what has come.
     """
 
-    __slots__ = ("_end", "_large", "_large_filled", "_large_header_bytes", "_max_frame_bytes", "_shared", "_view",
-                 "failure", "max_header_bytes")  # fmt: skip
+    __slots__ = ("_grow", "_large", "_large_bytes", "_large_filled", "_large_header_bytes", "_max_frame_bytes", "_rest",
+                 "_shared", "_view", "failure", "held_bytes", "max_header_bytes")  # fmt: skip
 
     def __init__(
         self,
         max_frame_bytes: int,
-        receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
+        receive_buffer: bytearray | None = None,
         *,
         max_header_bytes: int | None = None,
+        grow: Callable[[int], bool] | None = None,
     ) -> None:
-        if receive_buffer_bytes < 2 * LARGE_FRAME_BYTES:
-            raise ValueError(f"receive_buffer_bytes must be at least {2 * LARGE_FRAME_BYTES}.")
+        """`receive_buffer` may be shared; None = one of its own.
+
+        `grow` is called before an incomplete frame takes so many bytes more, and may refuse them.
+        """
         self._max_frame_bytes = max_frame_bytes
         self.max_header_bytes = max_frame_bytes if max_header_bytes is None else max_header_bytes
         """Largest header accepted: decoded msgpack takes many times its bytes in memory."""
-        self._shared = bytearray(receive_buffer_bytes)
+        self._shared = bytearray(RECEIVE_BUFFER_BYTES) if receive_buffer is None else receive_buffer
+        if len(self._shared) < 2 * LARGE_FRAME_BYTES:
+            raise ValueError(f"A receive buffer has at least {2 * LARGE_FRAME_BYTES} bytes.")
         self._view = memoryview(self._shared)
-        self._end = 0  # the shared buffer holds [0, end): the beginning of at most one incomplete frame
-        self._large: memoryview | None = None  # header and payload of an incomplete large frame
+        self._grow = grow
+        self._rest = b""  # the beginning of at most one incomplete frame
+        self._large: memoryview | None = None  # as much of an incomplete large frame as there is memory for
+        self._large_bytes = 0  # of the whole frame, header and payload
         self._large_filled = 0
         self._large_header_bytes = 0
+        self.held_bytes = 0
+        """Memory that an incomplete frame takes."""
         self.failure: RaylogError | None = None
 
     @property
     def partial_bytes(self) -> int:
         """Bytes of a frame that has begun to arrive and is not complete; 0 between frames."""
-        return self._end if self._large is None else self._large_filled
+        return len(self._rest) if self._large is None else self._large_filled
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream go; never empty."""
         if self._large is not None:
             return self._large[self._large_filled :]
-        return self._view[self._end :] if self._end else self._view
+        rest = self._rest
+        if not rest:
+            return self._view
+        begun = len(rest)
+        self._view[:begun] = rest
+        return self._view[begun:]
 
     def buffer_updated(self, count: int) -> list[Frame]:
         """Account for `count` bytes written to `get_buffer()`; return the frames they completed, in order."""
         if self.failure is not None:
-            self._end = 0
             return []
         if self._large is not None:
             return self._large_updated(self._large, count)
         frames: list[Frame] = []
-        shared, view, end = self._shared, self._view, self._end + count
-        position = self._end = 0
+        shared, view, end = self._shared, self._view, len(self._rest) + count
+        position = 0
+        if self.held_bytes:
+            self._rest, self.held_bytes = b"", 0
         while end - position >= 8:
             length, header_length = _unpack_lengths(shared, position)
             if (
@@ -146,38 +178,57 @@ class FrameDecoder:
                 return frames
             stop = position + 4 + length
             if stop > end:
-                if length > LARGE_FRAME_BYTES:
+                if length > LARGE_FRAME_BYTES and end - position >= LARGE_BEGIN_BYTES:
                     self._begin_large(length, header_length, view[position + 8 : end])
                     return frames
                 break
             body = position + 8 + header_length
             try:
-                header = decode_header(view[position + 8 : body])
+                header = decode_header(bytes(view[position + 8 : body]))
             except RaylogError as error:
                 self.failure = error
                 return frames
             frames.append((header, memoryview(shared[body:stop]) if body < stop else _NO_PAYLOAD))
             position = stop
-        left = end - position
-        if left:
-            if position:
-                view[:left] = view[position:end]
-            self._end = left
+        if position < end:
+            self._rest = bytes(view[position:end])
+            self.held_bytes = end - position
         return frames
 
+    def forget(self) -> None:
+        """Give back the memory of an incomplete frame: the connection is closed."""
+        self._large, self._rest, self.held_bytes = None, b"", 0
+
     def _begin_large(self, length: int, header_length: int, begun: memoryview) -> None:
-        self._large = memoryview(bytearray(length - _HEADER_LENGTH_BYTES))
+        self._large_bytes = length - _HEADER_LENGTH_BYTES
         self._large_header_bytes = header_length
-        self._large_filled = len(begun)
-        self._large[: len(begun)] = begun
+        self._take_memory(begun)
+
+    def _take_memory(self, filled: memoryview) -> None:
+        """Give an incomplete large frame more memory, in proportion to what has come of it."""
+        come = len(filled)
+        size = min(self._large_bytes, come * (GROWTH if come < GROWS_SLOWER_FROM else 2))
+        more = size - self.held_bytes
+        if self._grow is not None and not self._grow(more):
+            self._large, self.held_bytes = None, 0
+            self.failure = FrameTooLarge(
+                f"There is no memory for a frame of {self._large_bytes} bytes: too many are incomplete. Send it again."
+            )
+            return
+        large = memoryview(bytearray(size))
+        large[:come] = filled
+        self._large, self._large_filled, self.held_bytes = large, come, size
 
     def _large_updated(self, large: memoryview, count: int) -> list[Frame]:
         self._large_filled += count
         if self._large_filled < len(large):
             return []
-        self._large = None
+        if self._large_filled < self._large_bytes:
+            self._take_memory(large)
+            return []
+        self._large, self.held_bytes = None, 0
         try:
-            header = decode_header(large[: self._large_header_bytes])
+            header = decode_header(bytes(large[: self._large_header_bytes]))
         except RaylogError as error:
             self.failure = error
             return []
@@ -199,8 +250,11 @@ class FrameDecoder:
         )
 
 
-def decode_header(encoded: Buffer) -> Header:
-    """The four parts of a frame's msgpack header. Raises InvalidRequest when they are missing or malformed."""
+def decode_header(encoded: bytes) -> Header:
+    """The four parts of a frame's msgpack header. Raises InvalidRequest when they are missing or malformed.
+
+    What only a method's page can read stays encoded, a view of `encoded`: the arguments, and the details of an error.
+    """
     try:
         header = _decode(encoded)
     except Exception as error:  # msgspec, recursion, hashing, overflow: any error is caused by the peer's bytes
@@ -208,22 +262,33 @@ def decode_header(encoded: Buffer) -> Header:
     kind, correlation_id, third, _ = header
     if correlation_id < 0:
         raise InvalidRequest(f"The correlation id {correlation_id} is negative.")
-    if kind in (REQUEST, NOTIFICATION):
-        sound = type(third) is str
-    elif kind == REPLY:
-        sound = True
-    else:
-        sound = kind == ERROR and _is_error(third)
-    if not sound:
-        raise InvalidRequest(f"A frame of kind {kind} with {type(third).__name__} in the third place has no meaning.")
-    return header
+    if third is None:
+        if kind == REPLY:
+            return header
+    elif type(third) is str:
+        if (kind == REQUEST or kind == NOTIFICATION) and len(third) <= METHOD_CHARACTERS_MAX:  # noqa: SIM109 (no tuple)
+            return header
+    elif kind == ERROR:
+        return header
+    raise InvalidRequest(f"A frame of kind {kind} with {type(third).__name__} in the third place has no meaning.")
 
 
-def _is_error(third: object) -> bool:
-    return (
-        isinstance(third, list)
-        and len(third) == 3
-        and isinstance(third[0], int)
-        and isinstance(third[1], str)
-        and isinstance(third[2], dict)
-    )
+def decode_args(encoded: object) -> Any:
+    """Plain values for encoded arguments; values that are no encoded arguments are returned as they are.
+
+    Raises InvalidRequest for values that msgpack cannot state. Takes many times their bytes in memory: for what comes
+    from a peer that has proved the cluster's secret, and for tests. Servers read the type on the method's page.
+    """
+    if type(encoded) is not msgspec.Raw:
+        return encoded
+    try:
+        return decode_plain(encoded)
+    except Exception as error:  # as in `decode_header`
+        raise InvalidRequest(f"Arguments are not the msgpack they should be: {error}") from error
+
+
+def decode_error(third: tuple[int, str, msgspec.Raw]) -> RaylogError:
+    """The error in the third place of a frame."""
+    code, message, encoded = third
+    details = decode_args(encoded)
+    return from_code(code, message, details if isinstance(details, dict) else None)

@@ -25,7 +25,7 @@ class Limits:
     max_unanswered_requests: int = 16_384
     """Unanswered requests of the peer; above it reading pauses until half of them are answered."""
     max_unanswered_bytes: int = 268_435_456
-    """Payload bytes of such requests; above it reading pauses until half of them are answered."""
+    """Argument and payload bytes of such requests; above it reading pauses until half of them are answered."""
     send_high_water_bytes: int = 4_194_304
     """Unsent bytes above which `drain()` waits, and above which an accepted connection reads no further requests."""
     close_linger_s: float = 5.0
@@ -39,8 +39,14 @@ class Limits:
     one replaces the oldest of them."""
     max_header_bytes: int = 1_048_576
     """Largest header of a request that an accepted connection accepts from a client."""
+    max_token_frame_bytes: int = 65_536
+    """Largest frame of a peer with only a token, without records; those of a token that writes come on top."""
+    max_process_request_bytes: int = 268_435_456
+    """Bytes that the clients of a process make it hold: incomplete frames, at most half of it, and requests that wait
+    or are unanswered. Above it each connection has its share; the oldest incomplete frames are given up for others."""
     max_process_unsent_bytes: int = 268_435_456
-    """Unsent bytes of all accepted connections of a process; above it, connections with unsent bytes are not read."""
+    """Unsent bytes of all accepted connections of a process; above it, connections with unsent bytes are not read, and
+    fetches get little. 64 MiB above it the peers that have read nothing for longest are cut."""
     frame_timeout_s: float = 30.0
     """Time for a frame that has begun to arrive; a longer frame needs at least `min_frame_bytes_per_s`."""
     min_frame_bytes_per_s: int = 16_384

@@ -7,17 +7,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Protocol, TypeAlias
 
 from raylog.core.errors import InvalidRequest, RaylogError, UnknownServerError
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
+from raylog.rpc.host.occasional import OccasionalDefects
 from raylog.rpc.reply import Reply
 
 logger = logging.getLogger(__name__)
+defects = OccasionalDefects(logger)
 
-MAX_REFUSALS = 200
-"""Kinds of refusals that a server counts separately; further methods count as "other"."""
+OTHER = "other"
+"""Stands for the methods that no page states, in figures: peers choose their names."""
+
+
+class Refusals(dict[tuple[str, int], int]):
+    """Counts of requests that were answered with an error, by (method, error code)."""
+
+    def __init__(self, methods: Container[str]) -> None:
+        """`methods` have a count of their own for each code, which is one of ours; all others have one together."""
+        super().__init__()
+        self._methods = methods
+
+    def count(self, method: str, code: object) -> None:
+        """Count one."""
+        if isinstance(code, int):
+            key = (method if method in self._methods else OTHER, code)
+            self[key] = self.get(key, 0) + 1
 
 
 class RequestConnection(Protocol):
@@ -28,9 +45,9 @@ class RequestConnection(Protocol):
     @property
     def is_closed(self) -> bool: ...
     @property
-    def is_behind(self) -> bool: ...
+    def answer_room_bytes(self) -> int: ...
     @property
-    def refusals(self) -> dict[tuple[str, int], int] | None: ...
+    def refusals(self) -> Refusals | None: ...
 
     def close(self, reason: str = ...) -> None:
         """Send what is queued, then close."""
@@ -55,6 +72,9 @@ class RequestConnection(Protocol):
     def send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
         """Answer a request with an error; for :class:`Request`."""
 
+    def forgotten(self, size: int) -> None:
+        """Note that a notification is handled; for :class:`Request`."""
+
     def abandoned(self, correlation_id: int, method: str, request_bytes: int) -> None:
         """Answer a request that a handler dropped; for :class:`Request`."""
 
@@ -76,6 +96,7 @@ class Request:
         "is_notification",
         "method",
         "payload",
+        "size",
     )
 
     def __init__(
@@ -91,7 +112,10 @@ class Request:
         self._correlation_id = correlation_id
         self.method = method
         self.args = args
+        """Encoded (`msgspec.Raw`) as they came: the method's page reads them."""
         self.payload = payload
+        self.size = len(payload) + len(args)
+        """Bytes that it takes until it is answered."""
         self.is_notification = is_notification
         self.began_ns = 0
         """For the handler's use: when it started this request."""
@@ -115,25 +139,26 @@ class Request:
         return self.connection.peer.rpartition(":")[0]
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the peer has more of our answers to read than `Limits.send_high_water_bytes`."""
-        return self.connection.is_behind
+    def room_bytes(self) -> int:
+        """How large the answer should be at most: 0 = the peer has to read earlier ones first."""
+        return self.connection.answer_room_bytes
 
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Answer. Does nothing when the request was answered before, is a notification, or the connection is closed.
 
-        Large payload parts are sent without a copy: do not change them afterwards. An answer that cannot be encoded or
-        is over the frame limit raises TypeError or FrameTooLarge here, and the caller gets that error.
+        Large payload parts are sent without a copy: do not change them afterwards. If the answer cannot be encoded or
+        is over the frame limit, the caller gets that error, and it is logged. Raises nothing: the handler may be in
+        the middle of a step for many requests.
         """
         if not self._open:
             return
         self._open = False
         try:
-            self.connection.send_reply(self._correlation_id, args, payload, len(self.payload))
+            self.connection.send_reply(self._correlation_id, args, payload, self.size)
         except Exception as error:  # after any error the caller must not wait for its deadline
+            defects.report(error, "The answer to %s cannot be sent.", self.method)
             self._open = True
             self.fail(error)
-            raise
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error: its code, message and details; UnknownServerError for one that is not of the tree."""
@@ -141,12 +166,16 @@ class Request:
             return
         self._open = False
         description = describe(error)
-        _count_refusal(self.connection.refusals, self.method, description[0])
-        self.connection.send_error(self._correlation_id, description, len(self.payload))
+        refusals = self.connection.refusals
+        if refusals is not None:
+            refusals.count(self.method, description[0])
+        self.connection.send_error(self._correlation_id, description, self.size)
 
     def __del__(self) -> None:
         if self._open:
-            self.connection.abandoned(self._correlation_id, self.method, len(self.payload))
+            self.connection.abandoned(self._correlation_id, self.method, self.size)
+        elif self.is_notification:
+            self.connection.forgotten(self.size)
 
     def __repr__(self) -> str:
         return f"<Request {self.method} from {self.connection.peer}, {len(self.payload)} payload bytes>"
@@ -154,13 +183,6 @@ class Request:
 
 Handler: TypeAlias = Callable[[Request], None]
 """Called in the order of arrival on the loop of the connection; must not block."""
-
-
-def _count_refusal(refusals: dict[tuple[str, int], int] | None, method: str, code: object) -> None:
-    """Count a request that was answered with an error. The peer chooses method names, so there is a limit."""
-    if refusals is not None and isinstance(code, int):
-        key = (method, code) if (method, code) in refusals or len(refusals) < MAX_REFUSALS else ("other", code)
-        refusals[key] = refusals.get(key, 0) + 1
 
 
 def refuse_requests(request: Request) -> None:

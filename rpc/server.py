@@ -21,7 +21,7 @@ from raylog.rpc.host.descriptors import connections_within, raise_descriptor_lim
 from raylog.rpc.host.occasional import OccasionalWarning
 from raylog.rpc.limits import Limits
 from raylog.rpc.patience import Patience
-from raylog.rpc.request import Handler
+from raylog.rpc.request import Handler, Refusals
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class RpcServer:
         self._refused = OccasionalWarning(logger)
         self._replaced = OccasionalWarning(logger)
         self.connections: set[Connection] = set()
-        self.refusals: dict[tuple[str, int], int] = {}
+        self.refusals = Refusals(() if permissions is None else permissions.roles)
         """Requests that were answered with an error, by (method, error code), since the start."""
 
     async def start(self) -> tuple[str, int]:

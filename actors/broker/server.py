@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec
+from raylog.actors.answering import spoiled
 from raylog.actors.beats.beat_memory import pages_name
 from raylog.actors.broker.capacity import capacity
 from raylog.actors.broker.resting import NEVER, Resting
@@ -28,7 +30,7 @@ from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import client_secret, listen
-from raylog.core.config import ClusterConfig
+from raylog.core.config import ClusterConfig, TopicConfig
 from raylog.core.controller.coordinators import check_level, topic_behind
 from raylog.core.errors import (
     AuthenticationFailed,
@@ -67,7 +69,7 @@ from raylog.protocol.controller import (
 from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import LEADER_METHODS
-from raylog.rpc import Connection, Request, TooManyPendingCalls
+from raylog.rpc import Connection, Grant, Request, TooManyPendingCalls
 from raylog.storage.batch.header import LASTING_PRODUCERS, is_transactional
 from raylog.storage.directory import DataDirectory
 
@@ -109,7 +111,10 @@ class BrokerServer:
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        allowed = permissions(BROKER, transactions_id=self._transactions_id, is_transactional=is_transactional)
+        allowed = replace(
+            permissions(BROKER, transactions_id=self._transactions_id, is_transactional=is_transactional),
+            message_bytes=self._message_bytes,
+        )
         self._server = listen(self._on_request, spec, allowed)
         self.endpoint: tuple[str, int] = ("", 0)
         self._factory = factory
@@ -326,6 +331,11 @@ class BrokerServer:
         topic = self.image.topics.get(TRANSACTIONS_TOPIC)
         return "" if topic is None else topic.topic_id
 
+    def _message_bytes(self, grant: Grant) -> int:
+        """Largest batch for the topics that a token writes to: it may come here while a partition sleeps."""
+        topics = [self.image.topics.get(topic.topic) for topic in grant.topics if topic.writes]
+        return max((TopicConfig.from_dict(topic.config).max_message_bytes for topic in topics if topic), default=0)
+
     def _on_request(self, request: Request) -> None:
         match args := BROKER.read_request(request.method, request.args):
             case MetadataRequest():
@@ -420,6 +430,8 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
             return
         reason = str(error) or type(error).__name__
         request.fail(NotController(f"The controller did not answer ({reason}); it is being restarted, try again."))
+    except Exception as defect:  # as in `answering`: it is this request's
+        spoiled(request, defect)
 
 
 _UNANSWERED: Final = (ConnectionFailed, RequestTimedOut, AuthenticationFailed, TooManyPendingCalls)

@@ -23,7 +23,7 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.sleeping import events as ev
 from raylog.core.sleeping.machine import SleepersMachine
 from raylog.protocol.admin import WAKE_PARTITIONS, WakePartitionsRequest
-from raylog.protocol.message import NONE
+from raylog.protocol.message import NONE, WAIT_MS_MAX
 from raylog.protocol.replica import (
     FetchNearReply,
     FetchNearRequest,
@@ -97,7 +97,7 @@ class Sleepers:
             "topic_id": args.topic_id,
             "partition": args.partition,
             "leader_epoch": LeaderEpoch(args.current_leader_epoch),
-            "deadline_ms": now_ms + wait_ms,
+            "deadline_ms": now_ms + min(wait_ms, WAIT_MS_MAX),
         }
         if isinstance(args, FetchNearRequest):
             self._near.add(number)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from raylog.actors.actor_specs import ControllerSpec
@@ -89,7 +90,8 @@ class ControllerServer:
         self._changes = PartitionChanges()
         self._tick_task: asyncio.Task[None] | None = None
         self._probe = LivenessProbe(self._awaited, self._on_dead, nodes_alive=nodes_alive)
-        self._server = listen(self._on_request, spec, permissions(CONTROLLER), on_connect=self._on_connect)
+        allowed = replace(permissions(CONTROLLER), members_only=True)  # clients reach it through brokers
+        self._server = listen(self._on_request, spec, allowed, on_connect=self._on_connect)
         self.endpoint: tuple[str, int] = ("", 0)
 
     # ------------------------------------------------------------ life

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from raylog.actors.answering import spoiled
 from raylog.actors.request_table import Answerable, RequestTable
 from raylog.actors.runner import Runner
 from raylog.core.coordinators.events import (
@@ -78,7 +79,7 @@ class CoordinatorPorts(Protocol[_RowT_co]):
         """Propose to the controller that this coordinator ends; ``sleep_refused`` follows if it does not agree."""
 
     def fatal(self, reason: str) -> None:
-        """End the process."""
+        """Begin again from the log: half a step may have been taken."""
 
 
 class CoordinatorRunner(Generic[RequestT, RowT]):
@@ -143,7 +144,16 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
             del self._requests[number]
             request.fail(refusal)
             return
-        self._runner.feed(event)
+        except Exception as defect:  # nothing has been changed yet: it concerns this request alone
+            del self._requests[number]
+            spoiled(request, defect)
+            return
+        try:
+            self._runner.feed(event)
+        except Exception as defect:  # the port has learned of it; the sender must not repeat it
+            blamed = self._requests.pop(number, None)
+            if blamed is not None:
+                spoiled(blamed, defect)
 
     def feed(self, event: object) -> None:
         """Take an event that no request has brought."""

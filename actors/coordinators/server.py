@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from raylog.actors.actor_specs import CoordinatorSpec
+from raylog.actors.answering import defects
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
@@ -159,13 +160,13 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
                 self._early.hand_over(runner.receive)
                 await self._keep_writing(runner)
             except InvalidProducerEpoch as fenced:
-                self.fatal(f"a newer coordinator has taken over: {fenced}")
+                self._end_process(f"a newer coordinator has taken over: {fenced}")
                 return
             except RaylogError as trouble:
                 if not self._is_asleep:
                     logger.warning("%s: %s; loading again", self._name, trouble)
             except Exception as defect:  # a defect, or rows that cannot be read: half a coordinator is of no use
-                self.fatal(f"its life failed: {defect!r}")
+                self._end_process(f"its life failed: {defect!r}")
                 raise
             self._end_load()
             if self._is_asleep:
@@ -233,11 +234,11 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            if self._trouble is not None:
-                raise self._trouble
-            while rows := runner.take_batch(self._log.rows_bytes_max):
+            while self._trouble is None and (rows := runner.take_batch(self._log.rows_bytes_max)):
                 await self._log.append(rows, timeout_s=APPEND_TIMEOUT_S)
                 runner.stored()
+            if self._trouble is not None:  # what waits may be of half a step
+                raise self._trouble
 
     # ------------------------------------------------------------ events in
 
@@ -262,7 +263,10 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             await asyncio.sleep(TICK_S)
             self._early.expire(monotonic_ms())
             if self._runner is not None:
-                self._runner.tick()
+                try:
+                    self._runner.tick()
+                except Exception as defect:  # `fatal` was called; the ticks of the next load must go on
+                    defects.report(defect, "A tick of a coordinator failed.")
 
     async def _fetch_metadata(self) -> list[object]:
         reply = await self._link.call("metadata", [[self._topic]], timeout_s=REGISTER_TIMEOUT_S)
@@ -294,7 +298,12 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         self._proposing = asyncio.create_task(self._propose(), name=f"{self._name} sleep")
 
     def fatal(self, reason: str) -> None:
-        """End the process."""
+        """Load again, as another incarnation: half a step may have been taken, and only the log has the valid state."""
+        logger.error("%s: %s", self._name, reason)
+        self._trouble = NotCoordinator("a defect has voided its state")
+        self._wanted.set()
+
+    def _end_process(self, reason: str) -> None:
         self._on_fatal(f"{self._name}: {reason}")
 
     async def _propose(self) -> None:

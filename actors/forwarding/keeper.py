@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from raylog.actors.answering import answering
 from raylog.actors.forwarding.kept import Kept
 from raylog.actors.forwarding.places import until_committed
 from raylog.actors.forwarding.redrives import Redrives
@@ -76,7 +77,7 @@ class KeeperRole(Role):
         """Take a request of a forwarder or an administrator."""
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
-        self.host.spawn(self._answered(request, args), "forwarding request", answers=request)
+        self.host.spawn(answering(self._answered(request, args), request), "forwarding request")
 
     async def _live(self) -> None:
         while not self.host.is_over:

@@ -2,7 +2,8 @@
 
 Hardened against slow, broken and hostile clients: each connection has one deadline for its request and one for its
 answer, at most ``MAX_HEAD_BYTES`` are read before a request is complete, a request has no body, and at most
-``MAX_CONNECTIONS`` are open; more are closed at once.
+``MAX_CONNECTIONS`` are open. A new one takes the place of the one whose request has not come for longest; if all wait
+for answers, there are ``HEALTH_CONNECTIONS`` more for health checks, and what is beyond those is closed at once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 64
+HEALTH_CONNECTIONS: Final = 16
+"""Places beyond those, in which only ``HEALTH_PATHS`` are answered."""
+HEALTH_PATHS: Final = ("/healthz", "/readyz")
 REQUEST_S: Final = 5.0
 """Time for a complete request, from the connection or from the last answer on."""
 ANSWER_S: Final = 10.0
@@ -69,6 +73,10 @@ class HttpServer:
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._places: set[asyncio.StreamWriter] = set()
+        """Connections that are neither cut nor over."""
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        """Those of them whose request has not come, the one for which that is so longest first."""
 
     @property
     def open_connections(self) -> int:
@@ -94,31 +102,47 @@ class HttpServer:
             await server.wait_closed()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS or self._server is None:
+        if len(self._places) >= MAX_CONNECTIONS and self._silent:
+            self._give_up(next(iter(self._silent)))
+        if len(self._places) >= MAX_CONNECTIONS + HEALTH_CONNECTIONS or self._server is None:
             writer.transport.abort()
             return
-        task = asyncio.create_task(self._converse(reader, writer), name="http connection")
+        is_spare = len(self._places) >= MAX_CONNECTIONS
+        self._places.add(writer)
+        self._silent[writer] = None
+        task = asyncio.create_task(self._converse(reader, writer, is_spare=is_spare), name="http connection")
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _give_up(self, writer: asyncio.StreamWriter) -> None:
+        """Free a connection's place, and cut it; its task ends soon."""
+        self._silent.pop(writer, None)
+        self._places.discard(writer)
+        writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_spare: bool) -> None:
         try:
             for _ in range(REQUESTS_PER_CONNECTION):
-                if not await self._exchange(reader, writer):
+                if not await self._exchange(reader, writer, is_spare=is_spare):
                     break
         except (OSError, TimeoutError, EOFError):
             pass  # the client is slow, or closed the connection
         except Exception:  # a defect may spoil this connection, never the process
             logger.exception("a request for a page failed")
         finally:
+            self._silent.pop(writer, None)
+            self._places.discard(writer)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_spare: bool) -> bool:
         """Answer one request; returns whether the connection stays open."""
         headers: Mapping[str, str] = {}
+        if writer in self._places:
+            self._silent[writer] = None
         try:
             async with asyncio.timeout(REQUEST_S):
                 head = await _read_head(reader)
+            self._silent.pop(writer, None)
             if head is None:
                 return False
             method, path, keep = _parsed(head)
@@ -126,7 +150,11 @@ class HttpServer:
             method, keep, headers = "GET", False, error.headers
             page = text_page(error.status, f"{error}\n")
         else:
-            page = await self._page(path)
+            if is_spare and path not in HEALTH_PATHS:
+                keep = False
+                page = text_page(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_CONNECTIONS} others wait for their pages\n")
+            else:
+                page = await self._page(path)
         writer.write(_encoded(page, keep=keep, with_body=method != "HEAD", headers=headers))
         async with asyncio.timeout(ANSWER_S):
             await writer.drain()

@@ -70,6 +70,8 @@ class KeeperRole(Role):
         self._snapshot_wanted = False
         self._unreadable = 0
         """Rows that the last load passed over."""
+        self._is_broken = False
+        """A defect has voided what the runner knows."""
 
     def begin(self) -> None:
         """Load the states, then serve."""
@@ -119,7 +121,7 @@ class KeeperRole(Role):
         if self._runner is not None:
             self._runner.end()
             self._runner = None
-        self._snapshot_first, self._snapshot_wanted = -1, False
+        self._snapshot_first, self._snapshot_wanted, self._is_broken = -1, False, False
 
     def _refuse_all(self) -> None:
         self._drop()
@@ -174,7 +176,7 @@ class KeeperRole(Role):
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            while rows := runner.take_batch(bytes_max):
+            while not self._is_broken and (rows := runner.take_batch(bytes_max)):
                 batch = encode_batch(
                     [key for key, _ in rows], [value for _, value in rows], [self.wall_ms()] * len(rows)
                 )
@@ -183,6 +185,8 @@ class KeeperRole(Role):
                 if self._snapshot_wanted and self._snapshot_first < 0:
                     self._snapshot_first = reply.base_offset
                 runner.stored()
+            if self._is_broken:  # what waits may be of half a step
+                raise NotLeaderOrFollower("a defect has voided the states")
             self._begin_snapshot(runner)
 
     def _begin_snapshot(self, runner: _Runner) -> None:
@@ -224,12 +228,10 @@ class KeeperRole(Role):
         """A role sleeps with its partition; nothing is proposed."""
 
     def fatal(self, reason: str) -> None:
-        """End the process."""
-        self.host.spawn(_raise(f"{self.host.partition}: {reason}"), "share state defect")
-
-
-async def _raise(reason: str) -> None:
-    raise RuntimeError(reason)
+        """Load again: half a step may have been taken, and only the log has the valid state."""
+        logger.error("%s: %s", self.host.partition, reason)
+        self._is_broken = True
+        self._wanted.set()
 
 
 def _event_for(request: Request, number: int, now_ms: int) -> kp.Event:

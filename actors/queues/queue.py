@@ -26,6 +26,7 @@ from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, joined, range_bytes
 from raylog.protocol import queues as wire
+from raylog.protocol.message import WAIT_MS_MAX
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)
@@ -198,7 +199,9 @@ class Queue:
             self._answer(fetch, None)
             return
         if args.max_wait_ms > 0:
-            fetch.timer = asyncio.get_running_loop().call_later(args.max_wait_ms / 1000, self._fetch_over, fetch)
+            fetch.timer = asyncio.get_running_loop().call_later(
+                min(args.max_wait_ms, WAIT_MS_MAX) / 1000, self._fetch_over, fetch
+            )
         self._parked.append(fetch)
         self._wake.set()
 
@@ -483,11 +486,12 @@ class Queue:
                     self._set_timer()
 
     def _defect(self, reason: str) -> None:
-        self._host.spawn(_raise(f"{self._host.partition}, queue of {self.group!r}: {reason}"), "queue defect")
+        """Half a step may have been taken: the next request loads the queue again from what is stored.
 
-
-async def _raise(reason: str) -> None:
-    raise RuntimeError(reason)
+        Soon, so that the request to blame is answered with its error first.
+        """
+        logger.error("%s, queue of group %r: %s", self._host.partition, self.group, reason)
+        asyncio.get_running_loop().call_soon(self._on_over, self, "a defect, see the log of its leader")
 
 
 def _fields(row: wire.QueueVerdict) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, ClassVar, Final
 
+from raylog.actors.answering import answering, spoiled
 from raylog.actors.queues.bodies import Bodies
 from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender
@@ -155,6 +156,8 @@ class QueuesRole(Role):
                 self._hand_over(queue, request, args)
             except RaylogError as refusal:
                 request.fail(refusal)
+            except Exception as defect:  # as in `answering`: it is this request's
+                spoiled(request, defect)
 
     def _hand_over(self, queue: Queue, request: Request, args: Any) -> None:
         match args:
@@ -173,16 +176,13 @@ class QueuesRole(Role):
             case wire.QueuePeekRequest():
                 request.reply(queue.peek(args.first, args.limit))
             case _:
-                self.host.spawn(self._reset(queue, request, args.offset), "queue reset", answers=request)
+                self.host.spawn(answering(self._reset(queue, request, args.offset), request), "queue reset")
 
     async def _reset(self, queue: Queue, request: Request, offset: int) -> None:
-        try:
-            if offset in (EARLIEST, LATEST):
-                await self._reader.begin()
-                offset = self._reader.log_start if offset == EARLIEST else self._reader.readable_end
-            queue.reset(request, max(offset, self._reader.log_start))
-        except RaylogError as refusal:
-            request.fail(refusal)
+        if offset in (EARLIEST, LATEST):
+            await self._reader.begin()
+            offset = self._reader.log_start if offset == EARLIEST else self._reader.readable_end
+        queue.reset(request, max(offset, self._reader.log_start))
 
     def _over(self, queue: Queue, reason: str) -> None:
         logger.warning("%s: the queue of group %s ends: %s", self.host.partition, queue.group, reason)

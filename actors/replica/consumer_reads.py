@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from raylog.actors.answering import defects
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Log, Records, ReplicaRequest
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, UnknownServerError
 from raylog.core.ids import MAX_TIMESTAMP, Offset
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication.damage import DamageFound
@@ -85,8 +86,10 @@ class ConsumerReads:
         if fetch.committed_only:
             upper = Offset(self._log.last_stable_offset(upper))
         request = self._requests[fetch.request]
-        if request.is_behind:
-            # Many fetches of one connection can wake at once: bytes that its peer does not take are not read for it.
+        room_bytes = request.room_bytes
+        if not room_bytes:
+            # Many fetches of one connection can wake at once, and many connections may leave their answers unread:
+            # bytes that are not taken are not read.
             if not effect.is_last:
                 return self._waits_on(effect, is_blocked=True)
             upper = fetch.fetch_offset
@@ -100,7 +103,7 @@ class ConsumerReads:
                 if fetch.is_near and not self._tail.is_small(fetch.fetch_offset, NEAR_BYTES_MIN):
                     places, found_bytes = self._places(fetch.fetch_offset, upper)
                 if not places:
-                    records = self._tail.read(fetch.fetch_offset, fetch.max_bytes, upper)
+                    records = self._tail.read(fetch.fetch_offset, min(fetch.max_bytes, room_bytes), upper)
                     found_bytes = len(records)
             if fetch.committed_only and found_bytes:
                 aborted = self._aborted(fetch.fetch_offset, places, records)
@@ -110,7 +113,11 @@ class ConsumerReads:
             del self._requests[fetch.request]
             request.fail(error)
             return None
-        if not effect.is_last and (not found_bytes or found_bytes < fetch.min_bytes):
+        except Exception as defect:  # reading changes nothing: it concerns this request alone
+            del self._requests[fetch.request]
+            self._spoiled(request, defect)
+            return None
+        if not effect.is_last and (not found_bytes or found_bytes < min(fetch.min_bytes, room_bytes)):
             return self._waits_on(effect)
         del self._requests[fetch.request]
         counters = self._counters
@@ -126,6 +133,10 @@ class ConsumerReads:
             reply = FetchReply(mark, stable, start, aborted)
         request.reply(reply, records)
         return None
+
+    def _spoiled(self, request: ReplicaRequest, defect: Exception) -> None:
+        defects.report(defect, "A consumer's request could not be handled.")
+        request.fail(UnknownServerError(f"{type(defect).__name__}: {defect}"))
 
     def _aborted(self, first: int, places: Sequence[NearSlice], records: Records) -> Sequence[AbortedTxn]:
         """Return the aborted transactions in the batches of an answer, from offset ``first`` on."""
@@ -178,6 +189,10 @@ class ConsumerReads:
         except RaylogError as error:
             del self._requests[effect.request]
             request.fail(error)
+            return None
+        except Exception as defect:  # as above
+            del self._requests[effect.request]
+            self._spoiled(request, defect)
             return None
         del self._requests[effect.request]
         offset, timestamp = (NONE, NONE) if found is None else found

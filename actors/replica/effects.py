@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from raylog.actors.answering import defects
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.settings import FlushPolicy
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, UnknownServerError
 from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.damage import RebuildLog
@@ -162,13 +163,15 @@ class ReplicaEffects:
 
     def _append_batches(self, effect: ev.AppendBatches) -> ev.Event:
         request = self._requests[effect.request]
-        payload = request.payload
+        payload, end_before = request.payload, self._log.log_end_offset
         try:
             done = self._log.append_as_leader(payload, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             del self._requests[effect.request]
             request.fail(error)
             return self._append_failed(effect.request, error)
+        except Exception as defect:  # records that make the checks fail in a way that was not foreseen
+            return self._spoiled(effect.request, defect, end_before)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
         if done.rewritten is not None:
             payload, request.append_ms = done.rewritten
@@ -194,11 +197,14 @@ class ReplicaEffects:
         written = TxnMarker(
             marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, committed=marker.committed
         )
+        end_before = self._log.log_end_offset
         try:
             done = self._log.append_marker(written, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             self._requests.pop(marker.request).fail(error)
             return self._append_failed(marker.request, error)
+        except Exception as defect:  # as above
+            return self._spoiled(marker.request, defect, end_before)
         first = Offset(done.first_offset)
         # A marker that was written before may still be above the high watermark, at an offset not known any more.
         end = Offset(self._log.log_end_offset if done.duplicate else done.end_offset)
@@ -233,6 +239,15 @@ class ReplicaEffects:
             epochs=tuple([(LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs]) if done.epochs else (),
             durable=not self._syncs_first,
         )
+
+    def _spoiled(self, number: int, defect: Exception, end_before: int) -> ev.Event:
+        """Answer a request whose append failed unexpectedly, if the log is as it was; else that ends the process."""
+        if self._log.log_end_offset != end_before:
+            raise defect
+        defects.report(defect, "%s: an append could not be handled.", self._partition)
+        error = UnknownServerError(f"{type(defect).__name__}: {defect}")
+        self._requests.pop(number).fail(error)
+        return ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=error)
 
     def _append_failed(self, number: int, error: RaylogError) -> ev.Event:
         """Return the failure, with the error if the records are to blame and not the disk."""

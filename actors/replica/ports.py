@@ -260,8 +260,8 @@ class ReplicaRequest(Answerable, Protocol):
         """The records that came with it."""
 
     @property
-    def is_behind(self) -> bool:
-        """Whether its sender has many answers to take before this one."""
+    def room_bytes(self) -> int:
+        """How large its answer should be at most; 0 = its sender has to take earlier ones first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.protocol import replica as wire
+from raylog.protocol.message import WAIT_MS_MAX
 from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import LogConfig
 
@@ -163,7 +164,7 @@ class ReplicaRunner:
                 request=number,
                 acks=acks,
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                deadline_ms=now_ms + args.timeout_ms,
+                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
             )
         )
         if acks == 0:  # no answer is waited for
@@ -182,7 +183,7 @@ class ReplicaRunner:
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 fetch_offset=Offset(args.fetch_offset),
                 last_fetched_epoch=LeaderEpoch(args.last_fetched_epoch),
-                deadline_ms=now_ms + args.max_wait_ms,
+                deadline_ms=now_ms + min(args.max_wait_ms, WAIT_MS_MAX),
                 max_bytes=min(args.max_bytes, FETCH_BYTES_MAX),
                 log_start_offset=Offset(args.log_start_offset),
                 disk_failing=bool(args.disk_failing),
@@ -203,7 +204,7 @@ class ReplicaRunner:
                 request=self.requests.remember(request),
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 fetch_offset=Offset(args.fetch_offset),
-                deadline_ms=now_ms + args.max_wait_ms,
+                deadline_ms=now_ms + min(args.max_wait_ms, WAIT_MS_MAX),
                 max_bytes=max_bytes,
                 min_bytes=min(args.min_bytes, max_bytes),
                 is_near=is_near,
@@ -261,7 +262,7 @@ class ReplicaRunner:
                 request=self.requests.remember(request),
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 before_offset=Offset(args.before_offset),
-                deadline_ms=now_ms + args.timeout_ms,
+                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
             )
         )
 
@@ -274,7 +275,7 @@ class ReplicaRunner:
                 now_ms=now_ms,
                 request=self.requests.remember(request),
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                deadline_ms=now_ms + args.timeout_ms,
+                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
                 producer_id=args.producer_id,
                 producer_epoch=args.producer_epoch,
                 coordinator_epoch=args.coordinator_epoch,

@@ -45,6 +45,7 @@ from raylog.actors.settings import (
 )
 from raylog.actors.timer import TickTimer
 from raylog.actors.transport import listen
+from raylog.core.config import TopicConfig
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
@@ -61,7 +62,7 @@ from raylog.protocol.controller import (
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ReplicaMetricsRequest, ReplicaStatusRequest
-from raylog.rpc import Connection, Reply, Request
+from raylog.rpc import Connection, Permissions, Reply, Request
 from raylog.storage.batch.header import end_offset, is_transactional
 
 logger = logging.getLogger(__name__)
@@ -105,9 +106,7 @@ class ReplicaServer:
         self._pace = vouching_pace(spec.cluster_config)
         self._beating = Beating(spec.topic_id, spec.partition, self._pace)
         self._ticks = TickTimer(self._tick, self._pace.beat_ms)
-        is_internal = spec.topic in COORDINATED_TOPICS
-        allowed = permissions(REPLICA, is_internal=is_internal, topic=spec.topic, is_transactional=is_transactional)
-        self._server = listen(self._on_request, spec, allowed)
+        self._server = listen(self._on_request, spec, self._permissions())
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,
@@ -136,6 +135,12 @@ class ReplicaServer:
             on_failure=self._on_fetch_failure,
             fetch_timeout_s=self._settings.fetch_timeout_ms / 1000,
         )
+
+    def _permissions(self) -> Permissions:
+        spec = self.spec
+        is_internal = spec.topic in COORDINATED_TOPICS
+        allowed = permissions(REPLICA, is_internal=is_internal, topic=spec.topic, is_transactional=is_transactional)
+        return replace(allowed, message_bytes=lambda _: TopicConfig.from_dict(self.spec.topic_config).max_message_bytes)
 
     # ------------------------------------------------------------ life
 

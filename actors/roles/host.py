@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.targets import Targets
-from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownServerError
+from raylog.core.errors import NotLeaderOrFollower
 from raylog.core.ids import TopicPartition
-from raylog.core.invariants import InvariantBroken
 from raylog.protocol.admin import (
     DESCRIBE_CLUSTER,
     ENSURE_INTERNAL_TOPIC,
@@ -72,13 +70,6 @@ class OwnLog(Protocol):
 
     def read_part(self, offset: int, start: int, size: int) -> bytes:
         """Return up to so many bytes of the batch that holds an offset, from its byte ``start`` on, unverified."""
-
-
-class Refusable(Protocol):
-    """A request that can be refused."""
-
-    def fail(self, error: RaylogError) -> None:
-        """Answer with an error."""
 
 
 class ControllerCalls(Protocol):
@@ -223,27 +214,24 @@ class RoleHost:
 
     # ------------------------------------------------------------ tasks
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str, *, answers: Refusable | None = None) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a task until the leadership ends. An error that it lets through ends the process.
 
-        ``answers``: the request that the task answers. Then an error is that request's alone: what a sender has written
-        must not end what serves all the others. A broken invariant ends the process all the same.
+        What answers a request runs in :func:`raylog.actors.answering.answering`: what a sender has written must not end
+        what serves all the others.
         """
         task = asyncio.create_task(work, name=f"{self.partition} {name}")
         self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, answers))
+        task.add_done_callback(self._ended)
 
-    def _ended(self, answers: Refusable | None, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._is_over or task.cancelled():
             return
         error = task.exception()
         if isinstance(error, NotLeaderOrFollower):
             return  # the leadership ends, and the replica learns of it soon
-        if answers is not None and isinstance(error, Exception) and not isinstance(error, InvariantBroken):
-            logger.error("%s could not answer", task.get_name(), exc_info=error)
-            answers.fail(UnknownServerError(f"{task.get_name()} could not be carried out: {error!r:.200}"))
-        elif error is not None:
+        if error is not None:
             self._on_failed(f"{self.partition}: {task.get_name()} failed: {error!r}")
 
     def close(self) -> None:

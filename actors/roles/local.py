@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX
 from raylog.rpc.framing import NO_PAYLOAD, Buffer, Buffers
 
 
@@ -33,9 +34,9 @@ class LocalRequest:
         return self.answer.done()
 
     @property
-    def is_behind(self) -> bool:
-        """Whether earlier answers wait to be taken: never, each is taken at once."""
-        return False
+    def room_bytes(self) -> int:
+        """How large the answer should be at most: as large as any, each is taken at once."""
+        return FETCH_BYTES_MAX
 
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
         """Answer, with a copy of the records: the memory behind them may be a segment's."""

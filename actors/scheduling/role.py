@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
+from raylog.actors.answering import answering
 from raylog.actors.naming import UNDELIVERABLE_TOPIC
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
@@ -109,7 +110,7 @@ class SchedulerRole(Role):
         """Take a request of a producer or an administrator."""
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
-        self.host.spawn(requests.answered(self, request, args), "scheduler request", answers=request)
+        self.host.spawn(answering(requests.answered(self, request, args), request), "scheduler request")
 
     def now_ms(self) -> int:
         """Return the time of day by which records are due."""

@@ -46,7 +46,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
         super().__init__(spec, TRANSACTIONS_TOPIC, find_controller=find_controller, on_fatal=on_fatal)
         self._routes = Routes(self._metadata_of, spec.secret)
         self._markers = MarkerSender(
-            self._routes, name=self._name, on_written=self._marker_written, on_fenced=self.fatal
+            self._routes, name=self._name, on_written=self._marker_written, on_fenced=self._end_process
         )
         self._fetching: asyncio.Task[None] | None = None
         self._counted: Counter[str] = Counter()

@@ -143,6 +143,12 @@ class TooManyAwake(RetriableError):
     code = 1013
 
 
+class ThrottlingQuotaExceeded(RetriableError):
+    """The server holds as much as it may, and more of this client than its share: wait for answers, then try again."""
+
+    code = 89
+
+
 class StopRefused(RaylogError):
     """The broker cannot stop without partitions or the metadata becoming unavailable."""
 

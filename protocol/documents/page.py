@@ -44,6 +44,8 @@ def _row(endpoint: Endpoint, method: AnyMethod) -> str:
         what += " The broker forwards it to the controller."
     if method.notification:
         what += " A notification."
+    if method.unanswered:
+        what += " Also as a notification, with `acks` 0."
     fields = ", ".join(
         f"`{field.name}`" if field.required else f"`{field.name}`?" for field in msgspec.structs.fields(method.request)
     )

@@ -11,10 +11,15 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
+
 from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError
 from raylog.rpc.auth.credentials import Role
 from raylog.rpc.auth.tokens import Grant
 from raylog.rpc.request import Handler, Request
+
+MESSAGE_BYTES_DEFAULT = 1_048_588
+"""The default of `max.message.bytes`."""
 
 Places: TypeAlias = Mapping[str, Container[int]]
 """Partitions by the id of their topic."""
@@ -22,6 +27,20 @@ Missing: TypeAlias = Callable[[str, Any, Grant], str]
 """What a grant lacks for a request, by its method and arguments, as a part of a sentence; empty = it is covered."""
 PayloadLacks: TypeAlias = Callable[[memoryview], str]
 """What a grant lacks for a payload, in the same words."""
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The first two fields of the requests that are about a partition."""
+
+    topic_id: str
+    partition: int
+
+
+_decode_place = msgspec.msgpack.Decoder(_Place).decode
+
+
+def _read_place(args: Any) -> _Place:
+    return _decode_place(args) if type(args) is msgspec.Raw else msgspec.convert(args, _Place)
 
 
 def _lacks_all(method: str, args: Any, grant: Grant) -> str:
@@ -34,6 +53,15 @@ def _no_places(grant: Grant) -> Mapping[str, Places]:
 
 def _any_payload(grant: Grant) -> Mapping[str, PayloadLacks]:
     return {}
+
+
+def _no_records(grant: Grant) -> int:
+    return 0
+
+
+def token_expired() -> RaylogError:
+    """The error for requests of a token after its end."""
+    return ClusterAuthorizationFailed("The token of this connection has expired: make a new one, or plan again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +78,12 @@ class Permissions:
     partition. Computed once for each connection: producers and consumers call them all the time."""
     payloads: Callable[[Grant], Mapping[str, PayloadLacks]] = _any_payload
     """What a grant has to cover in the payloads of methods, for those where the arguments do not say it all."""
+    message_bytes: Callable[[Grant], int] = _no_records
+    """The largest `max.message.bytes` of the topics that a grant writes to here."""
+    notifications: Container[str] = ()
+    """The methods that may come as notifications; another one ends its connection."""
+    members_only: bool = False
+    """Whether only members of the cluster are admitted."""
     _sets: dict[Role, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,11 +99,20 @@ class Permissions:
         """The methods that a peer may call, and the handler of its requests."""
         return self.allowed(role), handler if grant is None else self.guarded(handler, grant)
 
+    def record_bytes(self, grant: Grant) -> int:
+        """The most records that a frame of a token's holder has to hold.
+
+        Not less than the default: a producer that has not yet seen a lower limit is refused by the leader, with the
+        reason. One that has just been raised holds for connections made from then on.
+        """
+        writes = any(topic.writes for topic in grant.topics)
+        return max(self.message_bytes(grant), MESSAGE_BYTES_DEFAULT) if writes else 0
+
     def refusal(self, method: str, role: Role) -> RaylogError:
         """The error for a method that a role may not call."""
         needed = self.roles.get(method)
         if needed is None:
-            return InvalidRequest(f"A {self.endpoint} knows no method {method!r} for clients.")
+            return InvalidRequest(f"A {self.endpoint} knows no method {method!r:.80} for clients.")
         whose = "the cluster's own secret" if needed == Role.CLUSTER else "a client's secret"
         mine = "a token" if role == Role.TOKEN else "a client's secret"
         return ClusterAuthorizationFailed(
@@ -87,10 +130,9 @@ class Permissions:
             partitions = places.get(request.method)
             if partitions is not None and now_s() < expires_s:
                 try:
-                    partition = request.args[1]
-                    # Anything but an integer would be searched for in a range, one number after the other.
-                    covered = type(partition) is int and partition in partitions[request.args[0]]
-                except (TypeError, LookupError):
+                    place = _read_place(request.args)
+                    covered = place.partition in partitions[place.topic_id]
+                except (LookupError, msgspec.DecodeError, UnicodeDecodeError):
                     covered = False  # another topic, or malformed
                 if covered:
                     handler(request)
@@ -105,9 +147,7 @@ class Permissions:
 
     def _refusal(self, request: Request, grant: Grant, now_s: float) -> RaylogError | None:
         if now_s >= grant.expires_s:
-            return ClusterAuthorizationFailed(
-                "The token of this connection has expired: make a new one, or plan again."
-            )
+            return token_expired()
         lacking = self.missing(request.method, request.args, grant)
         if not lacking:
             return None

@@ -22,7 +22,7 @@ from raylog.core.partition import PartitionState
 from raylog.protocol.broker import METADATA
 from raylog.protocol.documents.registry import methods
 from raylog.protocol.message import read
-from raylog.rpc.framing import NOTIFICATION, REQUEST, decode_header
+from raylog.rpc.framing import NOTIFICATION, REQUEST, decode_args, decode_header
 from tests.cluster.local_cluster import LocalCluster
 from tools.golden import CONFIG, ROOT, TOPICS
 from tools.golden import read as read_all
@@ -55,7 +55,8 @@ def test_requests_of_a_release_are_taken(release: str) -> None:
     requests = frames(release)["requests"]
     assert {"produce", "fetch", "metadata", "join_group", "offset_commit", "register_broker"} <= set(requests)
     for name, frame in requests.items():
-        kind, _, named, args = decode_header(frame[8:])
+        kind, _, named, encoded = decode_header(frame[8:])
+        args = decode_args(encoded)
         assert kind in (REQUEST, NOTIFICATION)
         assert named == name
         reads(name, "request", args)
@@ -79,7 +80,8 @@ def test_metadata_in_answers_of_a_release_is_read(release: str) -> None:
     for row in answers["register_broker"][4]:
         record_from_wire(row)
     assert PartitionState.from_wire(answers["register_replica"][1]).replicas
-    _, _, _, (_, rows) = decode_header(found["requests"]["metadata_update"][8:])
+    _, _, _, encoded = decode_header(found["requests"]["metadata_update"][8:])
+    _, rows = decode_args(encoded)
     for row in rows:
         record_from_wire(row)
 

@@ -69,7 +69,7 @@ class Arrived:
     RULE: ClassVar = "L6"
 
     payload: Any = ()
-    is_behind = False
+    room_bytes = 1 << 30
 
     def __init__(self, process: ReplicaProcess, wait_ms: int) -> None:
         """It arrives now, and must be answered within ``wait_ms``."""

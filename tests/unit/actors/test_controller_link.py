@@ -13,6 +13,7 @@ from raylog.actors.controller_link import ControllerLink
 from raylog.core.errors import BrokerIdNotRegistered, ConnectionFailed, NotController, RequestTimedOut
 from raylog.protocol.controller import SessionHeartbeatRequest
 from raylog.rpc import Connection, Reply, Request, RpcServer
+from raylog.rpc.framing import decode_args
 from tests.waiting import eventually
 
 SECRET = b"a secret for tests"
@@ -241,7 +242,7 @@ def test_states_behind_the_answer_to_a_registration_come_in_order() -> None:
             taken.append("registered")
 
         def handle(request: Request) -> None:
-            taken.append(request.args)
+            taken.append(decode_args(request.args))
             request.reply()
 
         link = ControllerLink(

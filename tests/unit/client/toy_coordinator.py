@@ -23,6 +23,7 @@ from raylog.core.groups.states import ConsumerGroupState, GroupState
 from raylog.core.ids import TopicPartition
 from raylog.core.outbox import Outbox
 from raylog.rpc import Request, RequestConnection
+from raylog.rpc.framing import decode_args
 from tests.unit.client.toy_server import ToyCluster, ToyEndpoint, _abort_all
 
 TICK_S = 0.02
@@ -145,14 +146,14 @@ class ToyCoordinator:
 
     def _is_silenced(self, request: Request) -> bool:
         """By the client that has joined on the connection, or by the member id: a client may have connected again."""
-        ids = [each for each in request.args if isinstance(each, str)]
+        ids = [each for each in decode_args(request.args) if isinstance(each, str)]
         named = any(each.startswith(f"{client}-") for each in ids for client in self.silenced)
         return named or self._client_of.get(request.connection) in self.silenced
 
     def _serve(self, request: Request) -> None:
         self.requests_seen.append(request.method)
         if request.method == "join_group":
-            self._client_of[request.connection] = request.args[3]
+            self._client_of[request.connection] = decode_args(request.args)[3]
         if self._is_silenced(request):
             self.muted.append(request)
             return

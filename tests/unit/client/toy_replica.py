@@ -19,6 +19,7 @@ from raylog.protocol.replica import (
     ProduceReply,
 )
 from raylog.rpc import Connection, Request
+from raylog.rpc.framing import decode_args
 from raylog.storage.batch.header import parse_header
 from tests.unit.client.toy_partition import ToyPartition
 
@@ -43,7 +44,7 @@ class ToyReplica:
     def handle(self, request: Request) -> None:
         """Answer a request."""
         try:
-            self._check(*request.args[:3])
+            self._check(*decode_args(request.args)[:3])
             self._serve(request)
         except errors.RaylogError as error:
             request.fail(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, cast, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
 import pytest
@@ -37,8 +37,13 @@ def of_any_content(kind: Any, chance: random.Random, texts: list[str]) -> Any:
     """Return a message of the stated types, made of values that mean something and values that do not."""
     if type(None) in get_args(kind) and chance.random() < 0.3:
         return None
+    whole = WHOLE
+    if get_origin(kind) is Annotated:
+        (bounds,) = [meta for meta in get_args(kind)[1:] if isinstance(meta, msgspec.Meta)]
+        low, high = int(bounds.ge or 0), int(bounds.le or 0)
+        whole = [low, high, *[number for number in WHOLE if low <= number <= high]]
     kind = inner(kind)
-    pools: Mapping[Any, list[Any]] = {int: WHOLE, str: texts, bool: [True, False], bytes: [b"", b"x"]}
+    pools: Mapping[Any, list[Any]] = {int: whole, str: texts, bool: [True, False], bytes: [b"", b"x"]}
     if kind in pools:
         return chance.choice(pools[kind])
     if get_origin(kind) is not None:

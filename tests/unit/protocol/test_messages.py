@@ -1,5 +1,6 @@
 """Every message of every method: which requests an endpoint accepts, and compatibility between releases."""
 
+import re
 import types
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -14,7 +15,7 @@ from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import JOIN_GROUP, OFFSET_COMMIT
 from raylog.protocol.message import NAMES_MAX, ROWS_MAX, Message, read
 from raylog.protocol.method import AnyMethod, Endpoint
-from raylog.protocol.replica import FETCH, REPLICA
+from raylog.protocol.replica import FETCH, REPLICA, WRITE_TXN_MARKERS
 from raylog.rpc import Role
 from tests.unit.protocol.samples import inner, of_a_later_release, of_the_first_release, of_this_release
 
@@ -121,6 +122,47 @@ def test_a_whole_number_has_64_bits() -> None:
     for value in (2**63, -(2**63) - 1, 2**64 - 1):
         with pytest.raises(InvalidRequest, match="'fetch_offset' is wrong, expected int"):
             FETCH.read_request([*right[:3], value, *right[4:]])
+
+
+def test_what_batches_have_fewer_bits_for_has_no_more_in_requests() -> None:
+    right = of_this_release(WRITE_TXN_MARKERS.request)
+    fields = [field.name for field in msgspec.structs.fields(WRITE_TXN_MARKERS.request)]
+    for name, bits in (("producer_epoch", 16), ("coordinator_epoch", 32), ("partition", 32)):
+        place = fields.index(name)
+        for value in (2 ** (bits - 1) - 1, -(2 ** (bits - 1))):
+            assert getattr(WRITE_TXN_MARKERS.read_request([*right[:place], value, *right[place + 1 :]]), name) == value
+        for value in (2 ** (bits - 1), -(2 ** (bits - 1)) - 1):
+            with pytest.raises(InvalidRequest, match=f"'{name}' is wrong, expected int"):
+                WRITE_TXN_MARKERS.read_request([*right[:place], value, *right[place + 1 :]])
+
+
+@every_method
+def test_encoded_arguments_are_read_as_decoded_ones(endpoint: Endpoint, method: AnyMethod) -> None:
+    right = of_this_release(method.request)
+    for args in (right, of_a_later_release(method.request), right[:-1], [*right[:-1], object], None, 5, {"a": 1}):
+        plain = [each if each is not object else ODD for each in args] if isinstance(args, list) else args
+        encoded = msgspec.Raw(msgspec.msgpack.encode(plain))
+        try:
+            found: object = endpoint.read_request(method.name, plain)
+        except InvalidRequest as refusal:
+            place = refusal.message.partition(", expected")[0]
+            with pytest.raises(InvalidRequest, match=re.escape(place)):
+                endpoint.read_request(method.name, encoded)
+        else:
+            for same in (endpoint.read_request(method.name, encoded), method.read_request(encoded)):
+                assert msgspec.msgpack.encode(same) == msgspec.msgpack.encode(found)  # NaN is not equal to itself
+
+
+def test_arguments_that_are_no_msgpack_are_refused() -> None:
+    for endpoint, method in METHODS:
+        for encoded in (b"\xc1", b"\x91" * 5_000, b"", b"\xdd\xff\xff\xff\xff"):
+            with pytest.raises(InvalidRequest):
+                endpoint.read_request(method.name, msgspec.Raw(encoded))
+        for encoded in (b"\x91\xa1\xff", b"\x91\x81\x80\x00"):  # no UTF-8, a list as a key: fields may be skipped
+            try:
+                endpoint.read_request(method.name, msgspec.Raw(encoded))
+            except InvalidRequest:
+                pass
 
 
 def test_none_requests_everything_where_that_is_stated() -> None:

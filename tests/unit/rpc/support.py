@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from raylog.rpc import Connection, Handler, Limits, Request, RpcServer, connect
+from raylog.rpc import Connection, Handler, Limits, Request, RpcServer, Secret, connect
 from raylog.rpc.auth.addresses import canonical
 from raylog.rpc.auth.credentials import to_dial
 from raylog.rpc.auth.handshake import ClientHandshake, Endpoints
+from raylog.rpc.framing import decode_args
 
 SECRET = b"the cluster's secret"
 
@@ -48,14 +49,15 @@ class Echo:
     kept: list[Request] = field(default_factory=list)
 
     def __call__(self, request: Request) -> None:
-        self.seen.append((request.method, request.args))
+        args = decode_args(request.args)
+        self.seen.append((request.method, args))
         match request.method:
             case "echo":
                 request.reply(request.args, request.payload)
             case "size":
                 request.reply(len(request.payload))
             case "blob":
-                request.reply(None, bytes(request.args[0]))
+                request.reply(None, bytes(args[0]))
             case "raise":
                 raise HandlerBug("the handler broke")
             case "keep":
@@ -117,14 +119,21 @@ async def stranger(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, as
 
 
 @asynccontextmanager
-async def raw_member(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def raw_peer(place: Place, secret: Secret) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A raw TCP connection that has authenticated, and may now send any bytes it likes."""
     async with stranger(place) as (reader, writer):
-        handshake = ClientHandshake(to_dial(SECRET), bytes(range(32)))
+        handshake = ClientHandshake(to_dial(secret), bytes(range(32)))
         handshake.bind(Endpoints(address=canonical(writer.get_extra_info("peername"))))
         while handshake.wanted_bytes:
             writer.write(handshake.receive(await reader.readexactly(handshake.wanted_bytes)))
         yield reader, writer
+
+
+@asynccontextmanager
+async def raw_member(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """The same, with the cluster's secret."""
+    async with raw_peer(place, SECRET) as ends:
+        yield ends
 
 
 async def is_cut(reader: asyncio.StreamReader) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from msgspec import Raw
 
 from raylog.core.errors import ConnectionFailed
 from raylog.rpc import FrameTooLarge, WriteCoalescer
@@ -40,7 +41,10 @@ async def test_answers_to_own_calls_are_read_while_the_peers_requests_wait() -> 
         await until(lambda: accepted.is_behind, "the socket takes no more")
         call = accepted.call_nowait("question", timeout_s=10)
         accepted._dispatch(
-            [((REQUEST, 2, "note", None), memoryview(b"")), ((REPLY, 1, None, "answer"), memoryview(b""))]
+            [
+                ((REQUEST, 2, "note", Raw(b"\xc0")), memoryview(b"")),
+                ((REPLY, 1, None, Raw(b"\xa6answer")), memoryview(b"")),
+            ]
         )
         assert (await call).args == "answer"
         assert [method for method, _ in place.echo.seen] == ["blob"]

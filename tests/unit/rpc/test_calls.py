@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 
 import pytest
+from msgspec import Raw
 
 from raylog.core.errors import ConnectionFailed, OffsetOutOfRange, RaylogError, RequestTimedOut
 from raylog.rpc.calls import SWEEP_GRAIN_S, CallbackWaiter, PendingCalls, fail
@@ -44,12 +45,12 @@ async def test_an_answered_or_cancelled_call_leaves_nothing_behind() -> None:
     pending = PendingCalls(asyncio.get_running_loop())
     answered, cancelled, waiting = (added(pending, number, "m", SWEEP_GRAIN_S) for number in (1, 2, 3))
     cancelled.cancel()
-    assert pending.resolve(1, "yes", memoryview(b""))
+    assert pending.resolve(1, Raw(b"\xa3yes"), memoryview(b""))
     assert (await answered).args == "yes"
     with pytest.raises(RequestTimedOut):
         await waiting
     assert len(pending) == 0
-    assert not pending.resolve(3, None, memoryview(b""))
+    assert not pending.resolve(3, Raw(b"\xc0"), memoryview(b""))
     assert not pending.reject(2, OffsetOutOfRange("late"))
 
 
@@ -74,13 +75,13 @@ async def test_a_callback_gets_answers_at_once_and_errors_in_a_later_turn() -> N
     outcomes: list[Reply | RaylogError] = []
     for number in (1, 2):
         pending.add(number, "m", 10, CallbackWaiter(loop, outcomes.append))
-    assert pending.resolve(1, "yes", memoryview(b""))
+    assert pending.resolve(1, Raw(b"\xa3yes"), memoryview(b""))
     assert [item.args for item in outcomes if isinstance(item, Reply)] == ["yes"]
     pending.fail_all("cut")
     assert len(outcomes) == 1
     await asyncio.sleep(0)
     assert isinstance(outcomes[1], ConnectionFailed)
-    assert not pending.resolve(2, "late", memoryview(b""))
+    assert not pending.resolve(2, Raw(b"\xa4late"), memoryview(b""))
 
 
 async def test_a_bug_in_a_callback_reaches_the_loop_and_not_the_connection() -> None:

@@ -21,6 +21,9 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.rpc import Connection, FrameTooLarge, Request, TooManyPendingCalls
+from raylog.rpc import connection as connections
+from raylog.rpc.framing import decode_args
+from raylog.rpc.host.occasional import OccasionalDefects
 from tests.unit.rpc.support import HandlerBug, leave, limits, serving, until
 
 
@@ -79,7 +82,7 @@ async def test_both_ends_call_each_other_with_large_payloads_at_once() -> None:
     async with serving(on_connect=accepted.append) as place:
 
         def answer(request: Request) -> None:
-            request.reply([*request.args, "from the client"], request.payload)
+            request.reply([*decode_args(request.args), "from the client"], request.payload)
 
         connection = await place.connect(handler=answer)
         await until(lambda: bool(accepted), "the server takes note of the connection")
@@ -134,7 +137,10 @@ async def test_details_that_cannot_be_sent_are_left_out() -> None:
         await leave(connection)
 
 
-async def test_an_exception_of_the_handler_spoils_one_call_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_the_handler_spoils_one_call_and_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_defects", OccasionalDefects(connections.logger))  # an earlier test logged one
     async with serving() as place:
         connection = await place.connect()
         with caplog.at_level(logging.ERROR), pytest.raises(RaylogError, match="HandlerBug: the handler broke"):

@@ -150,14 +150,46 @@ def test_a_page_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     served(work)
 
 
-async def test_connections_beyond_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_connection_takes_the_place_of_the_longest_silent_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixty-four sockets that sent half a request had every health check reset."""
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     server = HttpServer(pages)
     _, port = await server.start("127.0.0.1", 0)
-    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-    assert await exchange(port, request("/a")) == b""
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+    for _, writer in silent:
+        writer.write(b"GET /")
+    for _ in range(10):
+        assert b"200 OK" in await exchange(port, request("/healthz"))
+    assert await silent[0][0].read() == b""
+    assert server.open_connections <= 3
     for _, writer in silent:
         writer.close()
     await eventually(lambda: server.open_connections == 0)
     assert b"200 OK" in await exchange(port, request("/a"))
+    await server.close()
+
+
+async def test_health_checks_have_places_while_all_others_wait_for_their_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(http, "HEALTH_CONNECTIONS", 1)
+    going = asyncio.Event()
+
+    async def slow(path: str) -> Page:
+        if path == "/metrics":
+            await going.wait()
+        return json_page(HTTPStatus.OK, {"path": path})
+
+    server = HttpServer(slow)
+    _, port = await server.start("127.0.0.1", 0)
+    waiting = [asyncio.create_task(exchange(port, request("/metrics"))) for _ in range(3)]
+    await eventually(lambda: server.open_connections == 3 and not server._silent)
+    assert b"200 OK" in await exchange(port, request("/healthz"))
+    assert b"503" in await exchange(port, request("/metrics"))
+    going.set()
+    for answer in waiting:
+        assert b"200 OK" in await answer
     await server.close()

@@ -31,9 +31,9 @@ class Answered:
 
     is_deserted = False
 
-    def __init__(self, payload: bytes = b"", *, is_behind: bool = False) -> None:
+    def __init__(self, payload: bytes = b"", *, room_bytes: int = 1 << 30) -> None:
         self.payload = payload
-        self.is_behind = is_behind
+        self.room_bytes = room_bytes
         self.began_ns = 0
         self.append_ms = -1
         self.answers: list[tuple[Any, int]] = []
@@ -119,7 +119,7 @@ async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tm
 def test_an_overdue_fetch_is_answered_empty_while_the_peer_is_behind(tmp_path: Path) -> None:
     with leading(tmp_path) as runner:
         produce(runner, VALUE)
-        request = Answered(is_behind=True)
+        request = Answered(room_bytes=0)
         runner.fetch(request, fetch(max_wait_ms=0))
         assert request.answers == [(FetchReply(1, 1, 0), 0)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from raylog.actors.answering import answering
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import RaylogError, UnknownServerError
 from raylog.core.ids import TopicPartition
 from raylog.core.invariants import InvariantBroken
 from tests.waiting import eventually
@@ -15,10 +15,12 @@ from tests.waiting import eventually
 class Request:
     """A request, and its refusal."""
 
-    def __init__(self) -> None:
-        self.error: RaylogError | None = None
+    method = "schedule"
 
-    def fail(self, error: RaylogError) -> None:
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
         self.error = error
 
 
@@ -47,17 +49,17 @@ async def fails(error: Exception) -> None:
 async def test_a_defect_in_one_request_is_its_answer() -> None:
     failures: list[str] = []
     request = Request()
-    host(failures).spawn(fails(ValueError("4,301 digits")), "request", answers=request)
+    host(failures).spawn(answering(fails(ValueError("4,301 digits")), request), "request")
     await eventually(lambda: request.error is not None)
-    assert isinstance(request.error, UnknownServerError)
+    assert isinstance(request.error, ValueError)
     assert failures == []
 
 
 async def test_a_broken_invariant_and_a_task_of_its_own_end_the_process() -> None:
     failures: list[str] = []
     request = Request()
-    host(failures).spawn(fails(InvariantBroken("two leaders")), "request", answers=request)
+    host(failures).spawn(answering(fails(InvariantBroken("two leaders")), request), "request")
     await eventually(lambda: len(failures) == 1)
     host(failures).spawn(fails(ValueError("x")), "life")
     await eventually(lambda: len(failures) == 2)
-    assert request.error is None
+    assert isinstance(request.error, InvariantBroken)

@@ -39,8 +39,8 @@ from raylog.storage.log.validation import check_keys, check_offsets, check_produ
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
-CHECKPOINT_SECONDS = 5.0
-CHECKPOINT_BYTES = 16 << 20
+CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 16 << 20
+ABORTED_MAX = 1 << 16  # aborted transactions of a segment: those of the active one are in memory and in each snapshot
 
 
 class PartitionLog(CleanableLog):
@@ -237,7 +237,7 @@ class PartitionLog(CleanableLog):
         full = active.size + size > self.config.segment_bytes
         old = now_ms - active.created_ms >= self.config.segment_ms
         far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
-        if full or old or far:
+        if full or old or far or len(self.producers.transactions.aborted) >= ABORTED_MAX:
             self._roll(now_ms)
         elif active.size >= active.hints_at_size and active.write_hints():
             self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)

@@ -87,6 +87,15 @@ class QueuesRole(Role):
         """Whether a queue is being loaded or in use."""
         return bool(self._loading) or any(queue.is_busy for queue in self.queues.values())
 
+    @property
+    def needed_from(self) -> int | None:
+        """The first record whose dead letter or late copy is not stored yet."""
+        log_start = self.host.log.log_start_offset
+        machines = [queue.machine for queue in self.queues.values() if queue.machine is not None]
+        return min(
+            (each for machine in machines if (each := machine.archiving_from(log_start)) is not None), default=None
+        )
+
     def figures(self) -> dict[str, int]:
         """Return sums over the groups."""
         found: dict[str, int] = {"queues": len(self.queues)}

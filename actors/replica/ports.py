@@ -279,3 +279,5 @@ class ReplicaPorts:
     """Must end the process: the disk failed or a defect showed."""
     is_busy: Callable[[], bool] = lambda: False
     """Returns whether a leader role needs the partition awake."""
+    needed_from: Callable[[], int | None] = lambda: None
+    """Returns the lowest offset that a leader role still has to copy elsewhere; None = there is none."""

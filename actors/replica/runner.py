@@ -15,6 +15,7 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.effects import ReplicaEffects
+from raylog.actors.replica.holding import Hold
 from raylog.actors.replica.ports import Cleaning, Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
@@ -70,7 +71,7 @@ class ReplicaRunner:
         self.partition = partition
         self.log = log
         self.machine: ReplicaMachine | None = None
-        self.counters = counters
+        self.counters, self.hold = counters, Hold()
         self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ms, wall=clock.wall_ms)
         """The time of day for retention, and for what is appended."""
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
@@ -404,13 +405,33 @@ class ReplicaRunner:
         now_ms = self.clock.deleting_ms()
         try:
             self.log.purge_deleted(now_ms)
-            self.log.apply_retention(now_ms, machine.high_watermark)
+            self.log.apply_retention(now_ms, self._retention_limit(machine))
             self.log.purge_deleted(now_ms)
             self._retention_failing = False
         except RaylogError as error:
             self._retention_failed(error)
         if self.log.log_start_offset != before:
             self._log_start_moved("retention")
+
+    def _retention_limit(self, machine: ReplicaMachine) -> int:
+        """Return the offset below which segments may go: what is committed, and needed by no role."""
+        hold, log = self.hold, self.log
+        was_given_up = hold.given_up
+        limit = hold.limit(
+            self._ports.needed_from(),
+            log_start=log.log_start_offset,
+            watermark=machine.high_watermark,
+            size_bytes=log.size_bytes,
+            now_ms=self._now_ms(),
+        )
+        if hold.given_up and not was_given_up:
+            logger.error(
+                "%s: the record at offset %d waits to be copied to a topic that does not take it; from here on "
+                "retention removes it with the others. Look at the dead-letter and retry topics of its queues.",
+                self.partition,
+                hold.offset,
+            )
+        return limit
 
     def _retention_failed(self, error: RaylogError) -> None:
         """Try again soon: on a full disk this is what makes room, and nothing but that may end the replica."""

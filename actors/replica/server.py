@@ -162,8 +162,7 @@ class ReplicaServer:
         log, name = opened.log, str(self.partition)
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
         counters, pace = ReplicaCounters(), cleaner_pace(self.spec.cluster_config)
-        cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, pace, counters)
-        cleaner.on_closed = self._on_fatal
+        cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, pace, counters, self._on_fatal)
         self._flusher = Flusher(
             log,
             on_synced=lambda _: self._running().synced(),
@@ -189,6 +188,7 @@ class ReplicaServer:
                 rebuild=lambda effect: give_up(self._running().damage, log.folder, effect, self._on_fatal),
                 role_changed=self._role_changed,
                 is_busy=lambda: self._roles.is_busy,
+                needed_from=lambda: self._roles.needed_from,
                 fatal=self._on_fatal,
             ),
         )

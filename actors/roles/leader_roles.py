@@ -55,6 +55,11 @@ class LeaderRoles:
         """Whether a role needs the process to run."""
         return self._ending is not None or any(role.is_busy for role in self._roles)
 
+    @property
+    def needed_from(self) -> int | None:
+        """The lowest offset that a role has to copy elsewhere; None = there is none."""
+        return min((each for role in self._roles if (each := role.needed_from) is not None), default=None)
+
     def lead(self, leader_epoch: int) -> None:
         """Begin a leadership; the one before ends."""
         if not self._kinds:

@@ -46,6 +46,11 @@ class Role(ABC):
         """Whether the process has to run: it neither dozes nor sleeps meanwhile."""
         return False
 
+    @property
+    def needed_from(self) -> int | None:
+        """The lowest offset of a record that it has to copy elsewhere, for which retention waits; None = none."""
+        return None
+
     def figures(self) -> dict[str, int]:
         """Return counters and gauges for the replica's metrics."""
         return {}

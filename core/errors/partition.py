@@ -88,6 +88,12 @@ class OutOfOrderSequence(RaylogError):
     code = 45
 
 
+class TooManyProducers(RetriableError):
+    """The partition remembers as many producers as it may, and none of them was idle for long; try again later."""
+
+    code = 1047
+
+
 class DuplicateSequence(RaylogError):
     """This batch was stored before, too long ago to report its offset."""
 

@@ -74,6 +74,13 @@ class RecordBook:
         """Return the states in [first, end), as far as the book goes."""
         return self._map.pieces(first, end)
 
+    def first_in(self, state: int, first: int) -> int | None:
+        """Return the lowest offset in a state, from ``first`` on; None = there is none."""
+        if not self.counts[state]:
+            return None
+        first = max(first, self.start)
+        return next((max(low, first) for low, _, cell in self.pieces(first, self.end) if cell.state == state), None)
+
     def at(self, offset: int) -> Cell:
         """Return the state of an offset; what lies before the book is finished, what lies behind is fresh."""
         if offset < self._map.start:

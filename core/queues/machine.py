@@ -385,6 +385,10 @@ class QueueMachine:
         """Whether locks run, or dead letters are under way."""
         return self.book.counts[ACQUIRED] > 0 or self.letters.count > 0 or self.copies.count > 0
 
+    def archiving_from(self, log_start: int) -> int | None:
+        """Return the first record of the log whose dead letter or late copy is not stored yet; None = none waits."""
+        return self.book.first_in(ARCHIVING, log_start)
+
     def census(self) -> dict[str, int]:
         """Return how many records are in each state, and the sizes of the window."""
         counts = {NAMES[state]: self.book.counts[state] for state in (ACQUIRED, WAITING, ARCHIVING)}

@@ -39,8 +39,8 @@ from raylog.storage.log.validation import check_bodies, check_offsets, check_pro
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
-CHECKPOINT_SECONDS = 5.0
-CHECKPOINT_BYTES = 16 << 20
+CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 16 << 20
+ABORTED_MAX = 1 << 16  # aborted transactions of a segment: those of the active one are in memory and in each snapshot
 
 
 class PartitionLog(CleanableLog):
@@ -59,8 +59,7 @@ class PartitionLog(CleanableLog):
         self.producers = state.producers
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
-        self.log_end_offset = self._active.next_offset
-        self.synced_end_offset = self.log_end_offset
+        self.log_end_offset = self.synced_end_offset = self._active.next_offset
         self.cleaned_to, self.tombstones_due_ms = checkpoints.read_cleaned_to(), checkpoints.read_tombstones_due()
         self._checkpoints = checkpoints
         self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
@@ -73,8 +72,7 @@ class PartitionLog(CleanableLog):
         self._recovery_point = state.recovery_point
         self.behind_since: float | None = None
         """When a sync left the recovery point behind; None = `checkpoint` has nothing to write."""
-        self._appended_bytes = 0
-        self._checkpointed_bytes = 0
+        self._appended_bytes = self._checkpointed_bytes = 0
         self._closed_because: str | None = None
         self._unreported_epochs: tuple[tuple[int, int], ...] = ()
         """Epochs that failed appends left in the epochs' file: the next append reports those that are still there."""
@@ -107,7 +105,7 @@ class PartitionLog(CleanableLog):
 
         Writable memory is stamped in place: on return it equals the file's bytes, or `rewritten` of the result has
         them. A request that was stored before is answered with its first offsets and `duplicate`. Raises CorruptBatch,
-        InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression, OutOfOrderSequence,
+        InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression, OutOfOrderSequence, TooManyProducers,
         InvalidProducerEpoch, DuplicateSequence, InvalidTxnState, ConcurrentTransactions, DiskFull, StorageIoError;
         nothing is kept then.
         """
@@ -122,6 +120,8 @@ class PartitionLog(CleanableLog):
             return AppendInfo(*duplicate, True, largest, len(batches), rewritten=self.append_time_at(duplicate[0]))
         check_produced(batches, config, now_ms)
         check_bodies(payload, batches, config, self.folder.name)
+        if len(self.producers.producers) >= self.producers.looked_at_from:
+            self.producers.admit({header.producer_id for _, header in batches if header.producer_id >= 0}, now_ms)
         changed = None
         if config.rewriting is not None:
             changed, batches = rewrite(payload, batches, config, now_ms)
@@ -236,7 +236,7 @@ class PartitionLog(CleanableLog):
         full = active.size + size > self.config.segment_bytes
         old = now_ms - active.created_ms >= self.config.segment_ms
         far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
-        if full or old or far:
+        if full or old or far or len(self.producers.transactions.aborted) >= ABORTED_MAX:
             self._roll(now_ms)
         elif active.size >= active.hints_at_size and active.write_hints():
             self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)

@@ -19,6 +19,7 @@ from raylog.core.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequence,
+    TooManyProducers,
     TransactionCoordinatorFenced,
 )
 from raylog.storage.batch.header import CONTROL_BIT, LASTING_PRODUCERS, SEQUENCE_MAX, TRANSACTIONAL_BIT, BatchHeader
@@ -27,6 +28,12 @@ from raylog.storage.errors import CorruptBatch
 from raylog.storage.transactions.aborted import AbortedTxn
 from raylog.storage.transactions.state import Transactions
 
+PRODUCERS_MAX = 100_000
+"""Producers that a partition remembers, each in 430 bytes; see `ProducerState.admit`."""
+LASTING_MAX = 20_000
+"""Those among them that are never forgotten, however long they are idle."""
+SPARED_MS = 900_000
+"""A producer is not forgotten sooner than this after its last batch: what it repeats has to be known."""
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
 _SNAPSHOT_MAGIC = b"RPS1"
 _SNAPSHOT_WITH_TRANSACTIONS = b"RPS2"
@@ -89,9 +96,13 @@ _decoder_with_transactions = msgspec.msgpack.Decoder(
 class ProducerState:
     """The entries of one partition, by producer id."""
 
-    __slots__ = ("producers", "transactions")
+    __slots__ = ("_full_until_ms", "_lasting", "producers", "transactions")
 
     def __init__(self) -> None:
+        self._full_until_ms = 0
+        """Until then no producer can be forgotten for another one: not looked for again at each batch."""
+        self._lasting = 0
+        """How many of the producers are lasting ones."""
         self.producers: dict[int, ProducerEntry] = {}
         self.transactions = Transactions()
 
@@ -101,6 +112,54 @@ class ProducerState:
         return self.producers == other.producers and self.transactions == other.transactions
 
     __hash__ = None  # type: ignore[assignment]  # a mutable value
+
+    @property
+    def looked_at_from(self) -> int:
+        """So many producers have to be known before :meth:`admit` may refuse any."""
+        return min(PRODUCERS_MAX, LASTING_MAX) - 1
+
+    def admit(self, producer_ids: set[int], now_ms: int) -> None:
+        """Make room for producers that are not known yet. For leaders: a follower has what its leader admits.
+
+        A producer id is the writer's own word, so their number has a bound. Where it is reached, the producers without
+        an open transaction that were idle longest are forgotten, a tenth of all at once, but none that sent within
+        SPARED_MS, and no lasting one. If there are none, the new ones are refused: what is known is never given up for
+        what is not. Raises TooManyProducers.
+        """
+        fresh = {key for key in producer_ids if key not in self.producers}
+        if not fresh:
+            return
+        lasting = sum(key >= LASTING_PRODUCERS for key in fresh)
+        if lasting and self._lasting + lasting > LASTING_MAX:
+            raise TooManyProducers(
+                f"The partition remembers {LASTING_MAX} lasting producers, which is all that it may. Use the producers "
+                "that there are, or more partitions."
+            )
+        if len(self.producers) + len(fresh) <= PRODUCERS_MAX:
+            return
+        if now_ms >= self._full_until_ms:
+            self._forget_idlest(now_ms)
+        if len(self.producers) + len(fresh) > PRODUCERS_MAX:
+            raise TooManyProducers(
+                f"The partition remembers {PRODUCERS_MAX} producers, and none of them was idle for "
+                f"{SPARED_MS // 60_000} minutes. Use fewer producers, each for longer, or more partitions; this batch "
+                "is taken when others have become idle."
+            )
+
+    def _forget_idlest(self, now_ms: int) -> None:
+        opened = self.transactions.open
+        idle = sorted(
+            (entry.last_seen_ms, key)
+            for key, entry in self.producers.items()
+            if key not in opened and key < LASTING_PRODUCERS
+        )
+        for seen_ms, key in idle[: max(1, PRODUCERS_MAX // 10)]:
+            if now_ms - seen_ms < SPARED_MS:
+                break
+            del self.producers[key]
+            self.transactions.forget(key)
+        first_ms = min((entry.last_seen_ms for entry in self.producers.values()), default=now_ms)
+        self._full_until_ms = now_ms + min(1_000, max(0, first_ms + SPARED_MS - now_ms))
 
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether the batch may be appended: None, or the place of its first copy.
@@ -191,6 +250,7 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(header.producer_epoch, [], seen_ms)
+            self._lasting += producer_id >= LASTING_PRODUCERS
         elif entry.epoch != header.producer_epoch:
             entry.epoch = header.producer_epoch
             entry.batches = []
@@ -258,6 +318,7 @@ class ProducerState:
         """Drop all producers."""
         self.producers.clear()
         self.transactions.clear()
+        self._lasting = 0
 
     def to_bytes(self) -> bytes:
         """The snapshot: a magic, a CRC-32C, and a msgpack list of the producers by id and of their transactions."""
@@ -284,6 +345,7 @@ class ProducerState:
                 state.transactions = Transactions.of(*decoded[1:])
         except msgspec.MsgspecError as error:
             raise CorruptBatch(f"the producer snapshot cannot be read ({error})") from error
+        state._lasting = sum(key >= LASTING_PRODUCERS for key in state.producers)
         if magic != _SNAPSHOT_WITH_TIMES:
             state.count_as_seen(now_ms)
         return state

@@ -65,6 +65,8 @@ def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: Replicati
         "disk_hanging_ms": runner.disk_hanging_ms,
         "damage": damage_of(runner),
         "size_bytes": log.size_bytes,
+        "held_from": runner.hold.offset,
+        "hold_given_up": runner.hold.given_up,
         "clock_jump_ms": runner.clock.jump_ms,
         "pid": os.getpid(),
     }

@@ -51,6 +51,8 @@ class Options:
     record_bytes: int
     relative_max: int
     """The largest distance of an offset from its segment's first one."""
+    aborted_max: int
+    """After so many aborted transactions a segment ends."""
     relaxed: bool
     """Appended batches count as committed before they are synced."""
     fuses: float
@@ -83,6 +85,7 @@ class Options:
             checkpoint_bytes=draw.choice((1000, 16 << 20)),
             record_bytes=draw.choice((10, 300, 3000)),
             relative_max=draw.choice((RELATIVE_OFFSET_MAX, RELATIVE_OFFSET_MAX, 200)),
+            aborted_max=3 if segment_bytes == 6000 else 1 << 16,
             relaxed=draw.random() < 0.4,
             fuses=draw.choice((0.0, 0.1, 0.3)),
         )
@@ -138,6 +141,7 @@ class Lives:
             patch.object(log_module, "time", clock),
             patch.object(log_module, "CHECKPOINT_SECONDS", self.options.checkpoint_seconds),
             patch.object(log_module, "CHECKPOINT_BYTES", self.options.checkpoint_bytes),
+            patch.object(log_module, "ABORTED_MAX", self.options.aborted_max),
             patch.object(log_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
             patch.object(segment_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
             patch.object(segment_module, "HINT_BYTES", self.options.hint_bytes),

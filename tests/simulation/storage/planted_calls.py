@@ -154,8 +154,8 @@ CALL_BUGS = (
             40,
             PartitionLog,
             "_roll_if_due",
-            "if full or old or far:",
-            "if full or far:",
+            "if full or old or far or len(self.producers.transactions.aborted) >= ABORTED_MAX:",
+            "if full or far or len(self.producers.transactions.aborted) >= ABORTED_MAX:",
         ),
     ),
     *bugs(

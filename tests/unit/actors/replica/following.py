@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +63,14 @@ class Request:
 class Following:
     """Broker 2's replica of a partition that broker 1 leads, or led."""
 
-    def __init__(self, folder: Path, config: LogConfig, clocks: Clocks) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: LogConfig,
+        clocks: Clocks,
+        *,
+        needed_from: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self.clocks = clocks
         self.log = opened(folder / "t-0", config, clocks)
         self.fetches: list[ev.SendFetch] = []
@@ -81,6 +89,7 @@ class Following:
                 rebuild=_nothing,
                 role_changed=_nothing,
                 fatal=self.fatal.append,
+                needed_from=needed_from,
             ),
             flush=FlushPolicy(messages=1 << 60, ms=1_000),
             counters=ReplicaCounters(),

@@ -1,12 +1,17 @@
 """Idempotent producers: duplicates answered, gaps refused, old epochs fenced, snapshots faithful."""
 
+from pathlib import Path
+
 import pytest
 
-from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
-from raylog.storage.batch.header import BatchHeader, parse_header
+from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence, TooManyProducers
+from raylog.storage.batch.header import LASTING_PRODUCERS, BatchHeader, parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.errors import CorruptBatch
-from raylog.storage.log.producer_state import Duplicate, ProducerState
+from raylog.storage.log import producer_state
+from raylog.storage.log.producer_state import SPARED_MS, Duplicate, ProducerState
+from tests.unit.storage.logs import NOW as WALL_MS
+from tests.unit.storage.logs import batch, open_log
 
 NOW, LATER = 1000, 9000
 
@@ -100,3 +105,72 @@ def test_a_staged_copy_leaves_the_original_alone() -> None:
     copy = state.staged({5})
     copy.apply(header(14, 2), NOW, None)
     assert state == filled()
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition remembers ten producers, four of them lasting."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 10)
+    monkeypatch.setattr(producer_state, "LASTING_MAX", 4)
+
+
+def known(*producers: int, seen_ms: int = NOW) -> ProducerState:
+    state = ProducerState()
+    for producer in producers:
+        state.apply(header(0, producer=producer), seen_ms, None)
+    return state
+
+
+@pytest.mark.usefixtures("few")
+def test_a_full_partition_forgets_the_idlest_producer_for_a_new_one() -> None:
+    state = known(*range(1, 10))
+    state.apply(header(0, producer=10), NOW - 1, None)
+    state.admit({3, 10}, NOW)  # these are known
+    with pytest.raises(TooManyProducers, match="none of them was idle for 15 minutes"):
+        state.admit({11}, NOW)
+    later_ms = NOW - 1 + SPARED_MS
+    state.admit({11}, later_ms)
+    assert sorted(state.producers) == list(range(1, 10))
+    state.apply(header(0, producer=11), later_ms, None)
+    with pytest.raises(TooManyProducers):
+        state.admit({12}, later_ms)
+    state.admit({12}, later_ms + 1_000)
+
+
+@pytest.mark.usefixtures("few")
+def test_open_transactions_and_lasting_producers_make_no_room() -> None:
+    state = known(*range(1, 7), *(LASTING_PRODUCERS + number for number in range(4)))
+    for producer in range(1, 7):
+        state.transactions.begin(producer, producer)
+    long_after_ms = NOW + 1_000 * SPARED_MS
+    with pytest.raises(TooManyProducers):
+        state.admit({11}, long_after_ms)
+    state.transactions.open.pop(4)
+    state.admit({11}, long_after_ms + 1_000)
+    assert 4 not in state.producers
+
+
+@pytest.mark.usefixtures("few")
+def test_lasting_producers_have_a_bound_of_their_own() -> None:
+    state = known(*(LASTING_PRODUCERS + number for number in range(4)))
+    state = ProducerState.from_bytes(state.to_bytes(), NOW)
+    assert len(state.producers) >= state.looked_at_from
+    with pytest.raises(TooManyProducers, match="4 lasting producers"):
+        state.admit({LASTING_PRODUCERS + 9}, NOW + 1_000 * SPARED_MS)
+    state.admit({LASTING_PRODUCERS + 1, 5}, NOW)
+    state.clear()
+    state.admit({LASTING_PRODUCERS + 9}, NOW)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_leader_refuses_a_producer_too_many_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    for producer in range(10):
+        log.append_as_leader(batch(b"a", producer_id=producer, producer_epoch=0, base_sequence=0), 0, WALL_MS)
+    end = log.log_end_offset
+    with pytest.raises(TooManyProducers):
+        log.append_as_leader(batch(b"a", producer_id=99, producer_epoch=0, base_sequence=0), 0, WALL_MS)
+    assert log.log_end_offset == end
+    log.append_as_leader(batch(b"b", producer_id=3, producer_epoch=0, base_sequence=1), 0, WALL_MS)
+    log.append_as_leader(batch(b"a"), 0, WALL_MS)
+    log.close()

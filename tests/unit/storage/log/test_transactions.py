@@ -16,6 +16,7 @@ from raylog.core.errors import (
 from raylog.storage.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, iter_headers, parse_header
 from raylog.storage.batch.marker import BY_ADMINISTRATOR, TxnMarker, decode_marker
 from raylog.storage.errors import CorruptBatch
+from raylog.storage.log import partition_log
 from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
@@ -391,3 +392,21 @@ def test_a_segment_of_markers_alone_is_as_old_as_itself(tmp_path: Path) -> None:
     assert log.log_start_offset == 0
     assert log.apply_retention(NOW + 1001, high_watermark=1) == [0]
     log.close()
+
+
+def test_a_segment_ends_before_its_aborted_transactions_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the active segment are in memory, and in each snapshot of the producers."""
+    monkeypatch.setattr(partition_log, "ABORTED_MAX", 10)
+    log = open_log(tmp_path / "t-0")
+    for epoch in range(35):
+        log.append_as_leader(sent(P, epoch), 0, NOW)
+        log.append_marker(TxnMarker(P, epoch + 1, 1, committed=False), 0, NOW)
+        assert len(log.producers.transactions.aborted) <= 11
+    assert len(log.segments) == 4
+    assert len(log.aborted_transactions(0, log.log_end_offset)) == 35
+    log.close()
+    again = open_log(tmp_path / "t-0")
+    assert len(again.aborted_transactions(0, again.log_end_offset)) == 35
+    again.close()

@@ -7,7 +7,10 @@ import pytest
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.replica import opening as replica_log
+from raylog.actors.replica.damage import DamageWatch, give_up
 from raylog.actors.replica.opening import OpenedLog, note_boot, open_replica_log
+from raylog.core.ids import Offset, TopicPartition
+from raylog.core.replication.damage import RebuildLog
 from raylog.storage.directory import partition_folder
 from raylog.storage.log.partition_log import LogConfig
 from tests.simulation.storage.disk import VirtualDisk
@@ -116,3 +119,24 @@ def test_the_policy_of_the_last_boot_is_known_after_a_power_cut(
             disk.lose_power()
             patch.setattr(replica_log, "BOOT_ID", tmp_path / "none")
             assert opened(spec, syncs_first=True).unsynced_lost
+
+
+def test_a_log_that_its_last_life_found_damaged_is_set_aside(spec: ReplicaSpec) -> None:
+    first = opened(spec)
+    first.log.close()
+    first.lock.release()
+    watch, ended = DamageWatch(TopicPartition("t", 0)), list[str]()
+    watch.last = "its CRC is wrong"
+    give_up(watch, first.log.folder, RebuildLog(cause="damage", offset=Offset(3)), ended.append)
+    assert "offset 3" in ended[0]
+    again = opened(spec)
+    assert again.log_lost
+    assert "its CRC is wrong" in again.damage
+    assert again.log.log_id != first.log.log_id
+    assert len(list((spec.data_directory / ".damaged").iterdir())) == 1
+    again.log.close()
+    again.lock.release()
+    third = opened(spec)
+    assert (third.damage, third.log_lost) == ("", False), "once"
+    third.log.close()
+    third.lock.release()

@@ -10,6 +10,7 @@ from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 from raylog.core.errors import NotController, UnknownTopicOrPartition
 from raylog.core.scheduling.envelope import Envelope
 from raylog.core.scheduling.events import Target
+from raylog.protocol.admin import EnsureInternalTopicReply
 from raylog.protocol.broker import MetadataPartition, MetadataReply, MetadataTopic
 
 OLD, NEW = "a" * 32, "b" * 32
@@ -36,8 +37,8 @@ class Host:
         topics = [MetadataTopic(code, self.topic_id, name, False, rows if self.topic_id else [], {}) for name in names]
         return MetadataReply("c", 1, [], topics, False, 1)
 
-    async def ensure_topic(self, name: str) -> MetadataTopic:
-        return cast(Any, type("Made", (), {"topic_id": "u" * 32, "partitions": 1}))
+    async def ensure_topic(self, name: str) -> EnsureInternalTopicReply:
+        return EnsureInternalTopicReply("u" * 32, 1)
 
     def spawn(self, work: Any, name: str) -> None:
         self.task = asyncio.ensure_future(work)

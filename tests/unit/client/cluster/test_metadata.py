@@ -110,7 +110,7 @@ def test_an_old_answer_about_all_topics_drops_none_that_came_later() -> None:
 
 
 def test_the_leader_of_an_earlier_topic_of_that_name_is_no_news() -> None:
-    """The refusal was on its way while the topic was deleted and created again; its epochs begin anew."""
+    """The refusal was on its way while the topic was deleted and created again; its epochs begin again."""
     cache = MetadataCache()
     cache.update(answer(5, epoch=1, topic_id="new"))
     leader = [2, 7, "host-2", 9_002]

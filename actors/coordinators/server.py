@@ -22,7 +22,7 @@ from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.coordinators.early_requests import EarlyRequests
 from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.coordinators.runner import CoordinatorRunner, fence_row
-from raylog.actors.coordinators.state_log import EncodedRow, Identity, StateLog, encoded_row
+from raylog.actors.coordinators.state_log import PRODUCER_EPOCH_MAX, EncodedRow, Identity, StateLog, encoded_row
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidProducerEpoch, InvalidRequest, NotController, NotCoordinator, RaylogError
@@ -185,7 +185,8 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             raise NotCoordinator("not registered")
         self._log.become(identity)
         fence, _ = encoded_row(fence_row(self._epoch), None)
-        await self._log.fence_earlier(fence, timeout_s=LOAD_TIMEOUT_S)
+        if self._epoch >= PRODUCER_EPOCH_MAX:  # before that it has the first producer id
+            await self._log.fence_earlier(fence, timeout_s=LOAD_TIMEOUT_S)
         end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
         runner = self._new_runner()
         rows = await self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S)

@@ -178,7 +178,9 @@ class ClusterClient:
 
     def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
         """Take in the leader that a refusal names; True when no metadata has to be fetched because of the refusal."""
-        return self.metadata.update_leader(topic, partition, error.details.get("leader"))
+        return self.metadata.update_leader(
+            topic, partition, error.details.get("leader"), error.details.get("leader_topic_id")
+        )
 
     # Connections
 

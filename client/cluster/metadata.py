@@ -120,15 +120,21 @@ class MetadataCache:
             return None
         return found.partitions[partition]
 
-    def update_leader(self, topic: str, partition: int, leader: object) -> bool:
-        """Apply the leader that a refusal names, [broker, leader epoch, host, port]; True when it is news (KIP-951)."""
+    def update_leader(self, topic: str, partition: int, leader: object, topic_id: object) -> bool:
+        """Apply the leader that a refusal names, [broker, leader epoch, host, port]; True when it is news (KIP-951).
+
+        `topic_id`: of which topic, None where an earlier release does not say it. The epochs of an earlier topic of
+        this name are higher perhaps, and say nothing about this one.
+        """
         known, info = self.partition(topic, partition), self.topics.get(topic)
+        if info is None or topic_id not in (None, info.topic_id):
+            return False
         match leader:
             case [int(broker), int(epoch), str(host), int(port)]:
                 pass
             case _:
                 return False
-        if known is None or info is None or epoch <= known.leader_epoch or not 0 < port < 65_536:
+        if known is None or epoch <= known.leader_epoch or not 0 < port < 65_536:
             return False
         found = replace(known, leader=broker, leader_epoch=epoch, leader_host=host, leader_port=port, is_asleep=False)
         rows = (*info.partitions[:partition], found, *info.partitions[partition + 1 :])

@@ -308,4 +308,5 @@ def _led_elsewhere(state: PartitionState) -> NotLeaderOrFollower:
     details: dict[str, object] = {}
     if place is not None and place.port:
         details["leader"] = [state.leader, state.leader_epoch, place.host, place.port]
+        details["leader_topic_id"] = state.topic_id
     return NotLeaderOrFollower(f"{state.partition} is awake; refresh the metadata.", **details)

@@ -227,14 +227,6 @@ _LEADERS = bugs(
         "voter.refuses_since_ms, voter.confirmed = None, self._question",
     ),
     (
-        "one voter confirms that a proposer leads",
-        60,
-        Proposer,
-        "_confirm",
-        "self._of_a_majority(lambda voter: voter.confirmed)",
-        "max(voter.confirmed for voter in self._voters.values())",
-    ),
-    (
         "a broker that does not vote counts",
         20,
         Proposer,

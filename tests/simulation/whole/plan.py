@@ -50,6 +50,9 @@ QUEUES: Final = "whole-queues"
 of the queue, of its states and of its dead letters."""
 FORWARDING: Final = "whole-forwarding"
 """Records that expire, circles of dead letters, redrives; faults of all kinds, half of the runs on virtual disks."""
+DEPOSING_SHARE: Final = 0.3
+RENEWING_SHARE: Final = 0.5
+"""Shares of runs with transactions in which controllers are deposed without knowing it, and topics created again."""
 WHOLE_PROFILES: Final = (
     WHOLE,
     MINORITY,
@@ -153,6 +156,8 @@ class Plan:
     """Names of :data:`TABLES`."""
     tellers: int = 0
     """Clients that send in transactions; 0 = there are no transactions in this run."""
+    renews_topic: bool = False
+    """Whether transactions also write to a topic that is deleted and created again."""
     copiers: int = 0
     """Members of the group that copies what the tellers send."""
     accounts: int = 0
@@ -354,10 +359,13 @@ def _with_tables(plan: Plan, seed: int) -> Plan:
 def _with_transactions(plan: Plan, seed: int) -> Plan:
     chance = random.Random(f"transactions {seed}")
     config = {**plan.config, "transaction.state.log.num.partitions": str(chance.choice([1, 2]))}
+    schemes = ("strike_place", "strike_place", "kill_transaction_coordinator", "pause_transaction_coordinator")
+    deposes = random.Random(f"deposed controllers {seed}").random() < DEPOSING_SHARE
     return replace(
         plan,
         config=config,
-        schemes=("strike_place", "strike_place", "kill_transaction_coordinator", "pause_transaction_coordinator"),
+        schemes=(*schemes, "split", "depose_paused") if deposes else schemes,
+        renews_topic=random.Random(f"renewed topics {seed}").random() < RENEWING_SHARE,
         topics=1,
         producers=1,
         members=1,

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.replica.consumer_reads import ConsumerReads
+from raylog.actors.routes import _Seen
 from raylog.actors.transactions.markers import MarkerSender
+from raylog.client.producer.sending.delivery import Delivery
 from raylog.client.producer.transactions.coordinator import CoordinatorCalls
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.reading.isolation import AbortedBatches
@@ -144,10 +146,25 @@ def _does_not_wait(_: object) -> Callable[..., Any]:
 def _only_the_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """Of several partitions a producer adds the first one."""
 
-    async def add_partitions(self: CoordinatorCalls, identity: Any, partitions: Any, deadline: Any) -> None:
+    async def add_partitions(self: CoordinatorCalls, identity: Any, partitions: Any, deadline: Any) -> Any:
         await original(self, identity, partitions[:1], deadline)
+        return {at: await self._topic_id(at[0], deadline) for at in partitions}
 
     return add_partitions
+
+
+def _remembered(_: object) -> Callable[..., Any]:
+    """What is remembered of a topic denies one that was created again under its name."""
+
+    def has(self: Any, place: Any) -> bool:
+        return True
+
+    return has
+
+
+def _any_topic(_: object) -> Callable[[Any], bool]:
+    """A producer goes on in a topic that was created again during its transaction."""
+    return lambda delivery: True
 
 
 def _offsets_left_out(_: object) -> Callable[..., Any]:
@@ -189,6 +206,8 @@ TRANSACTION_BUGS: Final = (
     _bug(
         "a partition is not added to its transaction", CoordinatorCalls, "add_partitions", _only_the_first, "W9", "W25"
     ),
+    _bug("what is remembered denies a topic", _Seen, "has", _remembered, "W9"),
+    _bug("a producer goes on in a topic that was created again", Delivery, "_is_of_added_topic", _any_topic, "W9"),
     _bug(
         "offsets are left out of a transaction",
         CoordinatorCalls,

@@ -14,6 +14,7 @@ from tests.simulation.whole.transactions.account_finish import AccountFinish, Un
 from tests.simulation.whole.transactions.clients import Transactor
 from tests.simulation.whole.transactions.logs import check_logs, entries_of
 from tests.simulation.whole.transactions.readers import COMMITTED
+from tests.simulation.whole.transactions.renewal import Renewal
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class TransactionsFinish:
         if missing := part.ledger.uncopied(inputs, {at: self._read[at] for at in part.outputs}):
             raise Violation("W26", missing)
         await self._until("every reader has read everything", self._readers)
+        if part.renews:
+            await self._until("a renewed topic is read", Renewal(self._world, "last-renewal").finish)
         self._world.log(
             "transactions",
             f"{part.commits} committed, {part.aborts} aborted, {len(part.ledger.txns)} begun, {part.starts} processes; "

@@ -18,6 +18,7 @@ from tests.simulation.whole.transactions.accounts import Accounts
 from tests.simulation.whole.transactions.clients import STRIKE_SHARE, Copier, Plain, Teller
 from tests.simulation.whole.transactions.ledger import Ledger
 from tests.simulation.whole.transactions.readers import CommittedReader, Follower
+from tests.simulation.whole.transactions.renewal import Renewal
 
 if TYPE_CHECKING:
     from tests.simulation.whole.cluster import Actor
@@ -48,6 +49,7 @@ class Transactions:
         self.accounts: list[At] = []
         self.account_books = Accounts(lambda *known: world.books.on_committed(*known))
         self.readers: list[CommittedReader] = []
+        self.renews = world.plan.renews_topic
         self.commits = self.aborts = 0
         self._places: dict[str, SimProcess] = {}
         self._kinds: dict[str, type[Teller | Copier]] = {}
@@ -98,6 +100,8 @@ class Transactions:
             self.fill(place)
         world.spawn("plain", Plain(world, "plain").run())
         world.spawn("follower", Follower(world, "follower").run())
+        if self.renews:
+            world.spawn("renewal", Renewal(world, "renewal").run())
         for name, host in (("committed-reader", ""), ("near-reader", world.cluster.host(1))):
             reader = CommittedReader(world, name, seeks=0.03 if host else 0.0)
             self.readers.append(reader)

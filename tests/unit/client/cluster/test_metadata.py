@@ -107,3 +107,15 @@ def test_an_old_answer_about_all_topics_drops_none_that_came_later() -> None:
     cache.update(answer(5, epoch=3))
     assert cache.update(MetadataReply("c", 4, [MetadataBroker(1, "h", 5, "n")], []), is_whole=True) == set()
     assert cache.topic("a") is not None
+
+
+def test_the_leader_of_an_earlier_topic_of_that_name_is_no_news() -> None:
+    """The refusal was on its way while the topic was deleted and created again; its epochs begin again."""
+    cache = MetadataCache()
+    cache.update(answer(5, epoch=1, topic_id="new"))
+    leader = [2, 7, "host-2", 9_002]
+    assert not cache.update_leader("a", 0, leader, "old")
+    assert epoch_of(cache) == 1
+    assert cache.update_leader("a", 0, leader, "new")
+    assert epoch_of(cache) == 7
+    assert cache.update_leader("a", 0, [3, 8, "host-3", 9_003], None), "an earlier release does not name the topic"

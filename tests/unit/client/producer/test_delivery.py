@@ -94,7 +94,7 @@ class Line:
         return self.leader
 
     def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
-        return self.metadata.update_leader(topic, partition, error.details.get("leader"))
+        return self.metadata.update_leader(topic, partition, error.details.get("leader"), None)
 
     async def refresh(self, *_: object, timeout_s: float) -> None:
         self.refreshes += 1

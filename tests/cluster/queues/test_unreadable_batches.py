@@ -43,7 +43,7 @@ def test_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order
         monkeypatch.setattr(decode, "decode_batch", no_body)
         monkeypatch.setattr(reading, "decode_batch", no_body)
         async with consumer(cluster, order=order, dead_letter_topic="dlq.jobs") as worker:
-            found = []
+            found: list[int] = []
             while len(found) < 10:
                 message = await worker.getone(timeout_ms=10_000)
                 assert message is not None, found

@@ -173,10 +173,11 @@ class QueuesRole(Role):
 
     async def _reset(self, queue: Queue, request: Request, offset: int) -> None:
         try:
+            await self._reader.begin()
+            reader = self._reader
             if offset in (EARLIEST, LATEST):
-                await self._reader.begin()
-                offset = self._reader.log_start if offset == EARLIEST else self._reader.readable_end
-            queue.reset(request, max(offset, self._reader.log_start))
+                offset = reader.log_start if offset == EARLIEST else reader.readable_end
+            queue.reset(request, max(reader.log_start, min(offset, reader.readable_end)))
         except RaylogError as refusal:
             request.fail(refusal)
 

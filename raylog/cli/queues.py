@@ -68,6 +68,14 @@ def describe(target: Target, group: str, topic: str | None, as_json: bool) -> No
     ]
     head = ["partition", "start", "backlog", "not begun", "locked", "waiting", "dead letters under way", "members"]
     show_table(f"Queue of group {group}: {_settings(found[0].settings)}", head, rows)
+    for row in found:
+        if row.is_full and row.oldest is not None:
+            oldest = row.oldest
+            until = "" if oldest.left_ms is None else f" for another {oldest.left_ms / 1000:.0f} s"
+            click.echo(
+                f"{row.topic}-{row.partition} is full (queue.window.max): no further record is handed out before "
+                f"others are finished. The first of them, {oldest.first}, is {oldest.state}{until}."
+            )
     failures = sum(row.counters.get("dead_letter_failures", 0) for row in found)
     if failures:
         click.echo(f"Its dead-letter topic was not there {failures} times; they wait until it is.")

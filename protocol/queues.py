@@ -16,7 +16,7 @@ from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 class QueueOpenRequest(Message, frozen=True):
     """Begin to work on a queue as a member; its locks end when the connection of this request is closed.
 
-    A member that has opened the queue before begins anew: what it had locked is available again.
+    A member that has opened the queue before begins from scratch: what it had locked is available again.
     ``settings``: what the group has set otherwise than the topic; all members of a group set the same.
     """
 

@@ -16,7 +16,7 @@ from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 class QueueOpenRequest(Message, frozen=True):
     """Begin to work on a queue as a member; its locks end when the connection of this request is closed.
 
-    A member that has opened the queue before begins anew: what it had locked is available again.
+    A member that has opened the queue before begins from scratch: what it had locked is available again.
     ``settings``: what the group has set otherwise than the topic; all members of a group set the same.
     """
 
@@ -161,10 +161,24 @@ class QueueDescribeRequest(Message, frozen=True):
     group_id: str
 
 
+class QueuePeeked(Message, frozen=True):
+    """A range of records. ``left_ms``: of a lock, or of the wait before a retry; -1 = neither."""
+
+    first: Int64
+    end: Int64
+    state: str
+    count: Int64
+    member_id: str
+    left_ms: Int64
+    reason: str
+    message: str
+
+
 class QueueDescribeReply(Description, frozen=True):
     """``start``: the first record that is not finished; ``end``: behind the last one handed out.
 
-    ``backlog``: records behind ``start`` that consumers can see, finished ones among them included.
+    ``states``: also how many are not finished, and whether these are so many that no further ones are handed out
+    (``full``). ``oldest``: the range at ``start``.
     """
 
     start: Int64
@@ -177,6 +191,7 @@ class QueueDescribeReply(Description, frozen=True):
     counters: Mapping[str, Int64]
     hottest_key_records: Int64
     dead_letter_topic: str
+    oldest: Sequence[QueuePeeked] = ()
 
 
 class QueuePeekRequest(Message, frozen=True):
@@ -188,19 +203,6 @@ class QueuePeekRequest(Message, frozen=True):
     group_id: str
     first: Int64
     limit: Int64
-
-
-class QueuePeeked(Message, frozen=True):
-    """A range of records. ``left_ms``: of a lock, or of the wait before a retry; -1 = neither."""
-
-    first: Int64
-    end: Int64
-    state: str
-    count: Int64
-    member_id: str
-    left_ms: Int64
-    reason: str
-    message: str
 
 
 class QueuePeekReply(Message, frozen=True):

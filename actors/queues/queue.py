@@ -252,6 +252,7 @@ class Queue:
             counters=dict(machine.counters),
             hottest_key_records=0 if machine.lanes is None else machine.lanes.hottest(),
             dead_letter_topic=machine.policy.dead_letter_topic,
+            oldest=self.peek(machine.book.start, 1).ranges,
         )
 
     def _answer_member(self, member: str) -> None:
@@ -306,6 +307,8 @@ class Queue:
             if fetch.request.is_deserted:
                 self._parked.popleft()
                 continue
+            self._reader.look()
+            self._log_start_moved(machine)
             first = machine.next_offset(self._reader.readable_end)
             if first is None:
                 if not await self._scan(machine):

@@ -212,6 +212,10 @@ class LogReader:
         self._chunks.append(chunk)
         return chunk
 
+    def look(self) -> None:
+        """Learn whether the log begins later now: what was deleted is handed out no more, though it is kept here."""
+        self.log_start = max(self.log_start, self._host.log.log_start_offset)
+
     def watch(self, is_wanted: Callable[[], bool]) -> None:
         """Look at the end of the log for as long as ``is_wanted``; one poll at a time."""
         self._is_wanted = is_wanted

@@ -188,10 +188,11 @@ class QueuesRole(Role):
                 self.host.spawn(answering(self._reset(queue, request, args.offset), request), "queue reset")
 
     async def _reset(self, queue: Queue, request: Request, offset: int) -> None:
+        await self._reader.begin()
+        reader = self._reader
         if offset in (EARLIEST, LATEST):
-            await self._reader.begin()
-            offset = self._reader.log_start if offset == EARLIEST else self._reader.readable_end
-        queue.reset(request, max(offset, self._reader.log_start))
+            offset = reader.log_start if offset == EARLIEST else reader.readable_end
+        queue.reset(request, max(reader.log_start, min(offset, reader.readable_end)))
 
     def _over(self, queue: Queue, reason: str) -> None:
         logger.warning("%s: the queue of group %s ends: %s", self.host.partition, queue.group, reason)

@@ -21,6 +21,7 @@ from raylog.protocol.queues import (
     DeleteShareStateRequest,
     ListShareStatesRequest,
     QueueDescribeRequest,
+    QueuePeeked,
     QueuePeekRequest,
     QueueResetRequest,
     ShareState,
@@ -28,6 +29,7 @@ from raylog.protocol.queues import (
 
 SHARE_STATE_TOPIC = "__share_state"
 PEEK_LIMIT = 100
+OFFSETS_END = 2**63
 TIMES_FROM = 100_000_000_000
 """Numbers from here on are times, in milliseconds since 1970 (March 1973)."""
 
@@ -47,8 +49,9 @@ class QueueDescription:
     """A queue on one partition, as its leader describes it.
 
     `start`: the first record that is not finished; `end`: behind the last one that was handed out. `backlog`: records
-    from `start` on that could be read, finished ones among them included; `available`: those that were never handed
-    out. Counts of the states are of now, `counters` since the leader began.
+    that are not finished and could be read; `available`: those that were never handed out. `is_full`: no further ones
+    are, because `queue.window.max` others are not finished; `oldest`: the first of these. Counts of the states are of
+    now, `counters` since the leader began.
     """
 
     group_id: str
@@ -68,6 +71,8 @@ class QueueDescription:
     counters: Mapping[str, int]
     held: int = 0
     """Those that are archiving and whose dead letter is too large for its topic."""
+    is_full: bool = False
+    oldest: QueuedRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,8 @@ class AsyncQueues:
                     partition=partition.partition,
                     start=reply.start,
                     end=reply.end,
-                    backlog=max(0, reply.high_watermark - reply.start),
+                    backlog=max(0, reply.high_watermark - reply.end)
+                    + reply.states.get("unfinished", reply.end - reply.start),
                     available=max(0, reply.high_watermark - reply.end),
                     acquired=reply.states.get("acquired", 0),
                     waiting=reply.states.get("waiting", 0),
@@ -135,6 +141,8 @@ class AsyncQueues:
                     hottest_key_records=reply.hottest_key_records,
                     counters=dict(reply.counters),
                     held=reply.states.get("held", 0),
+                    is_full=bool(reply.states.get("full", 0)),
+                    oldest=next((_range(partition, row) for row in reply.oldest), None),
                 )
             )
         return found
@@ -164,21 +172,7 @@ class AsyncQueues:
                 lambda topic_id, number, epoch: QueuePeekRequest(topic_id, number, epoch, group_id, first, limit),
                 timeout_s=deadline.left_s,
             )
-            found += [
-                QueuedRange(
-                    place.topic,
-                    place.partition,
-                    row.first,
-                    row.end,
-                    row.state,
-                    row.count,
-                    row.member_id,
-                    None if row.left_ms < 0 else row.left_ms,
-                    row.reason,
-                    row.message,
-                )
-                for row in reply.ranges
-            ]
+            found += [_range(place, row) for row in reply.ranges]
         return found
 
     async def reset_queue(
@@ -242,13 +236,13 @@ class AsyncQueues:
 
     async def _offset(self, place: TopicPartition, to: str | int | Mapping[int, int], deadline: Deadline) -> int:
         if isinstance(to, Mapping):
-            return to[place.partition]
+            return _checked(to[place.partition])
         if isinstance(to, str):
             named = {"earliest": EARLIEST, "latest": LATEST}
             if to not in named:
                 raise InvalidRequest(did_you_mean("place", to, named))
             return named[to]
-        if to < TIMES_FROM:
+        if _checked(to) < TIMES_FROM:
             return to
         found = await self.cluster.list_offset(place, to, timeout_s=deadline.left_s)
         return LATEST if found.offset < 0 else found.offset
@@ -288,3 +282,16 @@ class AsyncQueues:
 def _unknown(group_id: str, topic: str | None) -> GroupIdNotFound:
     on = "" if topic is None else f" on topic {topic!r}"
     return GroupIdNotFound(f"No consumer has worked as a queue of group {group_id!r}{on} yet.")
+
+
+def _checked(offset: int) -> int:
+    if not min(EARLIEST, LATEST) <= offset < OFFSETS_END:
+        raise InvalidRequest(f"{offset} is no offset, and no time: a queue goes on at one from 0 to {OFFSETS_END - 1}.")
+    return offset
+
+
+def _range(place: TopicPartition, row: QueuePeeked) -> QueuedRange:
+    left_ms = None if row.left_ms < 0 else row.left_ms
+    return QueuedRange(
+        *place, row.first, row.end, row.state, row.count, row.member_id, left_ms, row.reason, row.message
+    )

@@ -1,9 +1,9 @@
-"""The leases of one partition's records at their consumer: which are held, until when, what was asked of the leader.
+"""The leases of one partition's records at their consumer: which are held, until when, what was requested.
 
 The leader has the one book of locks; this is a view of it that is never more generous. A lock begins at the earliest
 when the request that brought it was sent, plus the time for which the leader says that it waited, and it is extended
 only by an answer. So a consumer that stood still for longer than its locks knows that it has lost them, however late it
-reads what was answered meanwhile. `messages`, `holds`, `drop` and `asks` are called from any thread: they touch dicts
+reads what was answered meanwhile. `messages`, `holds`, `drop` and `request` are called in any thread: they touch dicts
 only, whose single steps are atomic. Times are seconds of the loop's clock, given by the caller. Pure.
 """
 
@@ -30,7 +30,7 @@ class LeaseBook:
     """What one consumer holds of one partition.
 
     Invariants: a message that this book holds is locked at the leader for this consumer and for this hand-out, unless
-    the leader was replaced, or has seen the connection end, and this end has not learnt of it yet.
+    the leader was replaced, or has seen the connection end, and this end has not learned of it yet.
     """
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class LeaseBook:
         self.session = 0
         """Rises when all locks are lost: with a new connection, or another leader."""
         self.lock_s = 30.0
-        """How long the group's locks are, as the leader said last."""
+        """How long the group's locks are, as the leader reported last."""
         self._held: dict[Lease, QueueMessage] = {}
-        self._asked: set[Lease] = set()
+        self._requested: set[Lease] = set()
         """Leases of which a renewal waits to be sent, or for its answer."""
 
     def __len__(self) -> int:
@@ -77,29 +77,29 @@ class LeaseBook:
     def drop(self, message: QueueMessage) -> bool:
         """Hold a message no more: it is settled, or given back; whether it was held. From any thread."""
         lease = _lease(message)
-        self._asked.discard(lease)
+        self._requested.discard(lease)
         return self._held.pop(lease, None) is not None
 
     def lose_all(self) -> None:
         """Hold nothing: the leader has forgotten the locks, or is another one."""
         self.session += 1
         self._held.clear()
-        self._asked.clear()
+        self._requested.clear()
 
     # Renewals
 
-    def asks(self, message: QueueMessage, lock_ms: int) -> Settled:
-        """Ask for a lock of so many ms from the leader's answer on; it counts when it is answered. From any thread."""
-        self._asked.add(_lease(message))
+    def request(self, message: QueueMessage, lock_ms: int) -> Settled:
+        """Request a lock of so many ms from the leader's answer on; it counts when it is answered. From any thread."""
+        self._requested.add(_lease(message))
         return message.record.offset, message._lock.hand, ev.RENEW, lock_ms, ""
 
     def renewals(self, now: float) -> list[Settled]:
-        """Ask for what would run out soon, and for what may have: the leader knows."""
+        """Request what would run out soon, and for what may have: the leader knows."""
         soon = now + self.lock_s * RENEWED_AT
         return [
-            self.asks(message, -1)
+            self.request(message, -1)
             for lease, message in list(self._held.items())
-            if lease not in self._asked and message._lock.deadline <= soon
+            if lease not in self._requested and message._lock.deadline <= soon
         ]
 
     def expire(self, now: float) -> None:
@@ -134,7 +134,7 @@ class LeaseBook:
         sent_s: float,
         fresh: dict[tuple[Hand, float, int], Lock],
     ) -> None:
-        self._asked.discard(lease)
+        self._requested.discard(lease)
         message = self._held.get(lease)
         if message is None:
             return
@@ -149,10 +149,12 @@ class LeaseBook:
         message._lock = fresh[key]
 
     def unanswered(self, verdicts: Sequence[QueueVerdict]) -> None:
-        """Note that a request was given up: what it asked for may be asked again."""
+        """Note that a request was given up: what it requested may be requested again."""
         for row in verdicts:
             if row.kind == ev.RENEW:
-                self._asked.difference_update((offset, (row.count, row.lease)) for offset in range(row.first, row.end))
+                self._requested.difference_update(
+                    (offset, (row.count, row.lease)) for offset in range(row.first, row.end)
+                )
 
 
 def _lease(message: QueueMessage) -> Lease:

@@ -170,7 +170,7 @@ class QueueMessage:
     def extend(self, seconds: float) -> None:
         """Have the lock run out so many seconds from now, and not when the group's lock would.
 
-        `lock_deadline` moves when the broker has said so: sooner where the lock would be older than `lock_max`.
+        `lock_deadline` moves when the broker has confirmed it: sooner where the lock would be older than `lock_max`.
         """
         if self._is_settled:
             raise self._twice()

@@ -156,7 +156,7 @@ class QueueSource:
 
     def extend(self, message: QueueMessage, lock_ms: int) -> None:
         """Have a lock renewed for so long; it holds for longer when the leader says so. From any thread."""
-        self._settled.append(self._leases.asks(message, lock_ms))
+        self._settled.append(self._leases.request(message, lock_ms))
         self._wake()
 
     def forget(self, message: QueueMessage) -> None:

@@ -70,7 +70,7 @@ QUEUE_KEYS: Final = (
         policy.WINDOW,
         100_000,
         1,
-        "Most offsets from the first record of a queue that is not finished to the last one handed out.",
+        "Most records of a queue that were handed out and are not finished, in a partition.",
         1_000_000,
     ),
     ConfigKey(

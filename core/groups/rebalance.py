@@ -58,8 +58,7 @@ def join(group: Group, event: JoinReceived, decision: GroupDecision, new_member_
         decision.refuse(
             event.request,
             InconsistentGroupProtocol(
-                f"The members of group {group.name!r} have no assignor in common with this one; give all of them "
-                "the same partition_assignment_strategy.",
+                _disagreement(group, event.protocol_type),
                 group=group.name,
                 protocol_type=group.protocol_type,
                 assignors=sorted(group.common_protocols(besides=event.member_id or replaced)),
@@ -77,6 +76,18 @@ def join(group: Group, event: JoinReceived, decision: GroupDecision, new_member_
         _add_and_rebalance(group, new_member_id(event.client_id), event, protocols, decision)
     else:
         _replace_static(group, replaced, new_member_id(event.client_id), event, protocols, decision)
+
+
+def _disagreement(group: Group, protocol_type: str) -> str:
+    if group.protocol_type and group.protocol_type != protocol_type:
+        return (
+            f"The members of group {group.name!r} are of the type {group.protocol_type!r} (share: a queue's), this one "
+            f"is of the type {protocol_type!r}; use another group_id."
+        )
+    return (
+        f"The members of group {group.name!r} have no assignor in common with this one; give all of them "
+        "the same partition_assignment_strategy."
+    )
 
 
 def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: GroupSettings) -> bool:

@@ -44,6 +44,8 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
         "archiving": ("gauge", "Records that are on the way to the dead-letter topic."),
         "held": ("gauge", "Those of them whose letter is too large for the dead-letter topic."),
         "window": ("gauge", "Offsets between the first record that is not finished and the last one handed out."),
+        "unfinished": ("gauge", "Those of them that are not finished; `queue.window.max` of a group at most."),
+        "full": ("gauge", "Groups that get no further records before others are finished."),
         "handed_out": ("counter", "Records that were handed out, since the leadership began."),
         "handed_out_again": ("counter", "Those of them that had been handed out before."),
         "acknowledged": ("counter", "Records that members have finished."),

@@ -78,7 +78,7 @@ class Acknowledging:
             if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
                 continue  # reported before, perhaps to a leader whose answer was lost
             if verdict.kind == ev.RETURN and cell.state == AVAILABLE and 0 < verdict.tries == cell.tries:
-                # Not begun, and the lock has run out before this was known: nobody has got it since.
+                # Not begun, and the lock has run out before this was known: no member has got it since.
                 self.book.put(first, end, Cell(AVAILABLE, cell.tries - 1))
                 continue
             if (
@@ -116,11 +116,11 @@ class Acknowledging:
 
     def _renew(self, first: int, end: int, cell: Cell, lock_ms: int, decision: QueueDecision) -> bool:
         latest_ms = cell.since_ms + self.policy.lock_max_ms
-        asked_ms = self.policy.lock_ms if lock_ms < 0 else lock_ms
-        duration_ms = min(asked_ms, latest_ms - decision.now_ms)
+        wanted_ms = self.policy.lock_ms if lock_ms < 0 else lock_ms
+        duration_ms = min(wanted_ms, latest_ms - decision.now_ms)
         if duration_ms <= 0:
             return False
-        if duration_ms < asked_ms:
+        if duration_ms < wanted_ms:
             decision.shorter.append([first, end, cell.tries, cell.lease, duration_ms])
         until_ms = self._deadlines.add(decision.now_ms, duration_ms, first, end)
         self.book.put(first, end, cell._replace(until_ms=until_ms), is_stored=False)

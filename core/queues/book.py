@@ -87,6 +87,12 @@ class RecordBook:
             return DEAD
         return self._map.at(offset) or FRESH
 
+    def first_unfinished(self, offset: int) -> int:
+        """Return the first offset from here on that is not finished; nothing behind the book is."""
+        while (cell := self._map.at(offset)) is not None and cell.state in TERMINAL:
+            offset = self._map.end_at(offset)
+        return offset
+
     def is_available(self, offset: int) -> bool:
         """Whether a record may be handed out."""
         return self.at(offset).state == AVAILABLE

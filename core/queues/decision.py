@@ -28,7 +28,7 @@ class QueueDecision(Decision[Effect]):
         self.letters_finished = 0
         """Records that are finished because their dead letter, or their copy, is stored."""
         self.shorter: list[list[int]] = []
-        """[first, end, hand-out count, lease, ms] of locks that were renewed for less than was asked."""
+        """[first, end, hand-out count, lease, ms] of locks that were renewed for less than was requested."""
         self.wakes = False
         """Whether records may be handed out that could not before."""
         self.marks = False

@@ -8,7 +8,7 @@ heap by their first offsets; an entry that no longer fits is dropped when it com
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 
 Key = int
@@ -43,6 +43,11 @@ class Lanes:
     def __len__(self) -> int:
         """Return the number of keys with unfinished records."""
         return len(self._lanes)
+
+    @property
+    def offsets(self) -> Collection[int]:
+        """What was scanned and is not finished."""
+        return self._key_of.keys()
 
     def add(self, offset: int, key: Key | None) -> None:
         """Take a record that was scanned, in order; one without a key has no order."""

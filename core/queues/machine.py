@@ -198,7 +198,12 @@ class QueueMachine:
         if again is not None and not self._is_unstored(again, again + 1):
             return again
         fresh = self.book.end
-        return fresh if fresh < readable_end and fresh - self.book.start < self.policy.window_max else None
+        return fresh if fresh < readable_end and not self.is_full else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many records are not finished that no further ones are handed out."""
+        return self.book.unfinished >= self.policy.window_max
 
     def next_scan(self, readable_end: int) -> int | None:
         """Return where records have to be read before more can be handed out; None = nowhere.
@@ -208,8 +213,11 @@ class QueueMachine:
         read_end = self._read_end if self.lanes is None else self.lanes.scanned_end
         if read_end is None:
             return None
-        scan = max(read_end, self.book.start)
-        return scan if scan < readable_end and scan - self.book.start < self.policy.window_max else None
+        ahead = self.book.unfinished + max(0, read_end - self.book.end)
+        if self.lanes is not None:  # each has a place of its own there, until it is finished
+            ahead = len(self.lanes.offsets) + self.book.counts[ARCHIVING]
+        scan = self.book.first_unfinished(max(read_end, self.book.start))
+        return scan if scan < readable_end and ahead < self.policy.window_max else None
 
     def _take(self, event: ev.Take, decision: QueueDecision) -> None:
         if event.member not in self.members:
@@ -264,7 +272,7 @@ class QueueMachine:
             left -= end - first
         fresh = self.book.end
         if left > 0 and event.first <= fresh < stop:
-            end = min(stop, fresh + left, self.book.start + self.policy.window_max)
+            end = min(stop, fresh + left, fresh + self.policy.window_max - self.book.unfinished)
             if fresh < end:
                 found.append((fresh, end, Cell(AVAILABLE)))
         return found
@@ -393,7 +401,7 @@ class QueueMachine:
         """Return how many records are in each state, and the sizes of the window."""
         counts = {NAMES[state]: self.book.counts[state] for state in (ACQUIRED, WAITING, ARCHIVING)}
         sizes = {"window": self.book.end - self.book.start, "ranges": len(self.book), "held": self.letters.held}
-        return {**counts, **sizes}
+        return {**counts, **sizes, "unfinished": self.book.unfinished, "full": int(self.is_full)}
 
     def peek(self, first: int, limit: int, now_ms: int) -> list[list[Any]]:
         """Return ranges from an offset on: first, end, state, count, member, milliseconds left, reason, message."""

@@ -89,7 +89,7 @@ class QueuePolicy:
     by_key: bool = False
     starts_latest: bool = False
     window_max: int = 100_000
-    """Most offsets between the first record that is not finished and the last one handed out."""
+    """Most records that were handed out and are not finished; finished ones between them do not count."""
     acquired_max: int = 2_000
     """Most records that are locked at a time."""
     waiting_max: int = 100_000

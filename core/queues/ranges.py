@@ -53,6 +53,11 @@ class RangeMap(Generic[CellT]):
             return None
         return self._cells[bisect_right(self._firsts, offset) - 1]
 
+    def end_at(self, offset: int) -> int:
+        """Return the end of the range that has an offset of the map."""
+        place = bisect_right(self._firsts, offset)
+        return self._firsts[place] if place < len(self._firsts) else self.end
+
     def pieces(self, first: int, end: int) -> list[tuple[int, int, CellT]]:
         """Return the ranges within [first, end), cut to it."""
         first, end = max(first, self.start), min(end, self.end)

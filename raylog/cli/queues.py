@@ -76,7 +76,7 @@ def describe(target: Target, group: str, topic: str | None, as_json: bool) -> No
 
 
 def _troubles(found: Sequence[QueueDescription]) -> Iterator[str]:
-    """Yield what is wrong with the dead letters of a queue."""
+    """Yield what holds a queue or its dead letters up."""
 
     def total(name: str) -> int:
         return sum(row.counters.get(name, 0) for row in found)
@@ -84,6 +84,13 @@ def _troubles(found: Sequence[QueueDescription]) -> Iterator[str]:
     if failures := total("dead_letter_failures"):
         yield f"Its dead-letter topic was not there {failures} times; they wait until it is."
     for row in found:
+        if row.is_full and row.oldest is not None:
+            oldest = row.oldest
+            until = "" if oldest.left_ms is None else f" for another {oldest.left_ms / 1000:.0f} s"
+            yield (
+                f"{row.topic}-{row.partition} is full (queue.window.max): no further record is handed out before "
+                f"others are finished. The first of them, {oldest.first}, is {oldest.state}{until}."
+            )
         if row.held:
             topic = row.dead_letter_topic or "__undeliverable"
             yield (

@@ -54,7 +54,7 @@ def test_late_retries_come_to_a_group_that_began_at_the_end(tmp_path: Path) -> N
             message.retry(delay="1s")
             await worker.commit()
             await eventually(lambda: "retry.workers.jobs" in cluster.running().image.topics, what="it is copied")
-        await read_all(cluster, "retry.workers.jobs", 1)  # it is delivered while nobody of the group is there
+        await read_all(cluster, "retry.workers.jobs", 1)  # it is delivered while no member of the group is there
         async with consumer(cluster, auto_offset_reset="latest") as worker:
             message = await worker.getone(timeout_ms=20_000)
             assert message is not None

@@ -102,7 +102,7 @@ class Worker:
         self.request: list[QueueVerdict] | None = None
         self.reply: tuple[QueueAcknowledgeReply, float, int] | None = None
         self.is_unaware = False
-        """Whether the leader has forgotten its locks, and it was not told yet."""
+        """Whether the leader has forgotten its locks, and it was not notified yet."""
 
     def now(self) -> float:
         return self.leader.now / 1000
@@ -123,7 +123,7 @@ class Worker:
         self.settled.append((message.offset, message._lock.hand, kind, delay_ms, reason))
 
     def extend(self, message: QueueMessage, lock_ms: int) -> None:
-        self.settled.append(self.book.asks(message, lock_ms))
+        self.settled.append(self.book.request(message, lock_ms))
 
     def forget(self, message: QueueMessage) -> None:
         message._is_settled = True
@@ -367,7 +367,7 @@ def test_one_stall_longer_than_the_lock_loses_nothing() -> None:
         assert (set(handled), dead) == (set(range(RECORDS)), 0), (lock_ms, stall_ms, handled)
 
 
-def test_a_stall_costs_what_nobody_saw_none_of_its_tries() -> None:
+def test_a_stall_costs_what_no_handler_saw_none_of_its_tries() -> None:
     handled, dead = stalled_once(lock_ms=2_000, stall_ms=19_000, limit="2")
     assert dead == 0
     assert set(handled) == set(range(RECORDS))

@@ -71,7 +71,7 @@ class Worked(RuleBasedStateMachine):
         had_work = self.has_work()
         effects = self.take_in(self.machine.step(kind(cause="test", now_ms=self.now, **fields)))
         if not had_work and self.has_work():
-            assert any(isinstance(effect, ev.Wake) for effect in effects), f"{kind.__name__} {fields} wakes nobody"
+            assert any(isinstance(effect, ev.Wake) for effect in effects), f"{kind.__name__} {fields} wakes no fetch"
         return effects
 
     def has_work(self) -> bool:
@@ -189,7 +189,7 @@ class Worked(RuleBasedStateMachine):
         )
         assert not [effect for effect in effects if isinstance(effect, (Reply, Refuse))]
         answer: list[Any] = [row for _, row in self.open if isinstance(row, Reply) and row.request == request]
-        if kind == ev.RETURN and not is_valid and not answer[0].result[0]:  # too late, and nobody has got it since
+        if kind == ev.RETURN and not is_valid and not answer[0].result[0]:  # too late, and no member has got it since
             after = self.machine.book.at(offset)
             assert (after.state, after.tries) == (AVAILABLE, count - 1)
             self.handed[offset] -= 1

@@ -16,7 +16,7 @@ from raylog.core.queues import events as ev
 
 
 class Consumer:
-    """Hands out a few messages, and notes what is said of them."""
+    """Hands out a few messages, and notes what is reported of them."""
 
     def __init__(self, count: int) -> None:
         self.config = QueueConsumerConfig(group_id="workers", consumer_timeout_ms=200)

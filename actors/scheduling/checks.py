@@ -27,8 +27,8 @@ class Checked(NamedTuple):
 def check_batch(payload: bytes, position: int, header: BatchHeader, latest_ms: int) -> Checked:
     """Return what a batch holds. Raises InvalidRecord, DelayTooLong.
 
-    ``latest_ms``: the latest due time. What cannot be opened is refused here: behind the append nobody could deliver
-    it, nor say to whom it belongs.
+    ``latest_ms``: the latest due time. What cannot be opened is refused here: behind the append it
+    could not be delivered, nor sent back.
     """
     if header.producer_id < 0:
         raise InvalidRecord("Delayed records need an idempotent producer: enable_idempotence=True.")

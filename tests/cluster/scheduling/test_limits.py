@@ -181,7 +181,7 @@ def test_a_foreign_row_ends_no_coordinator(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_txid_that_was_decided_is_refused_and_a_blocked_checker_holds_up_nothing(tmp_path: Path) -> None:
+def test_a_decided_txid_is_refused_and_a_checker_may_block(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         async with AsyncAdmin(**cluster.clients()) as admin:
             await admin.create_topic("t", 1, 1)

@@ -415,7 +415,7 @@ class GroupFigures(Message, frozen=True):
 class CoordinatorMetricsReply(Description, frozen=True):
     """``loaded`` False: the coordinator still reads its log, and ``groups`` is empty.
 
-    ``rows_unreadable``: rows of its log that it passed over, because nobody can read them.
+    ``rows_unreadable``: rows of its log that it passed over, because they cannot be read.
     """
 
     process: Mapping[str, Any]

@@ -134,7 +134,7 @@ class TransactionMetricsReply(Description, frozen=True):
     """``loaded`` False: the coordinator still reads its log. ``states``: state to number of transactional ids.
 
     ``counters``: since the process started. ``longest_open_ms``: age of the oldest open transaction; -1 = none is open.
-    ``rows_unreadable``: rows of its log that it passed over, because nobody can read them.
+    ``rows_unreadable``: rows of its log that it passed over, because they cannot be read.
     """
 
     process: Mapping[str, Any]

@@ -31,9 +31,9 @@ class LiveRows:
         self._current: bytes = b""
         """Key of the row that was yielded last."""
         self.passed_over: dict[bytes, str] = {}
-        """Keys of live rows that nobody can read, and why."""
+        """Keys of live rows that cannot be read, and why."""
         self.damaged: dict[int, str] = {}
-        """Offsets of batches that nobody can open, and why."""
+        """Offsets of batches that cannot be opened, and why."""
         self.rows_read = 0
         """How many rows were gathered, outdated ones and tombstones included."""
 

@@ -111,7 +111,7 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         self._runner: Runner[Any, Any] = Runner(machine.step, effects, self._rows, on_defect=ports.fatal)
         self.rows_replayed = 0
         self.rows_unreadable = 0
-        """Rows of the log that this load passed over, because nobody can read them."""
+        """Rows of the log that this load passed over, because they cannot be read."""
 
     # ------------------------------------------------------------ life
 

@@ -147,7 +147,7 @@ class KeeperRole(Role):
         return runner
 
     def _replay(self, runner: _Runner, records: bytes, place: int, header: BatchHeader) -> None:
-        """Replay the rows of a batch. What nobody can read is passed over: it stands for nothing."""
+        """Replay the rows of a batch. What cannot be read is passed over: it stands for nothing."""
         try:
             columns = decode_batch(records, place, header, verify=False)
         except CorruptBatch as error:

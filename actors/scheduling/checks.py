@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from raylog.core.errors import DelayTooLong, InvalidRecord
-from raylog.core.scheduling.envelope import ID_HEADER, SCHEDULE_ID_MAX, Envelope, HalfId, HalfName, Header, is_internal
+from raylog.core.scheduling.envelope import ID_HEADER, SCHEDULE_ID_MAX, Envelope, HalfId, HalfName, Header, shape_of
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
 from raylog.storage.batch.header import BatchHeader
 from raylog.storage.batch.records import decode_batch
@@ -27,8 +27,8 @@ class Checked(NamedTuple):
 def check_batch(payload: bytes, position: int, header: BatchHeader, latest_ms: int) -> Checked:
     """Return what a batch holds. Raises InvalidRecord, DelayTooLong.
 
-    ``latest_ms``: the latest due time. What cannot be opened is refused here: behind the append nobody could deliver
-    it, nor say to whom it belongs.
+    ``latest_ms``: the latest due time. What cannot be opened is refused here: behind the append it
+    could not be delivered, nor sent back.
     """
     if header.producer_id < 0:
         raise InvalidRecord("Delayed records need an idempotent producer: enable_idempotence=True.")
@@ -41,11 +41,12 @@ def check_batch(payload: bytes, position: int, header: BatchHeader, latest_ms: i
     if max(columns.timestamps) != header.max_timestamp:
         raise InvalidRecord("The header of a batch of delayed records states another latest time than its records.")
     halves: list[HalfId] = []
-    targets: set[tuple[str, str]] = set()
+    targets: dict[bytes, Envelope] = {}
     all_headers = columns.headers or [None] * header.record_count
     for timestamp_ms, headers in zip(columns.timestamps, all_headers, strict=True):
-        envelope = Envelope.of(headers)
-        targets.add((envelope.topic, envelope.topic_id))
+        target = shape_of(headers)
+        if target is None or target not in targets:
+            targets[target or b""] = Envelope.of(headers)
         if timestamp_ms >= HELD_MS:
             halves.append(_checked_half(headers or (), timestamp_ms, latest_ms))
         elif timestamp_ms >= NAMED_MS:
@@ -53,10 +54,10 @@ def check_batch(payload: bytes, position: int, header: BatchHeader, latest_ms: i
             _check_named(headers or ())
         else:
             _check_due(timestamp_ms, latest_ms)
-    for topic, _ in targets:
-        if is_internal(topic):
-            raise InvalidRecord(f"{topic} is Raylog's own topic: no delayed record can go there.")
-    return Checked(halves, frozenset(targets))
+    for envelope in targets.values():
+        if envelope.is_internal:
+            raise InvalidRecord(f"{envelope.topic} is Raylog's own topic: no delayed record can go there.")
+    return Checked(halves, frozenset((envelope.topic, envelope.topic_id) for envelope in targets.values()))
 
 
 def _check_due(due_ms: int, latest_ms: int) -> None:

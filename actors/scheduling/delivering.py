@@ -99,7 +99,7 @@ class Deliveries:
         return found
 
     async def _look_up(self, machine: SchedulerMachine, found: list[Facts], stale: set[str]) -> None:
-        """Find topics that are not known, and those that seem to be gone: a cache does not prove that."""
+        """Find topics that are not known, and those that seem to be deleted: a cache does not prove that."""
         owner = self._owner
         placing = owner.placing
         fresh = stale if stale and await placing.look_up(stale) else set()
@@ -129,7 +129,7 @@ class Deliveries:
     # ------------------------------------------------------------ batches
 
     async def deliver(self, batch: Batch) -> None:
-        """Send a batch, and tell the machine what became of it."""
+        """Send a batch, and report to the machine what became of it."""
         owner = self._owner
         machine, placing = owner.machine, owner.placing
         trouble: ev.Trouble | None = None

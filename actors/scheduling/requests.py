@@ -163,7 +163,7 @@ async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None
 
     def doubtful() -> list[tuple[str, str]]:
         known = [(name, topic_id, placing.topic(name)) for name, topic_id in targets]
-        # Who did not know the topic names no id: such records are taken, and undeliverable when they are due.
+        # A sender that did not know the topic names no id: such records are taken, and undeliverable when they are due.
         return [(name, named) for name, named, topic in known if named and not (topic and topic.has_id(named))]
 
     names = {name for name, _ in doubtful()} | {

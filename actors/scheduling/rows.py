@@ -50,7 +50,7 @@ class Copy(NamedTuple):
 def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead | Unreadable]:
     """Return the events of batches, from the one at an offset on. Raises CorruptBatch.
 
-    A batch of a producer that was stored as it is and does not open is passed over: nobody can ever deliver it.
+    A batch of a producer that was stored as it is and does not open is passed over: it can never be delivered.
     """
     for position, header in iter_headers(records):
         if header.base_offset < offset:
@@ -118,5 +118,5 @@ def _row(columns: Columns) -> Row:
     try:
         wire: list[Any] = _decode(key)
         return from_wire(wire, value or b"")
-    except (ValueError, TypeError, msgspec.MsgspecError) as error:  # a newer release wrote it, or nobody of ours
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:  # a newer release wrote it, or a foreign hand
         raise CorruptBatch(f"a row of the scheduler cannot be read ({error})") from error

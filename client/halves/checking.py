@@ -249,7 +249,7 @@ class GroupChecker:
                 failed = error
             except BaseException as error:  # an exit of this thread is none of the loop's
                 failed = RuntimeError(f"the checker ended its thread: {error!r}")
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits for it
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nothing waits for it
                 loop.call_soon_threadsafe(finish, outcome, failed)
 
         self._threads += 1

@@ -261,7 +261,7 @@ def _processes(view: BrokerView) -> Iterator[Family]:
 
 
 def unreadable_family(coordinator: str, rows: int) -> Family:
-    """Return how many rows of its log a coordinator passed over, because nobody can read them."""
+    """Return how many rows of its log a coordinator passed over, because they cannot be read."""
     family = Family("raylog_coordinator_unreadable_rows", "gauge", "Rows of its log that a coordinator cannot read.")
     family.add(rows, coordinator=coordinator)
     return family

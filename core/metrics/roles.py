@@ -15,7 +15,7 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
         "runs": ("gauge", "Sorted runs of delayed records in the log."),
         "replaced": ("counter", "Delayed records that a later one with their schedule id has replaced."),
         "log_bytes": ("gauge", "Bytes of `__scheduled` that are stored."),
-        "unreadable": ("gauge", "Records that nobody can open, as far as this leader has read; they are passed over."),
+        "unreadable": ("gauge", "Records that cannot be opened, as far as this leader has read; they are passed over."),
         "dead_bytes": ("gauge", "Of these, about how many nothing needs; more than half, and records are moved."),
         "moved": ("counter", "Records that were stored once more, so that the log behind them could be deleted."),
         "moved_bytes": ("counter", "Their bytes."),

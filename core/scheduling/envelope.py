@@ -72,6 +72,24 @@ class Envelope:
         return is_internal(self.topic)
 
 
+def shape_of(headers: Iterable[Header] | None) -> bytes | None:
+    """Return topic id and topic of the envelope among a record's headers, without a look at their text.
+
+    Envelopes of one shape are read alike but for their numbers, which are checked here. None = only `Envelope.of`
+    knows whether it is one. Costs a fraction of it: a leader does this for each record.
+    """
+    found: bytes | None = None
+    for name, value in headers or ():
+        if name == HEADER:
+            found = value
+    fields = (found or b"").split(b":", _FIELDS - 1)
+    if len(fields) != _FIELDS:
+        return None
+    topic_id, partition, sent, topic = fields
+    is_number = partition == b"-1" or (partition.isdigit() and len(partition) <= _DIGITS["partition"])
+    return b"%b:%b" % (topic_id, topic) if is_number and sent.isdigit() and len(sent) <= _DIGITS["sent"] else None
+
+
 def is_internal(topic: str) -> bool:
     """Return whether a topic is Raylog's own, so that no record of a client may get there."""
     return topic.startswith(INTERNAL_PREFIX)

@@ -99,7 +99,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The targets of the first keys of a :class:`Resolve`, at least one; the others are asked again."""
+    """The targets of the first keys of a :class:`Resolve`, at least one; the others are requested again."""
 
     now_ms: int
     targets: tuple[Target, ...]
@@ -158,7 +158,7 @@ class DecideReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A committed batch of records that nobody can open: it is passed over. Decided by its bytes alone."""
+    """A committed batch of records that cannot be opened: it is passed over. Decided by its bytes alone."""
 
     base_offset: int
     records: int

@@ -110,8 +110,8 @@ class SchedulerRounds(SchedulerState):
 
     def _round(self, event: Resolved, out: Outbox[Effect]) -> None:
         count = len(event.targets)
-        asked, self._resolving = self._resolving, ()
-        require(count > 0 and tuple(target.key for target in event.targets) == asked[:count], "a round is in order")
+        requested, self._resolving = self._resolving, ()
+        require(count > 0 and tuple(target.key for target in event.targets) == requested[:count], "a round is in order")
         placed: list[Target] = []
         for target in event.targets:
             lane_id = self._sized.get(target.key)
@@ -122,7 +122,7 @@ class SchedulerRounds(SchedulerState):
                 waits_for.measured(target.key, target.size_bytes)
                 waits_for.limit_bytes = target.limit_bytes
         self._sized.clear()
-        left = [key for key in asked[count:] if key in self._taken]
+        left = [key for key in requested[count:] if key in self._taken]
         self._taken.difference_update(left)
         self._again(left)
         self.mover.kept(left)

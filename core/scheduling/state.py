@@ -78,7 +78,7 @@ class SchedulerState:
         self.unresolved: set[int] = set()
         """Records of half messages that had no decision after the last check."""
         self.unreadable_count = 0
-        """Records of the log that nobody can open, as far as this leadership has read it."""
+        """Records of the log that cannot be opened, as far as this leadership has read it."""
         self.delivered_count = self.cancelled_count = 0
         """Since this leadership began."""
         self.moved: dict[int, None] = {}
@@ -91,7 +91,7 @@ class SchedulerState:
         self._taken: set[int] = set()
         """Keys that were taken out of their order, and are in no row of the log yet."""
         self._sized: dict[int, LaneId] = {}
-        """Of those that are being resolved, the ones that wait for a target already: only their sizes are asked."""
+        """Of those that are being resolved, the ones that wait for a target already: only their sizes are requested."""
         self._sizes: dict[int, int] = {}
         """How large the records of the round are whose row is on its way."""
         self._limits: dict[LaneId, int] = {}

@@ -16,6 +16,7 @@ import pytest
 from raylog.actors.transport import dial
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.halves.checking import UndecidedHalf
 from raylog.client.halves.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import DelayTooLong, HalfMessageDecided, InvalidRecord, RaylogError
@@ -181,12 +182,16 @@ def test_a_foreign_row_ends_no_coordinator(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_txid_that_was_decided_is_refused_and_a_blocked_checker_holds_up_nothing(tmp_path: Path) -> None:
+def test_a_decided_txid_is_refused_and_a_checker_may_block(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         async with AsyncAdmin(**cluster.clients()) as admin:
             await admin.create_topic("t", 1, 1)
             never = threading.Event()
-            producer = AsyncHalfMessageProducer("g", lambda half: never.wait(), check_after=10, **cluster.clients())
+
+            def checker(_: UndecidedHalf) -> None:
+                never.wait()
+
+            producer = AsyncHalfMessageProducer("g", checker, check_after=10, **cluster.clients())
             await producer.start()
             half = await producer.prepare("t", b"created", txid="order-42")
             await half.commit()

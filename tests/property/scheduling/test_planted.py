@@ -167,7 +167,7 @@ SIZE_BUGS = {
         "min(batch_bytes, target_bytes - BATCH_HEAD_BYTES)",
         "target_bytes",
     ),
-    "the target's own limit is not asked": (rounds, "limit_of", "stated_bytes or lane.limit_bytes", "0"),
+    "the target's own limit is not looked up": (rounds, "limit_of", "stated_bytes or lane.limit_bytes", "0"),
     "what was refused goes behind what waits": (
         Lane,
         "_wait_first",

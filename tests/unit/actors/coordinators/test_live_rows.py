@@ -85,7 +85,7 @@ def test_the_live_rows_make_the_same_coordinator_as_all_rows(steps: list[tuple[s
     assert machine.hard_state() == groups.machine.hard_state()
 
 
-def test_what_nobody_can_read_is_passed_over_and_named() -> None:
+def test_what_cannot_be_read_is_passed_over_and_named() -> None:
     good = batch((["a"], [1]))
     foreign = bytearray(encode_batch([b"k", b"\xc1", b"\x01"], [b"v", b"\xc1", b"\x02"], [0, 0, 0]))
     foreign[:8] = (1).to_bytes(8, "big")

@@ -17,21 +17,21 @@ DEAD = "__undeliverable"
 
 
 class Host:
-    """A controller that knows some topics, and counts how often it is asked."""
+    """A controller that knows some topics, and counts its requests."""
 
     partition = "__scheduled-0"
 
     def __init__(self) -> None:
         self.topics: dict[str, tuple[str, int]] = {}
         self.is_away = False
-        self.asked: list[list[str]] = []
+        self.requested: list[list[str]] = []
         self.tasks: list[Any] = []
 
     def now_ms(self) -> int:
         return 1_000
 
     async def metadata(self, names: list[str]) -> MetadataReply:
-        self.asked.append(names)
+        self.requested.append(names)
         if self.is_away:
             raise ConnectionFailed("away")
         return MetadataReply("c", 0, [], [self.row(name) for name in names])
@@ -95,13 +95,13 @@ async def test_a_record_is_undeliverable_only_after_a_fresh_look() -> None:
     owner.host.topics["t"] = ("new", 3)
     assert [target.lane for target in (await owner.resolved(KEY)).targets] == [("new", 2)]
     owner.host.topics["t"] = ("newest", 3)
-    owner.host.asked.clear()
+    owner.host.requested.clear()
     await owner.placing.look_up(["t"])
     assert [target.topic for target in (await owner.resolved(KEY)).targets] == [DEAD]
-    assert ["t"] in owner.host.asked[1:], "it was looked up again before the record was dead"
+    assert ["t"] in owner.host.requested[1:], "it was looked up again before the record was dead"
 
 
-async def test_a_record_waits_while_nobody_can_say_that_its_topic_is_gone() -> None:
+async def test_a_record_waits_while_it_is_not_sure_that_its_topic_is_deleted() -> None:
     owner = Owner({1: body(1, "t", "new")})
     owner.host.topics["t"] = ("old", 1)
     await owner.placing.look_up(["t"])

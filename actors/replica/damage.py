@@ -35,8 +35,8 @@ class DamageWatch:
         """The damage that was found last, as one sentence; empty = none was."""
         self.before = ""
         """The damage for which the log of an earlier life was set aside; empty = none was, or that is long ago."""
-        self.told = ("", False)
-        """What the last heartbeat told: the damage, and whether it is mended."""
+        self.reported = ("", False)
+        """What the last heartbeat reported: the damage, and whether it is mended."""
 
     def found(self, damage: LogDamaged, now_ms: int, request: int | None = None) -> DamageFound:
         """Return the event for the machine; a place is logged when it is met first."""

@@ -94,8 +94,8 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
         return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
     aside = set_aside(folder, DAMAGED, spec.topic_id, spec.partition)
     logger.error("%s is damaged below what was synced (%s); kept as %s", folder.name, reason, aside)
-    told = f"{reason} - kept as {aside}"
-    return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True, damage=told)
+    shown = f"{reason} - kept as {aside}"
+    return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True, damage=shown)
 
 
 def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bool:

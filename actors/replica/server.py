@@ -29,7 +29,7 @@ from raylog.actors.replica.ports import ReplicaPorts
 from raylog.actors.replica.proposals import alter_request, sleep_request
 from raylog.actors.replica.reporting.beating import Beating
 from raylog.actors.replica.reporting.metrics import replica_metrics
-from raylog.actors.replica.reporting.status import has_told, heartbeat, replica_status
+from raylog.actors.replica.reporting.status import has_reported, heartbeat, replica_status
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.roles.leader_roles import LeaderRoles
@@ -478,7 +478,7 @@ class ReplicaServer:
     def _tick(self, latest_ms: int) -> int:
         runner = self._running()
         now = runner.tick()
-        self._link.vouched_for(self._beating.beat(now, runner.disk_hanging_ms) and has_told(runner))
+        self._link.vouched_for(self._beating.beat(now, runner.disk_hanging_ms) and has_reported(runner))
         return runner.next_tick_ms(now, latest_ms)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -22,7 +22,7 @@ else:
 class DamageFound:
     """The records from ``offset`` on cannot be read from the log; those from ``next_offset`` on may be (-1 = unknown).
 
-    ``request``: the one that met it, to be answered with an error; None = no client has to be told.
+    ``request``: the one that met it, to be answered with an error; None = no client waits for it.
     """
 
     cause: str

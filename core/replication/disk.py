@@ -8,7 +8,7 @@ A disk that hangs reports no failure: appends go to the page cache, and the sync
 since when the oldest sync is under way. A follower with such a disk acknowledges no records, and leaves the ISR as it
 lags.
 
-A disk that gives back other bytes than were synced counts as failing until the damaged records are gone from the log.
+A disk that gives back other bytes than were synced counts as failing until the damaged records have left the log.
 """
 
 from __future__ import annotations

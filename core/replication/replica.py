@@ -119,8 +119,7 @@ class ReplicaMachine(ReplicaViews):
                 case FetchStillWaits():
                     self._on_still_waits(event, out)
                 case RequestDropped():
-                    if self._leader is not None:
-                        self._leader.drop(event.request)
+                    self._on_dropped(event)
                 case AppendFailed():
                     self._on_append_failed(event, out)
                 case DamageFound():
@@ -309,6 +308,10 @@ class ReplicaMachine(ReplicaViews):
         self._log.was_cut(event.log)
         if self._follower is not None:
             self._follower.on_cut(event, out)
+
+    def _on_dropped(self, event: RequestDropped) -> None:
+        if self._leader is not None:
+            self._leader.drop(event.request)
 
     def _on_synced(self, event: Synced, out: Outbox[Effect]) -> None:
         self._log.synced(event.end_offset)

@@ -89,7 +89,7 @@ def _lz4_content_size(view: memoryview) -> int | None:
             break
         at += 4 + size + (4 if flags & 0x10 else 0)
         blocks += 1
-    return max(0, blocks - 1) * block_max  # the last one may hold less: what is left is found by those who open it
+    return max(0, blocks - 1) * block_max  # the last one may hold less: the rest is found when it is opened
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

@@ -152,7 +152,7 @@ def _enter(segment: Segment, done: Cleaned, table: KeyTable, aborted: _Aborted, 
             continue
         try:
             keys = open_batch(data, position, header).column("keys")
-        except CorruptBatch:  # as its producer sent it; nobody knows its keys, so it stays as it is
+        except CorruptBatch:  # as its producer sent it; its keys are not known, so it stays as it is
             keys = None
         if keys is None:
             table.add_without_keys(header.record_count)

@@ -203,7 +203,7 @@ def _times(segment: Segment, position: int, header: BatchHeader) -> Iterable[tup
         raise LogDamaged(segment.path, position, header.base_offset, error.reason, next_offset=after) from error
     try:
         columns = decode_batch(data, 0, header, verify=False)
-    except CorruptBatch:  # as its producer sent it: readers are told where they come to it
+    except CorruptBatch:  # as its producer sent it: readers get the error where they come to it
         return ()
     return zip(columns.offsets, columns.timestamps, strict=True)
 

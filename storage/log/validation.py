@@ -173,7 +173,7 @@ def _unreadable(error: CorruptBatch) -> InvalidRecord | RecordTooLarge:
     """The refusal of a body that is as its producer made it: the checksum is right, and another try is no use."""
     if isinstance(error, BodyTooLarge):
         return RecordTooLarge(f"A record batch is refused: {error.reason}. Send smaller records, or fewer in a batch.")
-    return refused(f"nobody can read it, as {error.reason}")
+    return refused(f"no reader can open it, as {error.reason}")
 
 
 def _check_keys(payload: Buffer, batches: list[PlacedHeader], partition: str, max_message_bytes: int) -> None:

@@ -28,19 +28,19 @@ def damage_of(runner: ReplicaRunner) -> str:
 
 
 def heartbeat(runner: ReplicaRunner | None) -> SessionHeartbeatRequest:
-    """Return what a heartbeat of this replica reports, and remember it as told."""
+    """Return what a heartbeat of this replica reports, and remember it as reported."""
     if runner is None:
         return SessionHeartbeatRequest()
-    damage, is_mended = runner.damage.told = _told(runner)
+    damage, is_mended = runner.damage.reported = _to_report(runner)
     return SessionHeartbeatRequest(runner.disk_hanging_ms, damage=damage, is_mended=is_mended)
 
 
-def has_told(runner: ReplicaRunner) -> bool:
-    """Return whether a heartbeat has told of all that is known; while damage lasts, they go on telling it."""
-    return not damage_of(runner) and runner.damage.told == _told(runner)
+def has_reported(runner: ReplicaRunner) -> bool:
+    """Return whether a heartbeat has reported all that is known; while damage lasts, they go on with it."""
+    return not damage_of(runner) and runner.damage.reported == _to_report(runner)
 
 
-def _told(runner: ReplicaRunner) -> tuple[str, bool]:
+def _to_report(runner: ReplicaRunner) -> tuple[str, bool]:
     present = damage_of(runner)
     damage = (present or runner.damage.before)[:DAMAGE_CHARACTERS]
     return damage, bool(damage and not present)

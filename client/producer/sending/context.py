@@ -132,6 +132,9 @@ class Transaction(Protocol):
     def topic_id(self, topic: str, partition: int) -> str:
         """Which topic the partition was of when it was added; empty = it is not in the transaction."""
 
+    def add_again(self, topic: str, partition: int) -> None:
+        """Add the partition of the topic that has this name now; the sender will look again."""
+
     def failed(self, error: RaylogError) -> None:
         """A batch has failed."""
 

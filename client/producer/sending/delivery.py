@@ -88,6 +88,8 @@ class Delivery:
         self._is_recovering = False
         self._is_known_to_leader = not context.config.enable_idempotence
         self._last_stored_s = 0.0
+        self._has_stored = False
+        """Whether a batch of the open transaction was acknowledged here."""
         self._has_tried_at_once = False
         self._needs_metadata = False
         self._last_error: RaylogError | None = None
@@ -150,12 +152,14 @@ class Delivery:
         if not self._line and transaction.identity != (self._producer_id, self._producer_epoch):
             self._producer_id, self._producer_epoch = transaction.identity
             self._next_sequence, self._is_known_to_leader = 0, False
+            self._has_stored = False
         return True
 
     def _is_of_added_topic(self) -> bool:
         """Whether the leader's topic is the one that is in the transaction; if not, nothing may be sent to it.
 
-        A topic that was created again during the transaction is no participant: its records would get no marker.
+        A topic that was created again during the transaction is no participant: its records would get no marker. Where
+        nothing was acknowledged before, all records are still here, and the new topic is added.
         """
         transaction, queue = self._context.transaction, self._queue
         added = "" if transaction is None else transaction.topic_id(queue.topic, queue.partition)
@@ -164,6 +168,8 @@ class Delivery:
         known = self._context.cluster.metadata.topic(queue.topic)
         if known is not None and known.topic_id == added:
             self._recover()  # the connection is older than that
+        elif transaction is not None and not self._has_stored:
+            transaction.add_again(queue.topic, queue.partition)
         else:
             self.fail_queue(
                 TransactionAbortable(
@@ -307,7 +313,7 @@ class Delivery:
     def _stored(self, batch: Batch, base_offset: int) -> None:
         batch.state = STORED
         batch.base_offset = base_offset
-        self._is_known_to_leader = True
+        self._is_known_to_leader = self._has_stored = True
         self._last_stored_s = time.monotonic()
         self._acks = self._context.wire_acks
         if self._last_error is not None or self._has_tried_at_once:

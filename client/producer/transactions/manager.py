@@ -114,17 +114,21 @@ class TransactionManager:
         state, where = self.state, (topic, partition)
         if not state.is_sending:
             return False
-        if where in state.partitions:
+        if where in state.partitions and where not in self._wanted:
             return True
-        if where not in self._wanted:
-            self._wanted.add(where)
-            if self._adding is None:
-                self._adding = asyncio.get_running_loop().create_task(self._add_partitions())
+        self.add_again(topic, partition)
         return False
 
     def topic_id(self, topic: str, partition: int) -> str:
         """Which topic the partition was of when it was added; empty = it is not in the transaction."""
         return self.state.partitions.get((topic, partition), "")
+
+    def add_again(self, topic: str, partition: int) -> None:
+        """Add a partition, also where one of that name is in the transaction: another topic may have the name now."""
+        if (topic, partition) not in self._wanted:
+            self._wanted.add((topic, partition))
+            if self._adding is None:
+                self._adding = asyncio.get_running_loop().create_task(self._add_partitions())
 
     def failed(self, error: RaylogError) -> None:
         """A batch has failed: the transaction cannot be committed."""

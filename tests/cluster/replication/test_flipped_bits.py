@@ -1,4 +1,4 @@
-"""One bit flips in a file of one replica of three: every record is read, operators are told, the replica is mended."""
+"""One bit flips in a file of one replica of three: every record is read, operators see it, the replica is mended."""
 
 import asyncio
 import random
@@ -83,7 +83,7 @@ async def mended(cluster: LocalCluster, talk: Talk, broker: int) -> None:
     await talk.whole("t")
     await eventually(
         lambda: [row[:2] + row[3:] for row in damaged_logs(cluster)] == [["t-0", broker, True]],
-        what="the status tells what happened",
+        what="the status shows what happened",
     )
     spec = cluster.replica("t", 0, broker).spec
     assert len(list((spec.data_directory / ".damaged").iterdir())) == 1
@@ -164,9 +164,7 @@ def test_a_bit_in_any_file_of_a_leader_to_be(tmp_path: Path, kind: str, seed: in
 
 
 @in_cluster()
-async def test_without_another_replica_in_sync_the_reader_is_told_and_goes_on_behind(
-    cluster: LocalCluster, talk: Talk
-) -> None:
+async def test_without_another_replica_in_sync_the_reader_goes_on_behind(cluster: LocalCluster, talk: Talk) -> None:
     await filled(talk, **{"min.insync.replicas": 1})
     leader = (await talk.partition("t")).leader
     others = [await cluster.stop_replica("t", 0, broker) for broker in (1, 2, 3) if broker != leader]
@@ -182,18 +180,18 @@ async def test_without_another_replica_in_sync_the_reader_is_told_and_goes_on_be
     async with AsyncConsumer(**cluster.clients()) as consumer, asyncio.timeout(READ_S):
         consumer.assign([partition])
         consumer.seek(partition, 0)
-        with pytest.raises(CorruptMessage) as told:
+        with pytest.raises(CorruptMessage) as error:
             await take(consumer, found, RECORDS)
         assert [offset for offset, _ in found] == list(range(header.base_offset)), "what lies before it was given"
-        assert told.value.details["next_offset"] == header.next_offset
-        assert str(header.next_offset) in str(told.value)
-        assert "t-0" in str(told.value)
+        assert error.value.details["next_offset"] == header.next_offset
+        assert str(header.next_offset) in str(error.value)
+        assert "t-0" in str(error.value)
         consumer.seek(partition, header.next_offset)
         await take(consumer, found, RECORDS - header.record_count)
     assert [value for _, value in found] == VALUES[: header.base_offset] + VALUES[header.next_offset :]
     await eventually(
         lambda: [row[:2] + row[3:] for row in damaged_logs(cluster)] == [["t-0", leader, False]],
-        what="the status tells of the damage",
+        what="the status shows the damage",
     )
     reasons = await ready_reasons(cluster, leader)
     assert any("t-0" in reason and "damaged" in reason for reason in reasons), reasons

@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +53,8 @@ def lacks(
 ) -> str:
     """The sentence of the refusal; empty when the handler got the request."""
     answers, handled = Answers(), list[Request]()
-    request = Request(cast("RequestConnection", answers), 1, method, args, memoryview(payload), False)
+    encoded = msgspec.Raw(msgspec.msgpack.encode(args))
+    request = Request(cast("RequestConnection", answers), 1, method, encoded, memoryview(payload), False)
     found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
     allowed, handler = found.admit(Role.TOKEN, grant, handled.append)
     if allowed is not None and method not in allowed:

@@ -1,4 +1,4 @@
-"""Damage in a replica's log: who is told what, who leads, and when the log is copied again."""
+"""Damage in a replica's log: what is reported, which replica leads, and when the log is copied again."""
 
 from raylog.core.errors import CorruptMessage, KafkaStorageError
 from raylog.core.ids import Offset
@@ -37,7 +37,7 @@ def damaged_at(context: Context) -> int | None:
     return context.machine.damaged_at
 
 
-def test_a_leader_lets_another_in_sync_replica_lead_and_has_its_reader_ask_again() -> None:
+def test_a_leader_lets_another_in_sync_replica_lead_and_readers_retry() -> None:
     context = leading()
     out = found(context)
     assert isinstance(only(RefuseRequest, out.now).error, KafkaStorageError)
@@ -49,7 +49,7 @@ def test_a_leader_lets_another_in_sync_replica_lead_and_has_its_reader_ask_again
     assert not some(RebuildLog, context.ticked().now), "once"
 
 
-def test_a_leader_that_nobody_can_replace_says_where_to_go_on_and_keeps_its_log() -> None:
+def test_a_leader_without_another_in_sync_says_where_to_go_on() -> None:
     for context in (leading(isr=(ME,)), leading(isr=(ME, SECOND), down=(SECOND,))):
         out = found(context)
         error = only(RefuseRequest, out.now).error

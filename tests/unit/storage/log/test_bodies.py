@@ -57,8 +57,8 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_a_body_that_nobody_can_open_is_refused_for_good(log: PartitionLog, body: bytes) -> None:
-    with pytest.raises(InvalidRecord, match="nobody can read it") as refusal:
+def test_a_body_that_no_reader_opens_is_refused_for_good(log: PartitionLog, body: bytes) -> None:
+    with pytest.raises(InvalidRecord, match="no reader can open it") as refusal:
         log.append_as_leader(sent(body), 1, NOW)
     assert not refusal.value.retriable
     assert log.log_end_offset == 0

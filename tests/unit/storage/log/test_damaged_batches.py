@@ -93,7 +93,7 @@ def test_a_damaged_length_hides_what_the_index_does_not_know(tmp_path: Path) -> 
     log.close()
 
 
-def test_a_look_up_by_time_tells_damage(tmp_path: Path) -> None:
+def test_a_look_up_by_time_reports_damage(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=4_000, index_interval_bytes=500)
     for number in range(BATCHES):
         log.append_as_leader(batch(b"v", timestamps=[NOW + number]), 1, NOW + number)

@@ -15,8 +15,11 @@ _STORY_LENGTH = 400
 _MASK = (1 << 61) - 1
 
 
-class Violation(Exception):
-    """A checker's claim does not hold, or a machine broke its own invariant."""
+class Violation(BaseException):
+    """A checker's claim does not hold, or a machine broke its own invariant.
+
+    No Exception: what ships turns any of these into the answer of the request that met it.
+    """
 
     def __init__(self, rule: str, claim: str) -> None:
         """Keep the invariant's number (I1, L2, ...) and the observation."""

@@ -226,5 +226,5 @@ class Coordinator:
             self.runner.topics_seen(requested, known, self.now_ms(), feature_level=CONSUMER_GROUPS_LEVEL)
 
     def fatal(self, reason: str) -> None:
-        """A defect ends the run: the runner raises it."""
-        self.world.log("coordinator {}: {}", self.life, reason)
+        """A defect ends the run."""
+        raise Violation("I15", f"coordinator {self.life}: {reason}")

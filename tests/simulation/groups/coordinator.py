@@ -440,8 +440,8 @@ class Coordinator:
         raise Violation("I15", f"topics {topics} are looked up for a group of the classic protocol")
 
     def fatal(self, reason: str) -> None:
-        """A defect ends the run: the runner raises it."""
-        self.world.log("coordinator {}: {}", self.life, reason)
+        """A defect ends the run."""
+        raise Violation("I15", f"coordinator {self.life}: {reason}")
 
 
 def _sender(call: Call) -> Sender:

@@ -135,8 +135,8 @@ def _replay_one_too_few(original: Method) -> Method:
 
 
 def _snapshot_of_the_future(original: Method) -> Method:
-    def read(self: Checkpoints, start: int, upto: int) -> Any:
-        return original(self, start, _ALL)
+    def read(self: Checkpoints, start: int, upto: int, now_ms: int) -> Any:
+        return original(self, start, _ALL, now_ms)
 
     return read
 

@@ -77,7 +77,7 @@ CLEANER_BUGS = (
             "every cleaning puts the end of a removal off",
             60,
             SegmentWriter,
-            "batch",
+            "_chosen",
             "(horizon if horizon is not None else tombstones.horizon_ms)",
             "tombstones.horizon_ms",
         ),

@@ -71,8 +71,8 @@ TRANSACTION_BUGS = bugs(
         60,
         TransactionalLog,
         "aborted_between",
-        "if find(segment.aborted(), start, upper, found):",
-        "if find(segment.aborted(), start, upper, found) or found:",
+        "if find(self._aborted_of(segment), start, upper, found):",
+        "if find(self._aborted_of(segment), start, upper, found) or found:",
     ),
     (
         "a repeated marker ends the next transaction",

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 PREFIX: Final = "redrive:"
 FRONTIER: Final = "redriven:"
 RUNNING, HOLDING, CANCELLING, DONE, CANCELLED = "running", "holding", "cancelling", "done", "cancelled"
+WHERE_MAX: Final = 16 * 1024
+"""Most characters of a redrive's filters: each of its notes has them."""
 FRESH_MS: Final = 2_000
 """How long the number of partitions of a redrive's target is believed."""
 KEPT_MS: Final = 7 * 86_400_000
@@ -202,6 +204,8 @@ class Redrives:
     def _check(self, args: StartRedriveRequest) -> None:
         if args.rate < 0:
             raise InvalidRequest(f"rate={args.rate}: records a second, or 0 for as fast as they go.")
+        if sum(len(name) + len(value) for name, value in args.where.items()) > WHERE_MAX:
+            raise InvalidRequest(f"The filters of a redrive have more than {WHERE_MAX} characters; use shorter ones.")
         if args.topic.startswith(INTERNAL_PREFIX) and args.topic != UNDELIVERABLE_TOPIC:
             raise InvalidRequest(f"{args.topic} is Raylog's own, and holds no dead letters.")
         if args.to.startswith(INTERNAL_PREFIX):

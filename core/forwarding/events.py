@@ -96,6 +96,8 @@ class Resolved:
 
     now_ms: int
     found: tuple[tuple[Route, str, int], ...]
+    producer_id: int = -1
+    """A producer id that no other forwarder has, where one was requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,8 @@ class Resolve:
     """Find out where routes lead."""
 
     routes: tuple[Route, ...]
+    takes_producer: bool = False
+    """Whether another producer id is needed, too."""
 
 
 @dataclass(frozen=True, slots=True)

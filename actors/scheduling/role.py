@@ -224,13 +224,13 @@ class SchedulerRole(Role):
     async def _append_row(self, row: Row) -> None:
         copies: list[Copy] = []
         try:
+            timestamp = self.now_ms()
             if isinstance(row, Checkpoint):
+                timestamp = CHECKPOINT_TIME + row.number
                 row = await self._append_pieces(row)
-            if isinstance(row, Relocated):
+            elif isinstance(row, Relocated):
                 copies = copies_for(self.bodies, row)
                 row = shortened(row, len(copies))
-            is_checkpoint = isinstance(row, Checkpoint | CheckpointEnd)
-            timestamp = CHECKPOINT_TIME + row.number if is_checkpoint else self.now_ms()
             await self.append(encode_row(row, timestamp, copies), 1 + len(copies))
         except (RaylogError, OSError) as error:
             self.failed(error)

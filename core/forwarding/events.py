@@ -32,6 +32,8 @@ class Piece:
     end: int
     due_ms: int
     parts: tuple[tuple[Route, tuple[int, ...]], ...]
+    skipped: int = -1
+    """The first record that stays and is to be sent by another forwarder, later; -1 = there is none."""
 
 
 Source = tuple[Route, bool, bool]

@@ -260,6 +260,9 @@ class ForwarderMachine:
 
     def _find_targets(self, taken: list[ev.Piece], now_ms: int) -> None:
         end = taken[-1].end
+        if self.note.skipped < 0:
+            skipped = next((piece.skipped for piece in taken if piece.skipped >= 0), -1)
+            self.note = replace(self.note, skipped=skipped)
         decided = replace(self.note, decided_end=end, skip_below=self._acknowledged, again=(), rule=self._rule)
         if not routes_of(decided, taken):
             self._pass_by(decided.decided_end)

@@ -82,6 +82,8 @@ class Note:
     """Records that have arrived, in all."""
     rule: str = ""
     """By what it is decided where the records of the decision go: the owner's; later ones may have another."""
+    skipped: int = -1
+    """The first record below ``decided_end`` that stays and is to be sent by another forwarder, later; -1 = none."""
 
     def lane(self, route: Route) -> Lane | None:
         """Return the lane of a route, if there is one."""
@@ -108,12 +110,14 @@ class Note:
             [[*each.route, each.first, each.end, each.is_refused, each.is_bare] for each in self.again],
             self.sent,
             self.rule,
+            self.skipped,
         ]
 
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> Note:
         """Return the note; fields of a later release are ignored."""
         producer_id, position, decided_end, skip_below, lanes, lost, again, sent, rule = wire[:9]
+        (skipped,) = wire[9:10] or (-1,)
         return cls(
             producer_id=producer_id,
             position=position,
@@ -124,4 +128,5 @@ class Note:
             again=tuple(Again((each[0], each[1]), *each[2:4], *map(bool, each[4:6])) for each in again),
             sent=sent,
             rule=rule,
+            skipped=skipped,
         )

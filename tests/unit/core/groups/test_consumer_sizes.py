@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import InvalidRequest, RecordTooLarge
 from raylog.core.groups.events import TopicsSeen
@@ -36,8 +38,10 @@ def test_names_of_topics_that_do_not_exist_count() -> None:
 
 def test_a_member_with_an_absurd_name_is_refused() -> None:
     groups = Groups(SMALL)
-    for names in ({"client_id": "c" * LIMIT}, {"instance_id": "i" * LIMIT}, {"group": "g" * LIMIT}):
-        assert groups.code(Member(groups, "m1").beat(**names)) == InvalidRequest.code
+    long = "n" * LIMIT
+    assert groups.code(Member(groups, "m1").beat(client_id=long)) == InvalidRequest.code
+    assert groups.code(Member(groups, "m1").beat(instance_id=long)) == InvalidRequest.code
+    assert groups.code(Member(groups, "m1").beat(group=long)) == InvalidRequest.code
     assert groups.code(Member(groups, "m" * LIMIT).beat()) == InvalidRequest.code
     assert groups.log == []
 
@@ -53,8 +57,8 @@ def test_topics_that_grow_too_large_leave_the_group_as_it_was() -> None:
     groups.now_ms += 1_000
     first.beat(owned=[])
     assert largest(groups) <= LIMIT
-    (member,) = described(groups)["members"]  # type: ignore[misc]
-    assert member["target"] == [["id-a", "a", [0, 1, 2, 3]], ["id-b", "b", [0, 1, 2, 3]]]
+    (row,) = cast("list[dict[str, object]]", described(groups)["members"])
+    assert row["target"] == [["id-a", "a", [0, 1, 2, 3]], ["id-b", "b", [0, 1, 2, 3]]]
 
 
 def test_partitions_that_came_one_by_one_fit_like_those_that_came_together() -> None:

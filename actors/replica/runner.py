@@ -95,8 +95,7 @@ class ReplicaRunner:
         self._machine_class = machine_class
         self._runner: Runner[ev.Event, ev.Effect] | None = None
         self._flush = flush
-        self._retention_check_ms = retention_check_ms
-        self.cleaner = cleaner
+        self._retention_check_ms, self.cleaner = retention_check_ms, cleaner
         self._retention_due_ms = self._now_ms() + retention_check_ms
         self._effects = ReplicaEffects(
             partition,
@@ -114,8 +113,8 @@ class ReplicaRunner:
             held_from=self._held_from,
             log_start_moved=self._records_deleted,
         )
-        table = {**self._effects.table(), **self._reads.table(), ev.RoleChanged: self._role_changed}
-        self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]] = table
+        self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]]
+        self.effects = {**self._effects.table(), **self._reads.table(), ev.RoleChanged: self._role_changed}
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:

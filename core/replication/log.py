@@ -79,7 +79,7 @@ class ReplicaLog:
         self.epochs = EpochHistory(summary.epochs)
         self.disk = DiskHealth()
         self.held_from = -1
-        """What the last leader said that its roles still have to copy, from this offset on; -1 = nothing.
+        """What the last leader stated that its roles still have to copy, from this offset on; -1 = nothing.
 
         It stays when another leader follows, be it this replica: the roles there may not know it yet."""
         self.in_transaction = False

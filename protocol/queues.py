@@ -81,7 +81,7 @@ class QueueVerdict(Message, frozen=True):
     lock, 5 = retry, 6 = release, not begun.
 
     ``count``, ``lease``: the hand-out that it is about; 0 = whichever. ``delay_ms``: before a retry, -1 = as the group
-    has it; or of the renewed lock. ``message``: why.
+    has it; before a release that is not begun is handed out again, -1 = none; or of the renewed lock. ``message``: why.
     """
 
     first: Int64

@@ -215,12 +215,17 @@ class EpochEnd(Message, frozen=True):
 
 
 class ReplicaFetchReply(Message, frozen=True):
-    """``diverging``: where the logs diverge; the follower truncates there, and the reply has no batches."""
+    """``diverging``: where the logs diverge; the follower truncates there, and the reply has no batches.
+
+    ``held_from``: the lowest offset that retention has to leave, because a role of the leader still copies what is
+    there; -1 = none.
+    """
 
     leader_epoch: Int32
     high_watermark: Int64
     log_start_offset: Int64
     diverging: EpochEnd | None
+    held_from: Int64 = -1
 
 
 class DeleteRecordsRequest(Message, frozen=True):

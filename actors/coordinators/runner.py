@@ -23,7 +23,7 @@ from raylog.core.coordinators.events import (
 )
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import NotCoordinator, RaylogError
+from raylog.core.errors import NotCoordinator, RaylogError, RecordTooLarge
 from raylog.core.outbox import Outbox
 
 RowT = TypeVar("RowT")
@@ -71,6 +71,9 @@ class CoordinatorPorts(Protocol[_RowT_co]):
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[_RowT_co, int]:
         """Return a row as it is stored, and the bytes that it takes in a batch at most."""
+
+    def row_bytes_max(self) -> int:
+        """Return the bytes of the largest row that the log takes."""
 
     def wake_writer(self) -> None:
         """Have batches taken and appended until there are none; may be called again meanwhile."""
@@ -150,6 +153,10 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
             return
         try:
             self._runner.feed(event)
+        except RecordTooLarge as refusal:  # nothing of it was stored; the port has learned of it, and loads again
+            blamed = self._requests.pop(number, None)
+            if blamed is not None:
+                blamed.fail(refusal)
         except Exception as defect:  # the port has learned of it; the sender must not repeat it
             blamed = self._requests.pop(number, None)
             if blamed is not None:
@@ -189,7 +196,16 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
     # ------------------------------------------------------------ effects out
 
     def _append(self, effect: AppendRecords) -> None:
-        self._rows.add(self._ports.row(key, value) for key, value in effect.records)
+        rows = [self._ports.row(key, value) for key, value in effect.records]
+        largest, most = max(size for _, size in rows), self._ports.row_bytes_max()
+        if largest > most:
+            # Machines refuse what makes a row too large. One that is missed must not reach the log, which would refuse
+            # it for good: the state is loaded without it, and its sender gets the answer.
+            raise RecordTooLarge(
+                f"A row of {largest} bytes would be needed in the coordinator's log, which takes {most}; use fewer or "
+                "shorter names, or raise max.message.bytes of its topic."
+            )
+        self._rows.add(rows)
 
     def _reply(self, effect: Reply) -> None:
         request = self._requests.pop(effect.request, None)

@@ -290,6 +290,10 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         """Return a row as it is stored, and its size."""
         return encoded_row(key, value)
 
+    def row_bytes_max(self) -> int:
+        """Return the bytes of the largest row that the log takes."""
+        return self._log.rows_bytes_max
+
     def wake_writer(self) -> None:
         """Have the rows that wait appended, with those of other events of this turn of the loop."""
         self._wanted.set()

@@ -158,12 +158,13 @@ class Forwarder:
             note = await self._notes.load()
             if note is None:
                 start = await self._start()
-                note = Note(
-                    producer_id=await self._host.producer_id() | LASTING_PRODUCERS, position=start, decided_end=start
-                )
+                note = Note(producer_id=await self._new_producer(), position=start, decided_end=start)
         except (RaylogError, OSError) as error:
             raise ExceptionGroup("not loaded", [error]) from None
         return note
+
+    async def _new_producer(self) -> int:
+        return await self._host.producer_id() | LASTING_PRODUCERS
 
     def _feed(self, event: ev.Event) -> None:
         group = self._group
@@ -193,7 +194,8 @@ class Forwarder:
                 event: ev.Event = await self._read(effect)
             case ev.Resolve():
                 found = await resolve(self._host, effect.routes)
-                event = ev.Resolved(now_ms=self._owner.now_ms(), found=found)
+                producer_id = await self._new_producer() if effect.takes_producer else -1
+                event = ev.Resolved(now_ms=self._owner.now_ms(), found=found, producer_id=producer_id)
             case ev.Save():
                 await self._notes.save(effect.note)
                 event = ev.Saved(now_ms=self._owner.now_ms())

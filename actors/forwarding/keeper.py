@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -15,8 +16,9 @@ import msgspec
 from raylog.actors.answering import answering
 from raylog.actors.forwarding.kept import Kept
 from raylog.actors.forwarding.places import until_committed
-from raylog.actors.forwarding.redrives import Redrives
+from raylog.actors.forwarding.redrives import PREFIX, Redrive, Redrives
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.refusals import is_refusal
 from raylog.actors.roles.role import Role
 from raylog.core.errors import CoordinatorLoadInProgress, ForwarderFenced, NotLeaderOrFollower, RaylogError
 from raylog.protocol.forwarding import (
@@ -29,14 +31,17 @@ from raylog.protocol.forwarding import (
 )
 from raylog.protocol.message import Message
 from raylog.rpc import Request
-from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch
+from raylog.storage.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
 
 AGAIN_S: Final = 0.2
 LOADED_WITHIN_S: Final = 5.0
 READ_BYTES: Final = 4 * 1024 * 1024
+
+_decode_value = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 
 
 class KeeperRole(Role):
@@ -62,6 +67,8 @@ class KeeperRole(Role):
         self._trouble: asyncio.Future[None] | None = None
         self._writing: dict[str, asyncio.Lock] = {}
         self._appends = 0
+        self._unreadable = 0
+        """Rows that the last load passed over."""
         self.redrives = Redrives(self)
 
     def begin(self) -> None:
@@ -95,16 +102,20 @@ class KeeperRole(Role):
     async def _load(self) -> None:
         end = await until_committed(self.host)
         kept: dict[str, Kept] = {}
+        unreadable = 0
         offset = self.host.log.log_start_offset
         while offset < end:
             _, records = await self.host.fetch(offset, max_bytes=READ_BYTES, max_wait_ms=0)
             for position, header in iter_headers(records):
-                columns = decode_batch(records, position, header)
-                for key, value in zip(columns.keys or (), columns.values or (), strict=False):
-                    _take(kept, key, value)
+                unreadable += _take_batch(kept, records, position, header, self._name_unreadable)
                 offset = max(offset, header.next_offset)
             await asyncio.sleep(0)  # heartbeats go on
-        self.kept = kept
+        self.kept, self._unreadable = kept, unreadable
+
+    def _name_unreadable(self, offset: int, error: Exception) -> None:
+        logger.error(
+            "%s: the row at offset %d cannot be read, and is passed over: %.300r", self.host.partition, offset, error
+        )
 
     # ------------------------------------------------------------ requests
 
@@ -155,7 +166,8 @@ class KeeperRole(Role):
     async def save(self, name: str, kept: Kept | None) -> None:
         """Store something under a name, or forget it; returns when that is committed.
 
-        Raises ForwarderFenced for an owner of an earlier epoch; CoordinatorLoadInProgress where the outcome is open.
+        Raises ForwarderFenced for an owner of an earlier epoch; CoordinatorLoadInProgress where the outcome is open;
+        RecordTooLarge and other refusals of the log, which would refuse it each time.
         """
         lock = self._writing.setdefault(name, asyncio.Lock())
         async with lock:
@@ -166,6 +178,8 @@ class KeeperRole(Role):
             try:
                 await self.host.produce(encode_batch([name.encode()], [value], [self.host.wall_ms()]))
             except (RaylogError, OSError) as error:
+                if is_refusal(error):  # nothing is stored, and what is kept stays valid
+                    raise
                 self._failed(error)
                 raise CoordinatorLoadInProgress(f"{self.host.partition} could not store {name}; try again.") from error
             finally:
@@ -188,14 +202,45 @@ class KeeperRole(Role):
 
     def figures(self) -> dict[str, int]:
         """Return counters and gauges."""
-        return {"forwarders": len(self.kept), **self.redrives.figures()}
+        return {"forwarders": len(self.kept), "unreadable": self._unreadable, **self.redrives.figures()}
+
+
+def _take_batch(
+    kept: dict[str, Kept],
+    records: bytes,
+    position: int,
+    header: BatchHeader,
+    name_unreadable: Callable[[int, Exception], None],
+) -> int:
+    """Take the rows of a batch; returns how many cannot be read: they stand for nothing, and are passed over."""
+    if header.is_control:
+        return 0
+    try:
+        columns = decode_batch(records, position, header, verify=False)
+    except CorruptBatch as error:
+        check_crc(records, position, header)  # bytes that changed on the disk are read again, or repaired
+        name_unreadable(header.base_offset, error)
+        return 1
+    found = 0
+    values = columns.values or [None] * header.record_count
+    for offset, key, value in zip(columns.offsets, columns.keys or (), values, strict=False):
+        try:
+            _take(kept, key, value)
+        except Exception as error:  # whatever a row that is none of ours does
+            name_unreadable(offset, error)
+            found += 1
+    return found
 
 
 def _take(kept: dict[str, Kept], key: bytes | None, value: bytes | None) -> None:
+    """Take a row; raises some error for one that no keeper wrote."""
     if key is None:
         return
+    name = key.decode()
     if value is None:
-        kept.pop(key.decode(), None)
+        kept.pop(name, None)
         return
-    owner_epoch, data = msgspec.msgpack.decode(value)
-    kept[key.decode()] = Kept(owner_epoch, data)
+    owner_epoch, data = _decode_value(value)
+    if name.startswith(PREFIX) and name.count(":") == 1:
+        Redrive.decode(data)
+    kept[name] = Kept(owner_epoch, data)

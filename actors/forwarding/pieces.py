@@ -130,16 +130,19 @@ def _held(
     due_ms: Callable[[int], int],
 ) -> Held:
     parts: dict[Route, list[int]] = {}
-    latest_ms = 0
+    latest_ms, skipped = 0, -1
     for row in rows:
         key = _at(columns.keys, row)
         # As a producer: by the key; records without one stay together, and another piece goes elsewhere.
         spread = span[0] if key is None else hash_of_key(key)
-        route = rule.route(partition, key, _at(columns.headers, row), spread)
+        own = _at(columns.headers, row)
+        route = rule.route(partition, key, own, spread, columns.offsets[row])
+        if route is None and skipped < 0 and isinstance(rule, RedriveRule) and rule.leaves(own):
+            skipped = columns.offsets[row]
         if route is not None:
             parts.setdefault(route, []).append(columns.offsets[row])
             latest_ms = max(latest_ms, due_ms(columns.timestamps[row]))
-    piece = Piece(*span, latest_ms, tuple((route, tuple(offsets)) for route, offsets in parts.items()))
+    piece = Piece(*span, latest_ms, tuple((route, tuple(offsets)) for route, offsets in parts.items()), skipped)
     return Held(piece, columns, header.compression, {columns.offsets[row]: row for row in rows} if parts else {})
 
 

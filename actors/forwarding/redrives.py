@@ -38,7 +38,10 @@ logger = logging.getLogger(__name__)
 
 PREFIX: Final = "redrive:"
 FRONTIER: Final = "redriven:"
+UNSENT: Final = "unsent:"
 RUNNING, HOLDING, CANCELLING, DONE, CANCELLED = "running", "holding", "cancelling", "done", "cancelled"
+WHERE_MAX: Final = 16 * 1024
+"""Most characters of a redrive's filters: each of its notes has them."""
 FRESH_MS: Final = 2_000
 """How long the number of partitions of a redrive's target is believed."""
 KEPT_MS: Final = 7 * 86_400_000
@@ -60,6 +63,8 @@ class Redrive:
     ended_ms: int
     spans: tuple[tuple[int, int, int, int], ...]
     from_start: bool = False
+    sent_below: tuple[int, ...] = ()
+    """By partition: redrives before this one have sent what is below, except records without an origin."""
 
     def encode(self) -> bytes:
         """Return it as it is stored."""
@@ -71,6 +76,7 @@ class Redrive:
         wire: list[Any] = msgspec.msgpack.decode(data)
         wire = wire[: len(cls.__slots__)]
         wire[9] = tuple(tuple(span) for span in wire[9])
+        wire[11:] = [tuple(each) for each in wire[11:]]
         return cls(*wire)
 
     @property
@@ -104,6 +110,8 @@ class _Run:
     forwarders: dict[int, Forwarder] = field(default_factory=dict)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Position and count of the partitions that are through."""
+    skipped: dict[int, int] = field(default_factory=dict)
+    """The first record that each of them has left for a later redrive; -1 = none."""
 
 
 class _Owner:
@@ -153,6 +161,21 @@ class _Owner:
         return self.clock.now_ms()
 
 
+class _PartitionOwner:
+    """What the forwarder of one partition needs to know."""
+
+    def __init__(self, owner: _Owner, sent_below: int) -> None:
+        """``sent_below``: what earlier redrives have sent of the partition, except records without an origin."""
+        self._owner = owner
+        self._sent_below = sent_below
+        self.look, self.due_ms, self.acknowledged = owner.look, owner.due_ms, owner.acknowledged
+        self.now_ms, self.day_ms = owner.now_ms, owner.day_ms
+
+    def rule(self, text: str | None) -> RedriveRule:
+        """Return the rule of the redrive, for this partition."""
+        return replace(self._owner.rule(text), sent_below=self._sent_below)
+
+
 class Redrives:
     """All redrives of the cluster."""
 
@@ -161,6 +184,8 @@ class Redrives:
         self._keeper = keeper
         self._runs: dict[int, _Run] = {}
         self._starting: set[str] = set()
+        self._unreadable = 0
+        """Batches that did not open, of redrives that have ended."""
 
     @property
     def is_busy(self) -> bool:
@@ -202,6 +227,8 @@ class Redrives:
     def _check(self, args: StartRedriveRequest) -> None:
         if args.rate < 0:
             raise InvalidRequest(f"rate={args.rate}: records a second, or 0 for as fast as they go.")
+        if sum(len(name) + len(value) for name, value in args.where.items()) > WHERE_MAX:
+            raise InvalidRequest(f"The filters of a redrive have more than {WHERE_MAX} characters; use shorter ones.")
         if args.topic.startswith(INTERNAL_PREFIX) and args.topic != UNDELIVERABLE_TOPIC:
             raise InvalidRequest(f"{args.topic} is Raylog's own, and holds no dead letters.")
         if args.to.startswith(INTERNAL_PREFIX):
@@ -225,10 +252,13 @@ class Redrives:
         topic = rows[args.topic]
         kept = self._keeper.kept.get(FRONTIER + topic.topic_id)
         frontier: list[int] = [] if kept is None or args.from_start else msgspec.msgpack.decode(kept.data)
+        unsent = [] if args.from_start else self._unsent(topic.topic_id)
         spans: list[tuple[int, int, int, int]] = []
         for number in range(len(topic.partitions)):
             first, end = await OtherSource(host, Place(args.topic, topic.topic_id, number)).bounds()
-            start = min(end, max(first, frontier[number] if number < len(frontier) else 0))
+            behind = frontier[number] if number < len(frontier) else 0
+            left = unsent[number] if number < len(unsent) else -1
+            start = min(end, max(first, behind if left < 0 else min(left, behind)))
             spans.append((start, end, start, 0))
         number = 1 + max((each.number for each in self._all()), default=0)
         return Redrive(
@@ -243,7 +273,13 @@ class Redrives:
             -1,
             tuple(spans),
             args.from_start,
+            tuple(frontier),
         )
+
+    def _unsent(self, topic_id: str) -> list[int]:
+        """Return, by partition, the first record that the redrives of a topic have left; -1 = there is none."""
+        kept = self._keeper.kept.get(UNSENT + topic_id)
+        return [] if kept is None else [int(each) for each in msgspec.msgpack.decode(kept.data)]
 
     def list(self, topic: str) -> ListRedrivesReply:
         """Return the redrives."""
@@ -300,7 +336,7 @@ class Redrives:
                 f"redrive {redrive.number} of {redrive.topic}-{number}",
                 source=OtherSource(host, Place(redrive.topic, redrive.topic_id, number)),
                 notes=OwnNotes(self._keeper, name),
-                owner=owner,
+                owner=_PartitionOwner(owner, redrive.sent_below[number] if number < len(redrive.sent_below) else 0),
                 settings=ForwarderSettings(end=end, rate=redrive.rate),
                 start=partial(_given, start),
             )
@@ -316,6 +352,7 @@ class Redrives:
         note = forwarder.machine.note
         run = self._runs[redrive]
         run.ended[partition] = note.position, note.sent
+        run.skipped[partition] = note.skipped
         if len(run.ended) == len(run.forwarders):
             await self._finish(redrive)
 
@@ -335,14 +372,21 @@ class Redrives:
             kept = keeper.kept.get(FRONTIER + redrive.topic_id)
             before: list[int] = [] if kept is None else msgspec.msgpack.decode(kept.data)
             before += [0] * (len(spans) - len(before))
-            reached = [
-                position if sent else known for (_, _, position, sent), known in zip(spans, before, strict=False)
-            ]
-            frontier = msgspec.msgpack.encode(reached)
+            unsent = self._unsent(redrive.topic_id)
+            reached: list[tuple[int, int]] = []
+            for partition, ((_, _, position, sent), was) in enumerate(zip(spans, before, strict=False)):
+                below, skipped = 0 if redrive.from_start else was, run.skipped.get(partition, -1)
+                if redrive.from_start and not sent and skipped < 0 and partition < len(unsent):
+                    skipped = unsent[partition]  # it was cancelled before it came there
+                reached.append(after_redrive(was, below, position, sent, skipped))
+            left = msgspec.msgpack.encode([first for _, first in reached])
+            await keeper.save_surely(UNSENT + redrive.topic_id, Kept(0, left))
+            frontier = msgspec.msgpack.encode([behind for behind, _ in reached])
             await keeper.save_surely(FRONTIER + redrive.topic_id, Kept(0, frontier))
         await keeper.save_surely(f"{PREFIX}{number}", Kept(0, ended.encode()))
         for partition in run.forwarders:
             await keeper.save_surely(f"{PREFIX}{number}:{partition}", None)
+        self._unreadable += sum(forwarder.unreadable for forwarder in run.forwarders.values())
         del self._runs[number]
         logger.info("redrive %d of %s has ended: %s", number, redrive.topic, ended.state)
 
@@ -358,8 +402,21 @@ class Redrives:
         running = [forwarder for run in self._runs.values() for forwarder in run.forwarders.values()]
         return {
             "redrives": len(self._runs),
+            "redrives_unreadable": self._unreadable + sum(forwarder.unreadable for forwarder in running),
             "redrives_holding": sum(forwarder.machine.is_holding for forwarder in running),
         }
+
+
+def after_redrive(before: int, sent_below: int, position: int, sent: int, skipped: int) -> tuple[int, int]:
+    """Return where the next redrive of a partition begins, and the first record before that which is still to be sent.
+
+    ``before``: where this one was to begin; ``sent_below``: what it left out below, because it was sent before.
+    ``position``: how far it came; ``sent``: how many records; ``skipped``: the first one that it left; -1 = none.
+    """
+    behind = max(sent_below, position) if sent else before
+    if 0 <= skipped < behind:
+        return behind, skipped
+    return behind, position if position < sent_below else -1
 
 
 async def _given(start: int) -> int:

@@ -172,7 +172,7 @@ class KeeperRole(Role):
         )
 
     async def _keep_writing(self, runner: _Runner) -> None:
-        bytes_max = TopicConfig.from_dict(self.host.config).max_message_bytes - HEAD_BYTES
+        bytes_max = self.row_bytes_max()
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -219,6 +219,10 @@ class KeeperRole(Role):
     def row(self, key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
         """Return a row as it is stored, and its size."""
         return encoded_row(key, value)
+
+    def row_bytes_max(self) -> int:
+        """Return the bytes of the largest row that the log takes."""
+        return TopicConfig.from_dict(self.host.config).max_message_bytes - HEAD_BYTES
 
     def wake_writer(self) -> None:
         """Have the rows that wait appended."""

@@ -48,10 +48,12 @@ class ReplicaEffects:
         tail: TailCache,
         counters: ReplicaCounters,
         damage: DamageWatch,
+        held_from: Callable[[], int],
         log_start_moved: Callable[[], None],
     ) -> None:
         """``time_of_day``: the time that the log is to append with, in milliseconds.
 
+        ``held_from`` returns the lowest offset that followers have to leave to the roles here; -1 = none.
         ``log_start_moved`` is called when the log start has moved because records were to be deleted.
         """
         self.release: Callable[[], None]
@@ -71,6 +73,7 @@ class ReplicaEffects:
         self._tail = tail
         self._counters = counters
         self._damage = damage
+        self._held_from = held_from
         self._log_start_moved = log_start_moved
         self._append_failing = False
         self._flush = flush
@@ -333,7 +336,8 @@ class ReplicaEffects:
             request.fail(error)
             return self._damage.found(error, self._monotonic_ms()) if isinstance(error, LogDamaged) else None
         self._counters.replication_bytes_out += len(records)
-        reply = ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None)
+        held_from = self._held_from()
+        reply = ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None, held_from)
         request.reply(reply, records)
         return None
 
@@ -342,7 +346,9 @@ class ReplicaEffects:
         if request is not None:
             parting = EpochEnd(effect.epoch, effect.end_offset)
             request.reply(
-                ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting)
+                ReplicaFetchReply(
+                    effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting, self._held_from()
+                )
             )
 
     def _answer_delete_records(self, effect: ev.AnswerDeleteRecords) -> None:

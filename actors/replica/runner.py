@@ -15,7 +15,6 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.effects import ReplicaEffects
-from raylog.actors.replica.holding import Hold
 from raylog.actors.replica.ports import Cleaning, Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
@@ -26,6 +25,7 @@ from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offse
 from raylog.core.partition import PartitionState
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
+from raylog.core.replication.holding import Hold
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.protocol import replica as wire
 from raylog.protocol.message import WAIT_MS_MAX
@@ -40,6 +40,8 @@ RETENTION_SOON_MS: Final = 500
 """Time from the beginning of a leadership until its first look at old segments; a partition sleeps later than that."""
 RETENTION_RETRY_MS: Final = 5_000
 """Time until the next look at old segments after one that the disk refused."""
+HELD_LOOK_MS: Final = 100
+"""How old what followers learn of the needs of roles may be, besides the time that their fetches wait."""
 DESERTED_CHECK_MS: Final = 500
 """Interval between checks for requests with a closed connection."""
 
@@ -51,6 +53,8 @@ class ReplicaRunner:
     _has_followed = False
     """Whether another replica leads."""
     _retention_failing = False
+    _held = -1
+    _held_due_ms = 0
 
     def __init__(
         self,
@@ -91,8 +95,7 @@ class ReplicaRunner:
         self._machine_class = machine_class
         self._runner: Runner[ev.Event, ev.Effect] | None = None
         self._flush = flush
-        self._retention_check_ms = retention_check_ms
-        self.cleaner = cleaner
+        self._retention_check_ms, self.cleaner = retention_check_ms, cleaner
         self._retention_due_ms = self._now_ms() + retention_check_ms
         self._effects = ReplicaEffects(
             partition,
@@ -107,10 +110,11 @@ class ReplicaRunner:
             tail=tail,
             counters=self.counters,
             damage=self.damage,
+            held_from=self._held_from,
             log_start_moved=self._records_deleted,
         )
-        table = {**self._effects.table(), **self._reads.table(), ev.RoleChanged: self._role_changed}
-        self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]] = table
+        self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]]
+        self.effects = {**self._effects.table(), **self._reads.table(), ev.RoleChanged: self._role_changed}
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
@@ -336,6 +340,7 @@ class ReplicaRunner:
                 end_offset=Offset(end_offset),
                 diverging=None if parting is None else (LeaderEpoch(parting.leader_epoch), Offset(parting.end_offset)),
                 size_bytes=len(records),
+                held_from=answer.held_from,
             )
         )
         self._effects.fetched.pop(request, None)
@@ -419,6 +424,7 @@ class ReplicaRunner:
         was_given_up = hold.given_up
         limit = hold.limit(
             self._ports.needed_from(),
+            inherited=machine.held_from,
             log_start=log.log_start_offset,
             watermark=machine.high_watermark,
             size_bytes=log.size_bytes,
@@ -432,6 +438,15 @@ class ReplicaRunner:
                 hold.offset,
             )
         return limit
+
+    def _held_from(self) -> int:
+        """Return what followers have to leave as well, as it is at most a moment ago; -1 = nothing."""
+        machine, now_ms = self.machine, self._now_ms()
+        if machine is not None and now_ms >= self._held_due_ms:
+            self._held_due_ms = now_ms + HELD_LOOK_MS
+            needed = self._ports.needed_from()
+            self._held = self.hold.stated(needed, inherited=machine.held_from, log_start=self.log.log_start_offset)
+        return self._held
 
     def _retention_failed(self, error: RaylogError) -> None:
         """Try again soon: on a full disk this is what makes room, and nothing but that may end the replica."""
@@ -453,6 +468,9 @@ class ReplicaRunner:
             if self._has_followed:
                 self.log.count_producers_as_seen(self.clock.appending_ms())
             self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_SOON_MS)
+        else:
+            self.hold.followed()
+        self._held_due_ms = 0
         self._has_followed = not effect.leading and effect.leader != NO_LEADER
         self._ports.role_changed(effect)
 

@@ -20,6 +20,7 @@ from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests
 from raylog.actors.scheduling.bodies import Bodies, copies_for
+from raylog.actors.scheduling.checkpoints import joined, pieces
 from raylog.actors.scheduling.delivering import Deliveries
 from raylog.actors.scheduling.halves import Standings, policy_of
 from raylog.actors.scheduling.lateness import Lateness
@@ -33,7 +34,7 @@ from raylog.core.errors import (
 from raylog.core.ids import MAX_TIMESTAMP
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.rows import Checkpoint, Relocated, Row
+from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, Relocated, Row
 from raylog.core.scheduling.space.mover import shortened
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
@@ -165,13 +166,19 @@ class SchedulerRole(Role):
         newest = await self.host.list_offsets(MAX_TIMESTAMP)
         if newest.offset < 0 or newest.timestamp < CHECKPOINT_TIME:
             return self.host.log.log_start_offset
-        _, records = await self.host.fetch(newest.offset, max_bytes=1, max_wait_ms=0)
-        for event in read_batches(records, newest.offset):
-            if isinstance(event, ev.RowRead) and isinstance(event.row, Checkpoint):
-                checkpoint = event.row
-                self.machine.restore(checkpoint, self._runs.directory)
-                return checkpoint.covers
-        raise RaylogError(f"{self.host.partition}: the checkpoint at offset {newest.offset} cannot be read.")
+        row = await self._row_at(newest.offset)
+        if isinstance(row, CheckpointEnd):
+            parts = [await self._row_at(place) for place in row.places]
+            row = await asyncio.to_thread(joined, row, parts)
+        if not isinstance(row, Checkpoint):
+            raise RaylogError(f"{self.host.partition}: the checkpoint at offset {newest.offset} cannot be read.")
+        self.machine.restore(row, self._runs.directory)
+        return row.covers
+
+    async def _row_at(self, offset: int) -> Row | None:
+        _, records = await self.host.fetch(offset, max_bytes=1, max_wait_ms=0)
+        event = next(read_batches(records, offset), None)
+        return event.row if isinstance(event, ev.RowRead) and event.offset == offset else None
 
     async def _replay(self, offset: int, end: int) -> None:
         read = 0
@@ -215,15 +222,32 @@ class SchedulerRole(Role):
         self.tick()
 
     async def _append_row(self, row: Row) -> None:
-        timestamp = CHECKPOINT_TIME + row.number if isinstance(row, Checkpoint) else self.now_ms()
         copies: list[Copy] = []
         try:
-            if isinstance(row, Relocated):
+            timestamp = self.now_ms()
+            if isinstance(row, Checkpoint):
+                timestamp = CHECKPOINT_TIME + row.number
+                row = await self._append_pieces(row)
+            elif isinstance(row, Relocated):
                 copies = copies_for(self.bodies, row)
                 row = shortened(row, len(copies))
             await self.append(encode_row(row, timestamp, copies), 1 + len(copies))
         except (RaylogError, OSError) as error:
             self.failed(error)
+
+    async def _append_pieces(self, row: Checkpoint) -> Checkpoint | CheckpointEnd:
+        """Append the pieces of a checkpoint that is larger than a row; returns what is to be appended behind them.
+
+        No other row comes in between: the machine appends one row at a time, and this is one to it.
+        """
+        parts = await asyncio.to_thread(pieces, row)  # it may have millions of keys
+        if not parts:
+            return row
+        places: list[int] = []
+        for part in parts:
+            reply = await self.append(encode_row(part, self.now_ms()), 1)
+            places.append(reply.base_offset)
+        return CheckpointEnd(row.number, row.covers, tuple(places))
 
     # ------------------------------------------------------------ the machine
 

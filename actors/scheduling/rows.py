@@ -15,7 +15,7 @@ import msgspec
 from raylog.core.scheduling.envelope import HalfName, name_among
 from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at
-from raylog.core.scheduling.rows import Relocated, Row, RunWritten, from_wire, to_wire
+from raylog.core.scheduling.rows import CheckpointPart, Relocated, Row, RunWritten, from_wire, to_wire
 from raylog.storage.batch.columns import Columns, Header
 from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch
@@ -29,7 +29,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 def encode_row(row: Row, timestamp_ms: int, copies: Sequence[Copy] = ()) -> bytes:
     """Return the batch of a row, with ``copies`` behind it."""
-    data = row.data if isinstance(row, RunWritten) else None
+    data = row.data if isinstance(row, RunWritten | CheckpointPart) else None
     return encode_batch(
         [_encode(to_wire(row)), *(copy.key for copy in copies)],
         [data, *(copy.value for copy in copies)],

@@ -69,10 +69,11 @@ def gap_verdicts(
 def unopened_verdicts(rows: Sequence[QueueRange], header: BatchHeader, damage: CorruptMessage) -> list[Settled]:
     """Say of the records of a batch that cannot be opened that no consumer can process them.
 
-    Where its checksum is wrong, another replica may have it: then they are tried again.
+    Where its checksum is wrong, another replica may have it: then they are handed out again after a pause, without a
+    count, because no consumer has seen them.
     """
     is_certain = "next_offset" in damage.details
-    kind, delay_ms = (ev.REJECT, -1) if is_certain else (ev.RETRY, DAMAGED_RETRY_MS)
+    kind, delay_ms = (ev.REJECT, -1) if is_certain else (ev.RETURN, DAMAGED_RETRY_MS)
     reason = shortened(damage.message, REASON_BYTES_MAX)
     return [
         (offset, (row.count, row.lease), kind, delay_ms, reason)

@@ -32,6 +32,8 @@ class Piece:
     end: int
     due_ms: int
     parts: tuple[tuple[Route, tuple[int, ...]], ...]
+    skipped: int = -1
+    """The first record that stays and is to be sent by another forwarder, later; -1 = there is none."""
 
 
 Source = tuple[Route, bool, bool]
@@ -96,6 +98,8 @@ class Resolved:
 
     now_ms: int
     found: tuple[tuple[Route, str, int], ...]
+    producer_id: int = -1
+    """A producer id that no other forwarder has, where one was requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +164,8 @@ class Resolve:
     """Find out where routes lead."""
 
     routes: tuple[Route, ...]
+    takes_producer: bool = False
+    """Whether another producer id is needed, too."""
 
 
 @dataclass(frozen=True, slots=True)

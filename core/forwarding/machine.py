@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from raylog.core.forwarding import events as ev
-from raylog.core.forwarding.note import UNDELIVERABLE, Again, Lane, Note, Route
+from raylog.core.forwarding.note import TURN_BYTES_MAX, UNDELIVERABLE, Again, Lane, Note, Route, routes_bytes
 from raylog.core.forwarding.plan import after, parcels_of, routes_of
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
@@ -93,6 +93,8 @@ class ForwarderMachine:
         self._acknowledged = 0
         self._rule = ""
         self._saved = self.note
+        self._needs_producer = False
+        """Whether the lanes begin again under another producer id, which is not known yet."""
         self._due_ms: int | None = None
         self._allowed_ms = 0
         self._turn_sent = 0
@@ -221,11 +223,15 @@ class ForwarderMachine:
     def _due(self, ready: list[ev.Piece], now_ms: int) -> list[ev.Piece]:
         """Return the pieces of one turn: those at the head that may go now."""
         taken: list[ev.Piece] = []
+        routes: set[Route] = set()
         count, most = 0, 1 if self.settings.rate else PIECES_MAX
         for piece in ready:
             if _has_records(piece):
                 if count == most or max(piece.due_ms, self._allowed_ms) > now_ms:
                     break
+                routes.update(route for route, _ in piece.parts)
+                if count and routes_bytes(routes) > TURN_BYTES_MAX:
+                    break  # the note of the decision would become too large
                 count += 1
             taken.append(piece)
         return taken
@@ -254,11 +260,17 @@ class ForwarderMachine:
 
     def _find_targets(self, taken: list[ev.Piece], now_ms: int) -> None:
         end = taken[-1].end
+        if self.note.skipped < 0:
+            skipped = next((piece.skipped for piece in taken if piece.skipped >= 0), -1)
+            self.note = replace(self.note, skipped=skipped)
         decided = replace(self.note, decided_end=end, skip_below=self._acknowledged, again=(), rule=self._rule)
         if not routes_of(decided, taken):
             self._pass_by(decided.decided_end)
             self._decide_on(now_ms)
             return
+        if decided.is_worn:
+            # All that was sent under the producer id has arrived, so no target has to know it again.
+            decided, self._needs_producer = replace(decided, lanes=()), True
         self.note = decided
         self._resolve()
 
@@ -277,7 +289,7 @@ class ForwarderMachine:
         missing = {route for route in routes_of(self.note, self._pieces) if self.note.lane(route) is None}
         if missing:
             self.stage = Stage.RESOLVING
-            self._out.now.append(ev.Resolve(tuple(sorted(missing))))
+            self._out.now.append(ev.Resolve(tuple(sorted(missing)), self._needs_producer))
         else:
             self._save()
 
@@ -285,6 +297,8 @@ class ForwarderMachine:
         if self.stage is not Stage.RESOLVING:
             return
         note = self.note
+        if self._needs_producer and event.producer_id >= 0:
+            note, self._needs_producer = replace(note, producer_id=event.producer_id), False
         there = {route: Lane(route, topic_id, number) for route, topic_id, number in event.found if topic_id}
         lost = [route for route, topic_id, _ in event.found if not topic_id and route != UNDELIVERABLE]
         known = {lane.route for lane in note.lanes}

@@ -5,7 +5,7 @@ A note is stored before anything that it decides is sent, so that a successor se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,21 @@ class Lane:
     partition: int
     epoch: int = 0
     next_sequence: int = 0
+
+
+LANE_BYTES: Final = 64
+"""Most bytes of a lane, or of another entry of a note, besides its topic."""
+LANES_BYTES_MAX: Final = 256 * 1024
+"""With more, a forwarder begins all lanes again with another producer id: routes come out of records, of any number."""
+TURN_BYTES_MAX: Final = 64 * 1024
+"""Most bytes of the routes of one decision, or those of one piece."""
+EPOCH_MAX: Final = 30_000
+"""Epochs of a lane after which another producer id follows: batches have 15 bits for them."""
+
+
+def routes_bytes(routes: Iterable[Route]) -> int:
+    """Return about how much of a note these routes take."""
+    return sum(len(topic) + LANE_BYTES for topic, _ in routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,8 @@ class Note:
     """Records that have arrived, in all."""
     rule: str = ""
     """By what it is decided where the records of the decision go: the owner's; later ones may have another."""
+    skipped: int = -1
+    """The first record below ``decided_end`` that stays and is to be sent by another forwarder, later; -1 = none."""
 
     def lane(self, route: Route) -> Lane | None:
         """Return the lane of a route, if there is one."""
@@ -74,6 +91,12 @@ class Note:
             if lane.route == route:
                 return lane
         return None
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether it goes on with another producer id once everything has arrived."""
+        size = routes_bytes(lane.route for lane in self.lanes)
+        return size > LANES_BYTES_MAX or any(lane.epoch >= EPOCH_MAX for lane in self.lanes)
 
     def to_wire(self) -> Wire:
         """Return the note as msgpack values."""
@@ -87,12 +110,14 @@ class Note:
             [[*each.route, each.first, each.end, each.is_refused, each.is_bare] for each in self.again],
             self.sent,
             self.rule,
+            self.skipped,
         ]
 
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> Note:
         """Return the note; fields of a later release are ignored."""
         producer_id, position, decided_end, skip_below, lanes, lost, again, sent, rule = wire[:9]
+        (skipped,) = wire[9:10] or (-1,)
         return cls(
             producer_id=producer_id,
             position=position,
@@ -103,4 +128,5 @@ class Note:
             again=tuple(Again((each[0], each[1]), *each[2:4], *map(bool, each[4:6])) for each in again),
             sent=sent,
             rule=rule,
+            skipped=skipped,
         )

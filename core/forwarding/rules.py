@@ -55,7 +55,7 @@ class ExpiryRule:
         return replace(cls(""), **json.loads(text))
 
     def route(
-        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0
+        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0, offset: int = -1
     ) -> Route | None:
         """Return where a record goes; None = it stays."""
         if ttl_of(headers) is not None:
@@ -91,7 +91,7 @@ class FilingRule:
         return replace(cls("", "", -1, 0), **json.loads(text))
 
     def route(
-        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0
+        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0, offset: int = -1
     ) -> Route | None:
         """Return where a record goes; None = it stays."""
         if ttl_of(headers) is None:
@@ -117,6 +117,8 @@ class RedriveRule:
     where: Mapping[str, str] = field(default_factory=dict)
     partitions: int = 0
     """Of the topic ``to``; 0 = not known: records go to the partition of the same number."""
+    sent_below: int = 0
+    """A redrive before this one has sent what is below, except records without an origin."""
 
     def to_text(self) -> str:
         """Return the rule as a note keeps it."""
@@ -128,17 +130,22 @@ class RedriveRule:
         return replace(cls(), **json.loads(text)) if text else cls()
 
     def route(
-        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0
+        self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0, offset: int = -1
     ) -> Route | None:
         """Return where a record goes; None = it stays. ``spread``: the hash of its key, or another number without."""
         if not self._chooses(key, headers):
             return None
+        was_sent = 0 <= offset < self.sent_below
+        origin = None if self.to and not was_sent else _origin(headers)
+        if was_sent and origin is not None:
+            return None
         if self.to:
             return self.to, spread % self.partitions if self.partitions else partition
-        cause = cause_of(headers)
-        if cause is None or not _TOPIC.fullmatch(cause.topic) or cause.topic.startswith(INTERNAL_PREFIX):
-            return None  # a producer of dead letters may write any name into them, and any number
-        return cause.topic, min(max(0, cause.partition), _PARTITION_MAX)
+        return origin
+
+    def leaves(self, headers: Sequence[Header] | None) -> bool:
+        """Whether a record that stays is to be sent by a later redrive: it has no origin, and none was named."""
+        return not self.to and not self.where and _origin(headers) is None
 
     def _chooses(self, key: bytes | None, headers: Sequence[Header] | None) -> bool:
         if not self.where:
@@ -156,6 +163,14 @@ class RedriveRule:
         for name, value in headers or ():
             found[HEADER_PREFIX + name] = None if value is None else value.decode(errors="replace")
         return all(found.get(name) == value for name, value in self.where.items())
+
+
+def _origin(headers: Sequence[Header] | None) -> Route | None:
+    """Return the topic and partition where a dead letter was; None = it does not say, or names none of a user."""
+    cause = cause_of(headers)
+    if cause is None or not _TOPIC.fullmatch(cause.topic) or cause.topic.startswith(INTERNAL_PREFIX):
+        return None  # a producer of dead letters may write any name into them, and any number
+    return cause.topic, min(max(0, cause.partition), _PARTITION_MAX)
 
 
 Rule = ExpiryRule | FilingRule | RedriveRule

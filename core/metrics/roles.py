@@ -74,7 +74,9 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
     },
     "forwarding": {
         "forwarders": ("gauge", "Names under which forwarders and redrives are stored."),
+        "unreadable": ("gauge", "Rows of `__forwarding` that cannot be read, and were passed over."),
         "redrives": ("gauge", "Redrives that run."),
+        "redrives_unreadable": ("counter", "Batches that redrives have passed over, because they do not open."),
         "redrives_holding": ("gauge", "Partitions of redrives whose target takes nothing at the moment."),
     },
 }

@@ -102,6 +102,11 @@ class Acknowledging:
                 if verdict.kind == ev.ACCEPT:
                     decision.count("acknowledged", end - first)
                 decision.wakes = True
+            case ev.RETURN if verdict.delay_ms > 0 and self._has_room(end - first):
+                decision.count("released", end - first)
+                until_ms = decision.now_ms + min(verdict.delay_ms, self.policy.retry_max_ms)
+                self.book.put(first, end, Cell(WAITING, cell.tries - 1, until_ms=until_ms))
+                self._freed(first, end, decision)
             case ev.RELEASE | ev.RETURN:
                 decision.count("released", end - first)
                 self.free(first, end, cell, decision, counted=verdict.kind == ev.RELEASE)
@@ -113,6 +118,10 @@ class Acknowledging:
             case _:
                 return self._renew(first, end, cell, verdict.delay_ms, decision)
         return True
+
+    def _has_room(self, count: int) -> bool:
+        """Whether so many more records may wait."""
+        return self.policy.waiting_max - self.book.counts[WAITING] >= count
 
     def _renew(self, first: int, end: int, cell: Cell, lock_ms: int, decision: QueueDecision) -> bool:
         latest_ms = cell.since_ms + self.policy.lock_max_ms
@@ -152,6 +161,8 @@ class Acknowledging:
                 room -= high - low
             else:
                 self.book.put(low, high, Cell(AVAILABLE, cell.tries))
+                if cell.tries == 1:
+                    decision.first_counts.append((low, high))
                 decision.wakes = True
             self._freed(low, high, decision)
 
@@ -169,7 +180,11 @@ class Acknowledging:
             self._archive(first, end, cell, Cause(DELIVERY_LIMIT), decision)
             return
         count = cell.tries if counted else cell.tries - 1
-        self.book.put(first, end, Cell(AVAILABLE, count), is_stored=not counted and cell.tries > 1)
+        # The first count is stored when it ends, and the next hand-out waits for that: one crash loses no two.
+        is_first = counted and cell.tries == 1
+        self.book.put(first, end, Cell(AVAILABLE, count), is_stored=is_first or (not counted and cell.tries > 1))
+        if is_first:
+            decision.first_counts.append((first, end))
         self._freed(first, end, decision)
         decision.wakes = True
 

@@ -16,7 +16,17 @@ from raylog.core.queues.records import LetterBox, QueueChange
 class QueueDecision(Decision[Effect]):
     """What changed beside the book, and answers that wait until all is stored."""
 
-    __slots__ = ("_counters", "copy_box", "letter_box", "letters_finished", "marks", "settings", "shorter", "wakes")
+    __slots__ = (
+        "_counters",
+        "copy_box",
+        "first_counts",
+        "letter_box",
+        "letters_finished",
+        "marks",
+        "settings",
+        "shorter",
+        "wakes",
+    )
 
     def __init__(self, cause: str, now_ms: int, counters: Counter[str], story: Story) -> None:
         """``counters`` are the machine's."""
@@ -31,6 +41,8 @@ class QueueDecision(Decision[Effect]):
         """[first, end, hand-out count, lease, ms] of locks that were renewed for less than was requested."""
         self.wakes = False
         """Whether records may be handed out that could not before."""
+        self.first_counts: list[tuple[int, int]] = []
+        """[first, end) of records whose first hand-out is over: the next one waits until that is stored."""
         self.marks = False
         """Whether the machine has to learn when this step is stored."""
 

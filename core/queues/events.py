@@ -35,7 +35,8 @@ class Verdict(NamedTuple):
     """What a member reports about [first, end), which it was handed for the ``tries``-th time; 0 = whichever.
 
     ``lease``: of that hand-out, as the answer had it; 0 = whichever. A count comes again where a hand-out was returned.
-    ``delay_ms``: of RETRY, the pause, -1 = by the group's back-off; of RENEW, the new lock, -1 = the group's.
+    ``delay_ms``: of RETRY, the pause, -1 = by the group's back-off; of RETURN, the pause, -1 = none; of RENEW, the new
+    lock, -1 = the group's.
     """
 
     first: int

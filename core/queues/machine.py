@@ -119,6 +119,9 @@ class QueueMachine:
         self.copies.go_on(decision)
         self.letters.go_on(decision)
         self._number += 1
+        for first, end in decision.first_counts:
+            self._unstored.append((self._number, first, end))
+            decision.marks = True
         return decision.finish(self.book, self._wall_ahead_ms, self._number)
 
     # ------------------------------------------------------------ members

@@ -156,7 +156,8 @@ class FetchAnswered:
     """The leader answered this replica's fetch ``request``.
 
     ``diverging`` = (leader epoch, end offset) where the histories part: then there are no records. ``end_offset`` is
-    the end of the records that came (the fetch offset when none came), and ``size_bytes`` their size.
+    the end of the records that came (the fetch offset when none came), and ``size_bytes`` their size. ``held_from``:
+    the lowest offset that the leader's roles still copy; -1 = none.
     """
 
     cause: str
@@ -168,6 +169,7 @@ class FetchAnswered:
     end_offset: Offset
     diverging: tuple[LeaderEpoch, Offset] | None = None
     size_bytes: int = 0
+    held_from: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,6 +161,7 @@ class Follower:
         if not self._expects(event.request) or event.leader_epoch != self.leader_epoch:
             return
         self._outstanding = None
+        self._log.held_from = event.held_from
         if event.diverging is not None:
             self._cut(event, event.diverging, out)
             return

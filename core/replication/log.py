@@ -69,7 +69,7 @@ class LogCut:
 class ReplicaLog:
     """start <= high watermark <= durable end <= end, at all times."""
 
-    __slots__ = ("disk", "durable_end", "end", "epochs", "high_watermark", "in_transaction", "start")
+    __slots__ = ("disk", "durable_end", "end", "epochs", "held_from", "high_watermark", "in_transaction", "start")
 
     def __init__(self, summary: LogSummary) -> None:
         """Start from what recovery found, with the high watermark that was kept, as far as the log still reaches."""
@@ -78,6 +78,10 @@ class ReplicaLog:
         self.durable_end = summary.durable_end_offset
         self.epochs = EpochHistory(summary.epochs)
         self.disk = DiskHealth()
+        self.held_from = -1
+        """What the last leader stated that its roles still have to copy, from this offset on; -1 = nothing.
+
+        It stays when another leader follows, be it this replica: the roles there may not know it yet."""
         self.in_transaction = False
         """Whether a transaction was open at the last tick."""
         self.high_watermark = max(self.start, min(summary.high_watermark, self.durable_end))

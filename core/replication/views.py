@@ -64,6 +64,11 @@ class ReplicaViews:
         return self.state.leader_epoch if self.state is not None else NO_EPOCH
 
     @property
+    def held_from(self) -> int:
+        """What the last leader that this replica followed still had to copy, from this offset on; -1 = nothing."""
+        return self._log.held_from
+
+    @property
     def high_watermark(self) -> Offset:
         """Everything below is committed, as far as this replica knows."""
         return self._log.high_watermark

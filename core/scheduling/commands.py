@@ -12,6 +12,10 @@ from raylog.core.scheduling.rows import Cancelled, HalvesDecided, Moved
 
 COMMANDS_MAX: Final = 1_000
 """Requests that one row decides."""
+ROW_BYTES: Final = 1024 * 1024
+"""About how many bytes of requests one row decides, or one request."""
+_OUTCOME_BYTES: Final = 64
+"""Most bytes of a key with its new time and name, or of a decision besides its names."""
 
 CommandRow: TypeAlias = Cancelled | Moved | HalvesDecided
 
@@ -32,6 +36,14 @@ class _Command:
             case HalvesDecided():
                 return len(self.row.decisions)
 
+    @property
+    def size_bytes(self) -> int:
+        """About how much of a row it takes."""
+        names = 0
+        if isinstance(self.row, HalvesDecided):
+            names = sum(4 * (len(each.group) + len(each.txid)) for each in self.row.decisions)
+        return self.size * _OUTCOME_BYTES + names
+
 
 class Commands:
     """The requests, in order; those of one row are answered when it is read."""
@@ -51,7 +63,11 @@ class Commands:
     def row(self, now_ms: int) -> CommandRow:
         """Return one row of the first requests, as far as they are of one kind."""
         kind = type(self._waiting[0].row)
+        left = ROW_BYTES
         while self._waiting and type(self._waiting[0].row) is kind and len(self._in_row) < COMMANDS_MAX:
+            left -= self._waiting[0].size_bytes
+            if self._in_row and left < 0:
+                break
             self._in_row.append(self._waiting.popleft())
         rows = [command.row for command in self._in_row]
         if kind is Cancelled:

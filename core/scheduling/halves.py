@@ -24,6 +24,9 @@ REMEMBERED_MS: Final = 600_000
 """How long a decision is remembered."""
 REMEMBERED_MAX: Final = 100_000
 """How many are, at most."""
+SETTLED_BYTES: Final = 512 * 1024
+"""About how many bytes of decisions the policy makes in one row, or one decision."""
+_DECISION_BYTES: Final = 64
 CHECK_INTERVAL_MS: Final = 30_000
 CHECK_LIMIT: Final = 15
 
@@ -212,7 +215,14 @@ class Halves:
         if not self.worn or self.policy.on_unresolved is Unresolved.HOLD:
             return ()
         verdict = Verdict.ROLLBACK if self.policy.on_unresolved is Unresolved.ROLLBACK else Verdict.DEAD_LETTER
-        return tuple(Decision(group, txid, verdict) for group, txid in self.worn)
+        settled: list[Decision] = []
+        left = SETTLED_BYTES
+        for group, txid in self.worn:
+            left -= 4 * (len(group) + len(txid)) + _DECISION_BYTES
+            if settled and left < 0:
+                break  # the others follow with the next row
+            settled.append(Decision(group, txid, verdict))
+        return tuple(settled)
 
     def follow(self, policy: HalfPolicy) -> None:
         """Take other settings; with a higher limit, what was checked in vain is checked again."""

@@ -42,6 +42,8 @@ from raylog.core.scheduling.rows import (
     Batch,
     Cancelled,
     Checkpoint,
+    CheckpointEnd,
+    CheckpointPart,
     Decision,
     HalvesDecided,
     Identity,
@@ -173,6 +175,9 @@ class SchedulerMachine(SchedulerRounds):
         self._bytes_since += event.size_bytes
         self._rows_since += 1
         self.read_end = event.offset + 1
+        if isinstance(row, CheckpointPart):  # the others follow, and nothing is decided before the last
+            self._checkpoint_bytes = event.size_bytes + (self._checkpoint_bytes if row.index else 0)
+            return
         outcomes: Sequence[tuple[Outcome | Standing, int]] = ()
         match row:
             case Identity():
@@ -198,7 +203,7 @@ class SchedulerMachine(SchedulerRounds):
             case Relocated():
                 self.space.relocated(event.offset, row, event.size_bytes)
                 self.read_end += len(row.offsets)
-            case Checkpoint():
+            case Checkpoint() | CheckpointEnd():
                 self._checkpoint_read(row, out)
             case _:
                 assert_never(row)
@@ -347,8 +352,10 @@ class SchedulerMachine(SchedulerRounds):
 
     # ------------------------------------------------------------ checkpoints
 
-    def _checkpoint_read(self, row: Checkpoint, out: Outbox[Effect]) -> None:
+    def _checkpoint_read(self, row: Checkpoint | CheckpointEnd, out: Outbox[Effect]) -> None:
         self._checkpoint_number = row.number
+        if isinstance(row, Checkpoint):
+            self._checkpoint_bytes = 0
         self._bytes_since = self._rows_since = 0
         before = min(row.covers, self.lowest_offset(row.covers))
         if self._is_loaded:
@@ -436,7 +443,11 @@ class SchedulerMachine(SchedulerRounds):
             if len(keys) >= settings.seal_keys // 2:
                 self._append(sealed(keys, self.names.of_keys), out)
                 return
-        is_long = self._bytes_since >= settings.checkpoint_bytes or self._rows_since >= settings.checkpoint_rows
+        # One that is large is written again only after as much of other rows.
+        is_long = (
+            self._bytes_since >= max(settings.checkpoint_bytes, self._checkpoint_bytes)
+            or self._rows_since >= settings.checkpoint_rows
+        )
         if is_long or self._frees_space:
             self.names.forget(self.pending.forget_cancelled(now_ms))
             self.halves.forget(now_ms)
@@ -460,4 +471,7 @@ class SchedulerMachine(SchedulerRounds):
         if row is not None:
             self._append(row, out)
         elif self.mover.end is None:
-            self._frees_space = self._looks_for_space = True
+            self._looks_for_space = True
+            self._frees_space = self._is_worth_a_checkpoint()
+            if not self._frees_space:
+                self._space_at_ms = now_ms + self.settings.look_ms

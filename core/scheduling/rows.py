@@ -276,6 +276,28 @@ class Checkpoint:
     """The producer ids that follow the first one, in the order in which they are used."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """A piece of a checkpoint that is too large for one row, in the value of the record."""
+
+    number: int
+    """Of the checkpoint."""
+    index: int
+    """Of the piece, from 0."""
+    data: bytes = field(repr=False, default=b"")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEnd:
+    """A checkpoint whose pieces lie at some offsets; one that has no such row was not finished, and counts nothing."""
+
+    number: int
+    covers: int
+    """As in a checkpoint of one row."""
+    places: tuple[int, ...]
+    """Offsets of the pieces, in their order."""
+
+
 Row = (
     Identity
     | Round
@@ -286,11 +308,27 @@ Row = (
     | Refused
     | RunWritten
     | Checkpoint
+    | CheckpointPart
+    | CheckpointEnd
     | HalvesDecided
     | Relocated
 )
 
-_IDENTITY, _ROUND, _CANCELLED, _MOVED, _LOST, _REBASED, _RUN, _CHECKPOINT, _HALVES, _RELOCATED, _REFUSED = range(11)
+(
+    _IDENTITY,
+    _ROUND,
+    _CANCELLED,
+    _MOVED,
+    _LOST,
+    _REBASED,
+    _RUN,
+    _CHECKPOINT,
+    _HALVES,
+    _RELOCATED,
+    _REFUSED,
+    _PART,
+    _END,
+) = range(13)
 _NAME_BYTES: Final = 16
 
 
@@ -356,6 +394,10 @@ def to_wire(row: Row) -> Wire:
                 [each.group, each.txid, each.verdict, each.check, each.next_check_ms] for each in row.decisions
             ]
             return [_HALVES, decisions, row.at_ms]
+        case CheckpointPart():
+            return [_PART, row.number, row.index]
+        case CheckpointEnd():
+            return [_END, row.number, row.covers, list(row.places)]
         case Relocated():
             return [_RELOCATED, list(row.offsets), row.upto, list(row.replaces)]
 
@@ -442,6 +484,10 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
             return Relocated(tuple(fields[0]), fields[1], tuple(fields[2]))
         case 10:
             return Refused((fields[0], fields[1]), fields[2], fields[3], fields[4])
+        case 11:
+            return CheckpointPart(fields[0], fields[1], data)
+        case 12:
+            return CheckpointEnd(fields[0], fields[1], tuple(fields[2]))
     raise ValueError(f"A row of kind {kind!r} is in __scheduled; a newer release is needed to read it.")
 
 

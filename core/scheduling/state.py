@@ -85,6 +85,8 @@ class SchedulerState:
         """Keys that moved records got, the newest last, for requests that come after they were delivered."""
         self._checkpoint_number = 0
         self._bytes_since = self._rows_since = 0
+        self._checkpoint_bytes = 0
+        """Bytes of the pieces of the newest checkpoint: its log needs them; 0 = it has one row."""
         self._is_loaded = False
         self._appending: Row | None = None
         self._resolving: tuple[int, ...] = ()
@@ -154,7 +156,12 @@ class SchedulerState:
         space = self.space
         if space.size < self.settings.space_min_bytes:
             return None
-        return space.area(self._runs_bytes, self.settings.area_records)
+        return space.area(self._runs_bytes + self._checkpoint_bytes, self.settings.area_records)
+
+    def _is_worth_a_checkpoint(self) -> bool:
+        """Return whether more can be given back than a checkpoint takes, which has to come first."""
+        least = 2 * self._checkpoint_bytes
+        return least == 0 or self.space.bytes_before(self.lowest_offset(self.read_end)) >= least
 
     @property
     def _runs_bytes(self) -> int:
@@ -163,7 +170,7 @@ class SchedulerState:
     @property
     def dead_bytes(self) -> int:
         """About how many bytes of the log are not needed."""
-        return max(0, self.space.size - self.space.live_bytes - self._runs_bytes)
+        return max(0, self.space.size - self.space.live_bytes - self._runs_bytes - self._checkpoint_bytes)
 
     # ------------------------------------------------------------ checkpoints
 

@@ -16,7 +16,6 @@ from typing import Final, assert_never
 from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
 from raylog.core.coordinators.idleness import Idleness
 from raylog.core.coordinators.share import KeyShare
-from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Story
 from raylog.core.errors import (
     ConcurrentTransactions,
@@ -223,6 +222,10 @@ class TransactionMachine:
             self._waiting.add(event.transactional_id, event)
         else:
             now = rules.initialised(txn, event, self._ids.take, decision.wall_ms)
+            if not rules.fits(now, self._settings.record_bytes_max):
+                message = "The transactional id is too long to be stored; use a shorter one."
+                decision.refuse(event.request, InvalidRequest(message))
+                return
             decision.write(now)
             self.counters["initialised"] += 1
             if now.state is TxnState.ONGOING:  # it was kept, and has the timeout of its new producer
@@ -252,7 +255,7 @@ class TransactionMachine:
         if isinstance(now, RaylogError):
             decision.refuse(event.request, now)
             return
-        if row_bytes(*now.to_wire()) > self._settings.record_bytes_max:
+        if not rules.fits(now, self._settings.record_bytes_max):
             message = "The transaction has too many partitions and groups to be stored; abort it, and use smaller ones."
             decision.refuse(event.request, TransactionAbortable(message))
             return

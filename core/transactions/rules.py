@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
     InvalidProducerIdMapping,
     InvalidRequest,
@@ -24,6 +26,15 @@ from raylog.core.transactions.states import TxnState
 
 TakeId = Callable[[], int]
 """Returns a producer id that was never used."""
+
+
+STATE_BYTES: Final = 16
+"""By how much a later state's name may be longer: what fits with it may be ended."""
+
+
+def fits(txn: TxnChanged, bytes_max: int) -> bool:
+    """Return whether the log takes this record of an id, and those with which its transaction ends."""
+    return row_bytes(*txn.to_wire()) + STATE_BYTES <= bytes_max
 
 
 def timeout_error(event: InitReceived, settings: TxnSettings) -> RaylogError | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from raylog.core.coordinators.sizes import row_bytes, wire_bytes
+from raylog.core.coordinators.sizes import wire_bytes
 from raylog.core.decision import RequestId
 from raylog.core.errors import (
     GroupMaxSizeReached,
@@ -41,6 +41,10 @@ from raylog.core.groups.events import LookUpTopics, MemberHeartbeatReceived, Top
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.invariants import require
 
+NAMES_BYTES_MAX: Final = 16 * 1024
+"""Most bytes of a member's ids, its group's name and its host, together."""
+_FIELDS_BYTES: Final = 500
+"""Most bytes of a record's other fields."""
 _PLACE_BYTES: Final = 14
 """Most bytes of a partition in a member's record, besides its topic's name."""
 
@@ -150,7 +154,7 @@ class ConsumerGroups:
             self._changed(group, decision)
             self._look_up(group.subscribed() - self._requested, decision)
         elif group.assign_due and decision.now_ms >= group.assign_at_ms:
-            heartbeats.assign(group, self._known, decision)
+            heartbeats.assign(group, self._facts(group), decision)
         owned = None if event.owned is None or is_join else frozenset(Place(*each) for each in event.owned)
         if group.current(event.member_id).epoch == AWAY_EPOCH:
             owned = frozenset()  # by leaving for a while it has confirmed that it holds nothing
@@ -195,6 +199,12 @@ class ConsumerGroups:
             return InvalidSessionTimeout(
                 f"session_timeout_ms is {event.session_timeout_ms}; it has to be within {least} and {most}."
             )
+        names = [event.group, event.member_id, event.instance_id, event.client_id, event.client_host]
+        if wire_bytes(names) > self._names_bytes_max:
+            return InvalidRequest(
+                f"The group's name, and the member's ids, have more than {self._names_bytes_max} bytes together; use "
+                "shorter ones."
+            )
         if event.assignor and event.assignor not in ASSIGNORS:
             return UnsupportedAssignor(
                 f"The coordinator has no assignor {event.assignor!r}; set group_remote_assignor to one of "
@@ -210,25 +220,39 @@ class ConsumerGroups:
                     "groups."
                 )
             wanted = set(event.topics) | (set() if group is None else group.subscribed())
-            if self._bytes_of(wanted) > self._settings.record_bytes_max:
+            is_listed = wire_bytes(topics) + self._head_bytes <= self._settings.record_bytes_max
+            if not (is_listed and self._fits(wanted, self._known)):
                 return RecordTooLarge(
                     f"Group {event.group!r} would read more partitions than a record of __consumer_offsets takes; "
                     "subscribe to fewer topics, or raise max.message.bytes of __consumer_offsets."
                 )
         return None
 
-    def _bytes_of(self, topics: set[str]) -> int:
-        """Return a bound of a record that has all partitions of these topics."""
-        head = row_bytes(["", "", ""], [wire_bytes(sorted(topics))]) + 1_000
-        facts = [(name, self._known[name]) for name in topics if name in self._known]
-        return head + sum(
+    @property
+    def _names_bytes_max(self) -> int:
+        return min(NAMES_BYTES_MAX, self._settings.record_bytes_max // 4)
+
+    @property
+    def _head_bytes(self) -> int:
+        """Most bytes of a member's record, or of a group's, besides topics and their partitions."""
+        return self._names_bytes_max + _FIELDS_BYTES
+
+    def _fits(self, topics: set[str], known: Mapping[str, TopicFacts]) -> bool:
+        """Return whether the log takes a record that has all partitions of these topics."""
+        facts = [(name, known[name]) for name in topics if name in known]
+        size = self._head_bytes + sum(
             _PLACE_BYTES * each.partitions + 2 * wire_bytes([name, each.topic_id]) + 64 for name, each in facts
         )
+        return size <= self._settings.record_bytes_max
+
+    def _facts(self, group: ConsumerGroup) -> Mapping[str, TopicFacts]:
+        """Return the facts for a group's next target: those of its last one, where those of now do not fit the log."""
+        return self._known if self._fits(group.subscribed(), self._known) else group.topics
 
     def _changed(self, group: ConsumerGroup, decision: GroupDecision) -> None:
         """The group's epoch advances; its target follows now, or after the pause between two."""
         if decision.now_ms >= group.assign_at_ms:
-            heartbeats.assign(group, self._known, decision)
+            heartbeats.assign(group, self._facts(group), decision)
         else:
             heartbeats.bump(group, decision)
             heartbeats.settle_parked(group, decision)
@@ -264,7 +288,7 @@ class ConsumerGroups:
         for group in self._groups.values():
             wanted = group.subscribed()
             now = {topic: self._known.get(topic) for topic in wanted & requested}
-            fits = self._bytes_of(wanted) <= self._settings.record_bytes_max
+            fits = self._fits(wanted, self._known)
             if fits and group.members and any(group.topics.get(topic) != facts for topic, facts in now.items()):
                 self._changed(group, decision)
 
@@ -285,7 +309,7 @@ class ConsumerGroups:
             if overdue:
                 self._changed(group, decision)
             elif group.assign_due and now_ms >= group.assign_at_ms:
-                heartbeats.assign(group, self._known, decision)
+                heartbeats.assign(group, self._facts(group), decision)
             for member_id, session in group.sessions.items():
                 if session.parked is not None and session.parked_until_ms <= now_ms:
                     heartbeats.answer(group, member_id, decision)

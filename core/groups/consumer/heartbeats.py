@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -156,6 +157,13 @@ def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None,
     )
     if following is current:
         return False
+    if row_bytes(*following.to_wire()) > decision.settings.record_bytes_max:
+        # A row has an entry for each topic and epoch. With one epoch they fit; commits of earlier ones are repeated.
+        following = replace(
+            following,
+            assigned=dict.fromkeys(following.assigned, following.epoch),
+            revoking=dict.fromkeys(following.revoking, following.epoch),
+        )
     decision.write(following)
     if following.state is not MemberState.UNREVOKED_PARTITIONS:
         session.revoke_deadline_ms = None

@@ -106,6 +106,11 @@ class Space:
         """Bytes of the log, as far as they were read."""
         return sum(stretch.size for stretch in self._stretches)
 
+    def bytes_before(self, offset: int) -> int:
+        """Return how many bytes of the log :meth:`freed` would give back."""
+        after = zip(self._stretches, self._starts[1:], strict=False)
+        return sum(stretch.size for stretch, end in after if end <= offset)
+
     @property
     def live_bytes(self) -> int:
         """About how many bytes of records are needed."""
@@ -114,7 +119,8 @@ class Space:
     def area(self, runs_bytes: int, records: int) -> int | None:
         """Return the offset up to which the log is to be treated, because more than half of it is dead; None = not.
 
-        ``runs_bytes`` of runs are needed. At most ``records`` that are needed are before that offset, or one stretch.
+        ``runs_bytes`` of runs, and of pieces of a checkpoint, are needed. At most ``records`` that are needed are
+        before that offset, or one stretch.
         """
         total, dead = self.size, self.size - self.live_bytes - runs_bytes
         live, end = 0, None

@@ -12,7 +12,7 @@ import pytest
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.dead_letters import Cause, cause_of
+from raylog.core.dead_letters import Cause, Reason, cause_of, dead_headers
 from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.key_hash import partition_for_key
@@ -168,5 +168,27 @@ def test_a_redrive_that_sends_nothing_leaves_all_to_the_next_one(tmp_path: Path)
             assert await redriven(admin, "dead", None) == 0
             assert await redriven(admin, "dead", "jobs") == 3
             assert await redriven(admin, "dead", "jobs") == 0
+
+    run(tmp_path, story)
+
+
+def test_a_redrive_that_sends_some_leaves_the_others_to_the_next_one(tmp_path: Path) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        await create(cluster, "jobs")
+        await create(cluster, "other")
+        await create(cluster, "dead")
+        cause = Cause(reason=Reason.REJECTED, topic="jobs", partition=0, offset=0, message="", group="", timestamp_ms=0)
+        async with AsyncProducer(**cluster.clients()) as producer:
+            for number in range(10):  # every third one does not say where it was
+                headers = [] if number % 3 == 0 else dead_headers((), cause)
+                await (await producer.send("dead", b"%d" % number, headers=headers))
+        async with AsyncAdmin(**cluster.clients()) as admin:
+            assert await redriven(admin, "dead", None) == 6
+            assert await redriven(admin, "dead", None) == 0
+            async with AsyncProducer(**cluster.clients()) as producer:
+                await (await producer.send("dead", b"10", headers=dead_headers((), cause)))
+            assert await redriven(admin, "dead", "other") == 5
+            assert await redriven(admin, "dead", "other") == 0
+        assert [record.value for record in await read(cluster, "other", 5)] == [b"0", b"3", b"6", b"9", b"10"]
 
     run(tmp_path, story)

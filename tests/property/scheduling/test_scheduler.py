@@ -25,6 +25,8 @@ class Story:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.desk = Desk(targets={lane: Partition() for lane in LANES})
+        if seed % 10 == 0:
+            self.desk.part_bytes = 300  # then most checkpoints have several rows
         self.desk.holds = True
         self.strays: list[Deliver] = []
         self.due: dict[int, int] = {}
@@ -147,7 +149,9 @@ class Story:
                 self.strays.append(effect)
             elif isinstance(effect, Append) and chance.random() < 0.5:
                 desk.machine._is_loaded = False  # it decides nothing any more
+                desk.dies_at_piece = len(desk.log) % 4
                 desk.append(effect.row)
+                desk.dies_at_piece = -1
         for _, offset in self.requested.values():
             self.unsure.add(offset)
             self.keys.pop(offset, None)
@@ -184,6 +188,7 @@ class Story:
         freed, size = RECORD_BYTES * desk.start, desk.machine.space.size
         assert desk.copied_bytes <= freed + settings.space_min_bytes, "D11: more is copied than given back"
         most = settings.space_min_bytes + settings.checkpoint_bytes + 2 * settings.stretch_bytes
+        most += 3 * desk.machine._checkpoint_bytes  # it is there, and is not written again for less than twice its size
         assert size <= most, f"D11: nothing waits, and the log has {size} bytes"
 
 

@@ -176,6 +176,10 @@ class Coordinator:
             self.simulation.books.removed.add(str(key[2]))
         return (key, value), row_bytes(key, value)
 
+    def row_bytes_max(self) -> int:
+        """Return the bytes of the largest row that the log takes."""
+        return 1_000_000
+
     def wake_writer(self) -> None:
         """Append what waits, one batch at a time."""
         if not self._is_writing and self.runner is not None:

@@ -398,6 +398,10 @@ class Coordinator:
         size = row_bytes(key, value)
         return Row(key, value, self.world.now_ms, self._number, request, sender, size), size
 
+    def row_bytes_max(self) -> int:
+        """Return the bytes of the largest row that the log takes."""
+        return 1_000_000
+
     def wake_writer(self) -> None:
         """Append the pending rows, unless a batch is in flight."""
         if not self._dies_here() and not self._is_writing:

@@ -8,7 +8,7 @@ import pytest
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, NotCoordinator
+from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, NotCoordinator, RecordTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 
 Row = tuple[list[object], list[object] | None]
@@ -41,6 +41,7 @@ class Ports:
         self.log: list[Row] = []
         self.proposals = 0
         self.reasons: list[str] = []
+        self.largest_row = 1_000_000
         settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
         self.machine = CoordinatorMachine(
             settings=settings, share=EVERY_KEY, new_member_id=lambda client: f"{client}-1"
@@ -55,6 +56,9 @@ class Ports:
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         return (key, value), 100
+
+    def row_bytes_max(self) -> int:
+        return self.largest_row
 
     def wake_writer(self) -> None:
         pass
@@ -195,3 +199,16 @@ def test_a_request_to_sleep_is_a_proposal_at_the_next_tick() -> None:
     ports.runner.sleep_requested()
     ports.runner.tick()
     assert ports.proposals == 1
+
+
+def test_a_row_that_the_log_would_refuse_is_an_answer_to_its_request() -> None:
+    ports = Ports(GroupSettings(record_bytes_max=10_000_000))
+    ports.runner.serve()
+    stored = ports.send("offset_commit", *commit_args(0))
+    ports.largest_row = 99
+    refused = ports.send("offset_commit", *commit_args(1))
+    (error,) = refused.answers
+    assert isinstance(error, RecordTooLarge)
+    assert not error.retriable
+    assert len(ports.reasons) == 1, "what the machine has decided is loaded again without it"
+    assert stored.answers == []

@@ -123,11 +123,11 @@ class Following:
             before = self.log.log_end_offset
             self.answer(leader, epoch, most_bytes=most_bytes)
 
-    def answer(self, leader: PartitionLog, epoch: int = 1, *, most_bytes: int = 1 << 20) -> None:
+    def answer(self, leader: PartitionLog, epoch: int = 1, *, most_bytes: int = 1 << 20, held_from: int = -1) -> None:
         """The leader answers the last fetch."""
         fetch, end = self.fetches[-1], leader.log_end_offset
         records = leader.read(fetch.fetch_offset, most_bytes, end)
-        reply = wire.ReplicaFetchReply(epoch, end, leader.log_start_offset, None)
+        reply = wire.ReplicaFetchReply(epoch, end, leader.log_start_offset, None, held_from)
         self.runner.fetch_answered(fetch.request, reply, records, end_offset(records, fetch.fetch_offset))
 
     def part(self, epoch: int, end: int, of_epoch: int) -> None:

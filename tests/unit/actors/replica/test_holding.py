@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.replica.holding import HELD_BYTES_MAX, HELD_MS_MAX, Hold
+from raylog.core.replication.holding import HELD_BYTES_MAX, HELD_MS_MAX, Hold
 from raylog.storage.batch.records import encode_batch
 from raylog.storage.log.config import LogConfig
-from tests.unit.actors.replica.following import ME, Clocks, Following
+from raylog.storage.log.partition_log import PartitionLog
+from tests.unit.actors.replica.following import ME, OTHER, Clocks, Following
 
 HOUR_MS = 3_600_000
 
@@ -63,4 +64,54 @@ def test_retention_leaves_what_is_needed_and_deleting_on_request_does_not(tmp_pa
     needed[0] = None
     mine.pass_time(HOUR_MS, tick_ms=HOUR_MS // 12)
     assert mine.log.log_start_offset > 30
+    mine.log.close()
+
+
+def inheriting(hold: Hold, needed: int | None, inherited: int, *, log_start: int = 0, now_ms: int = 0) -> int:
+    return hold.limit(needed, inherited=inherited, log_start=log_start, watermark=100, size_bytes=0, now_ms=now_ms)
+
+
+def test_a_new_leader_holds_what_the_last_one_did_until_its_roles_know_it() -> None:
+    hold = Hold()
+    assert inheriting(hold, None, 7) == 7, "nothing is loaded yet"
+    assert inheriting(hold, 30, 7) == 7, "one queue is loaded, and another one needs what is before"
+    assert hold.stated(30, inherited=7, log_start=0) == 7
+    assert inheriting(hold, 7, 7) == 7
+    assert inheriting(hold, 30, 7) == 30
+    assert inheriting(hold, None, 7) == 100
+    hold.followed()
+    assert inheriting(hold, None, 7) == 7, "the next leader has said so"
+
+
+def test_what_is_inherited_is_held_for_a_day_and_not_below_the_start() -> None:
+    hold = Hold()
+    assert inheriting(hold, None, 7, log_start=8) == 100
+    assert inheriting(hold, None, 7) == 7
+    assert inheriting(hold, None, 7, now_ms=HELD_MS_MAX) == 100
+    assert hold.stated(None, inherited=7, log_start=0) == -1, "no follower holds it either"
+
+
+@pytest.mark.parametrize("leads_next", [False, True])
+def test_a_follower_leaves_what_its_leader_still_copies(tmp_path: Path, leads_next: bool) -> None:
+    config = LogConfig(segment_bytes=500, file_delete_delay_ms=0, retention_ms=HOUR_MS)
+    clocks = Clocks()
+    leader = PartitionLog.open(
+        tmp_path / "leader", config, topic_id="id", topic="t", partition=0, now_ms=clocks.wall_ms()
+    )
+    for _ in range(40):
+        leader.append_as_leader(encode_batch(None, [bytes(100)], [clocks.wall_ms()]), 1, clocks.wall_ms())
+    (tmp_path / "mine").mkdir()
+    mine = Following(tmp_path / "mine", config, clocks)
+    mine.state(OTHER, 1)
+    mine.replicate(leader)
+    mine.answer(leader, held_from=12)
+    if leads_next:
+        mine.state(ME, 2)
+    mine.pass_time(3 * HOUR_MS, tick_ms=HOUR_MS // 12)
+    assert mine.log.log_start_offset <= 12
+    if not leads_next:
+        mine.answer(leader, held_from=-1)
+        mine.pass_time(HOUR_MS, tick_ms=HOUR_MS // 12)
+        assert mine.log.log_start_offset > 30
+    leader.close()
     mine.log.close()

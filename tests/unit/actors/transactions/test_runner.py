@@ -58,6 +58,9 @@ class Ports:
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         return (key, value), 100
 
+    def row_bytes_max(self) -> int:
+        return 1_000_000
+
     def wake_writer(self) -> None:
         pass
 

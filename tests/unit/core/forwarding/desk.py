@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgpack
+
 from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
@@ -35,11 +37,11 @@ class Target:
     """Records that came without their bodies."""
     is_reachable: bool = True
 
-    def append(self, parcel: ev.Parcel) -> ev.Trouble | None:
+    def append(self, parcel: ev.Parcel, producer_id: int = PRODUCER) -> ev.Trouble | None:
         """Take a parcel as a partition does; return why not."""
         count = len(parcel.offsets)
         header = BatchHeader(
-            len(self.records), 0, 0, 77, 0, 0, count - 1, 0, 0, PRODUCER, parcel.epoch, parcel.base_sequence, count
+            len(self.records), 0, 0, 77, 0, 0, count - 1, 0, 0, producer_id, parcel.epoch, parcel.base_sequence, count
         )
         try:
             duplicate = self.producers.check(header)
@@ -69,6 +71,9 @@ class Desk:
         self.targets: dict[str, Target] = {"dead": Target()}
         self.note = Note(producer_id=PRODUCER, position=0, decided_end=0)
         self.saves = 0
+        self.largest_note = 0
+        """Bytes of the largest note that was stored."""
+        self.producers = PRODUCER
         self.rule = ""
         self.rules: list[str | None] = []
         """By which rules pieces were requested."""
@@ -139,10 +144,13 @@ class Desk:
                     self.feed(self.read(effect.offset, effect.until))
             case ev.Resolve():
                 found = tuple((route, self.topics.get(route, ""), 0) for route in effect.routes)
-                self.feed(ev.Resolved(now_ms=self.now_ms, found=found))
+                self.producers += effect.takes_producer
+                producer_id = self.producers if effect.takes_producer else -1
+                self.feed(ev.Resolved(now_ms=self.now_ms, found=found, producer_id=producer_id))
             case ev.Save():
                 self.note = Note.from_wire(effect.note.to_wire())
                 self.saves += 1
+                self.largest_note = max(self.largest_note, len(msgpack.packb(effect.note.to_wire())))
                 self.feed(ev.Saved(now_ms=self.now_ms))
             case ev.Send():
                 self.answer(effect.parcel)
@@ -154,7 +162,7 @@ class Desk:
         target = self.targets.get(parcel.topic_id)
         if target is None:
             return ev.Trouble.DELETED
-        return target.append(parcel) if target.is_reachable else ev.Trouble.UNREACHABLE
+        return target.append(parcel, self.machine.note.producer_id) if target.is_reachable else ev.Trouble.UNREACHABLE
 
     def answer(self, parcel: ev.Parcel) -> None:
         """Bring a parcel to its target, and let the forwarder know."""

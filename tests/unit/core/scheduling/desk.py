@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgpack
 
+from raylog.actors.scheduling.checkpoints import joined, pieces
 from raylog.core.scheduling.envelope import HalfId
 from raylog.core.scheduling.events import (
     Answer,
@@ -47,6 +48,8 @@ from raylog.core.scheduling.rounds import BATCH_HEAD_BYTES
 from raylog.core.scheduling.rows import (
     Batch,
     Checkpoint,
+    CheckpointEnd,
+    CheckpointPart,
     Decision,
     LaneId,
     Relocated,
@@ -148,6 +151,10 @@ class Desk:
     """Names of records, by offset."""
     size_of: dict[int, int] = field(default_factory=dict)
     """Sizes of records, by offset; those of others are RECORD_BYTES."""
+    part_bytes: int = 1 << 20
+    """A checkpoint that is larger has several rows."""
+    dies_at_piece: int = -1
+    """The owner dies before it appends this piece of a checkpoint; -1 = it does not."""
     read_bytes: int = 1 << 30
     """So much is read of records to find their targets, at most, or one record."""
     producers: int = 7
@@ -215,6 +222,15 @@ class Desk:
         return self.requests
 
     def append(self, row: Row) -> None:
+        if isinstance(row, Checkpoint) and (parts := pieces(row, self.part_bytes)):
+            places = []
+            for part in parts:
+                if part.index == self.dies_at_piece:
+                    self.dies_at_piece = -1
+                    return
+                places.append(self.end)
+                self.append(part)
+            row = CheckpointEnd(row.number, row.covers, tuple(places))
         base, self.end = self.end, self.end + 1
         if isinstance(row, Relocated):
             if base % 2:
@@ -224,7 +240,7 @@ class Desk:
             self.copies[base] = set(row.offsets)
             self.copied_bytes += RECORD_BYTES * len(row.offsets)
             self.end += len(row.offsets)
-        data = row.data if isinstance(row, RunWritten) else b""
+        data = row.data if isinstance(row, RunWritten | CheckpointPart) else b""
         self.log.append((base, msgpack.packb([to_wire(row), data])))
         self._read_on()
 
@@ -243,6 +259,11 @@ class Desk:
             return RowRead(offset=offset, row=row, size_bytes=RECORD_BYTES * (1 + records) + len(data))
         assert isinstance(entry, DataRead)
         return entry
+
+    def row_at(self, offset: int) -> Row:
+        (entry,) = (entry for at, entry in self.log if at == offset)
+        wire, data = msgpack.unpackb(entry)
+        return from_wire(wire, data)
 
     def place_of(self, offset: int) -> int:
         """Where the record with a first offset can be read, as the machine knows."""
@@ -265,6 +286,9 @@ class Desk:
             if isinstance(entry, bytes):
                 wire, data = msgpack.unpackb(entry)
                 row = from_wire(wire, data)
+                if isinstance(row, CheckpointEnd):
+                    assert row.places[0] >= self.start, "a piece of the newest checkpoint was deleted"
+                    row = joined(row, [self.row_at(place) for place in row.places])
                 if isinstance(row, Checkpoint):
                     machine.restore(row, lambda at, _: self.run_at(at))
                     assert row.covers >= self.start

@@ -3,7 +3,7 @@
 import pytest
 
 from raylog.core.scheduling.halves import HalfPolicy, Standing, Unresolved
-from raylog.core.scheduling.rows import Decision, Verdict
+from raylog.core.scheduling.rows import Decision, HalvesDecided, Verdict
 from tests.unit.core.scheduling.desk import Desk, Partition
 
 PAY = ("payments", "t-42")
@@ -161,3 +161,29 @@ def test_a_checkpoint_keeps_half_messages_and_decisions() -> None:
     after = desk.machine.halves
     assert after.state() == before.state()
     assert list(after.offsets) == [1, 2]
+
+
+def test_decisions_of_the_policy_have_rows_below_a_size() -> None:
+    desk = Desk(policy=HalfPolicy(limit=1, on_unresolved=Unresolved.ROLLBACK))
+    names = [(f"group-{number}", "x" * 60_000) for number in range(20)]
+    for name in names:
+        desk.prepare(name)
+    desk.machine.halves.worn = dict.fromkeys(names)
+    desk.tick()
+    desk.tick()
+    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, bytes)]
+    decided = [row.decisions for row in rows if isinstance(row, HalvesDecided)]
+    assert sorted((each.group, each.txid) for part in decided for each in part) == sorted(names)
+    assert max(map(len, decided)) <= 3
+
+
+def test_requests_share_a_row_below_a_size() -> None:
+    desk = Desk(holds=True)
+    desk.tick()
+    numbers = [desk.decide(*[Decision("g", f"{number}" * 100_000, Verdict.COMMIT)] * 2) for number in range(8)]
+    desk.holds = False
+    while desk.held:
+        desk.release()
+    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, bytes)]
+    assert max(len(row.decisions) for row in rows if isinstance(row, HalvesDecided)) <= 2
+    assert all(len(desk.standings[number]) == 2 for number in numbers)

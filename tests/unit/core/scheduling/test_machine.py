@@ -1,8 +1,8 @@
 """The scheduler: what is delivered, when, in which order, and what a new leader goes on with."""
 
-from raylog.core.scheduling.events import Deliver, Outcome
+from raylog.core.scheduling.events import Append, Deliver, Outcome
 from raylog.core.scheduling.keys import key_of
-from raylog.core.scheduling.rows import Checkpoint
+from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd
 from tests.unit.core.scheduling.desk import Desk, Partition, offsets, with_settings
 
 OTHER = ("oooo", 0)
@@ -280,6 +280,50 @@ def test_a_checkpoint_is_the_state() -> None:
         before.count,
     )
     assert after.lanes == before.lanes
+
+
+def test_a_checkpoint_larger_than_a_row_has_several() -> None:
+    desk = with_settings(checkpoint_rows=100)
+    desk.part_bytes = 300
+    desk.targets["tttt", 0].is_up = False
+    keys = desk.schedule(*range(1_001, 1_401))
+    desk.run(2_000)
+    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, bytes)]
+    assert any(isinstance(row, CheckpointEnd) and len(row.places) > 10 for row in rows)
+    before = desk.machine.checkpoint()
+    desk.replace_owner()
+    assert desk.machine.checkpoint().lanes == before.lanes
+    desk.targets["tttt", 0].is_up = True
+    desk.run(20_000)
+    assert desk.got() == offsets(keys)
+
+
+def test_a_checkpoint_of_which_pieces_are_missing_counts_nothing() -> None:
+    desk = with_settings(checkpoint_rows=100)
+    desk.part_bytes, desk.holds = 300, True
+    desk.targets["tttt", 0].is_up = False
+    keys = desk.schedule(*range(1_001, 1_401))
+    while not any(isinstance(each, Append) and isinstance(each.row, Checkpoint) for each in desk.held):
+        desk.release()
+        desk.run(10)
+    desk.dies_at_piece, desk.holds = 3, False
+    desk.release()
+    desk.replace_owner()
+    assert desk.machine.pending.count + sum(len(lane.waiting) for lane in desk.machine.lanes.values()) >= 395
+    desk.targets["tttt", 0].is_up = True
+    desk.run(20_000)
+    assert desk.got() == offsets(keys)
+
+
+def test_a_large_checkpoint_is_not_moved_away_from_again_and_again() -> None:
+    desk = with_settings(checkpoint_rows=100)
+    desk.part_bytes = 100
+    desk.targets["tttt", 0].is_up = False
+    desk.schedule(*range(1_001, 1_201))
+    desk.run(2_000)
+    rows = len(desk.log)
+    desk.run(20_000)
+    assert len(desk.log) - rows < 20
 
 
 def test_the_number_that_waits_is_known() -> None:

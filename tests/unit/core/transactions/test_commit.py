@@ -3,6 +3,7 @@
 import pytest
 
 from raylog.core.coordinators.events import AppendRecords
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Reply
 from raylog.core.errors import (
     ConcurrentTransactions,
@@ -254,3 +255,21 @@ def test_a_transaction_that_its_log_would_refuse_has_to_be_aborted() -> None:
     assert txns.error(txns.add(producer, *many)) is TransactionAbortable
     assert txns.row().partitions == (ORDERS,)
     assert txns.identity(txns.end(producer, committed=False))
+
+
+def test_an_id_that_its_log_would_refuse_is_refused() -> None:
+    txns = Transactions(TxnSettings(record_bytes_max=500))
+    assert txns.error(txns.init(name="n" * 500)) is InvalidRequest
+    assert txns.log == []
+
+
+def test_what_fits_while_it_is_open_fits_in_every_later_state() -> None:
+    for limit in range(300, 420):
+        txns = Transactions(TxnSettings(record_bytes_max=limit))
+        producer = txns.producer()
+        for number in range(20):
+            request = txns.add(producer, ORDERS._replace(partition=number))
+            if request in txns.refusals:
+                break
+        txns.end(producer)
+        assert max(row_bytes(key, value) for key, value in txns.log) <= limit

@@ -1,0 +1,47 @@
+"""Checkpoints that are larger than a row: cut into pieces, and put together again. Pure.
+
+What a scheduler knows grows with what waits for targets without leaders, and with half messages. The log takes a row of
+a limited size; so a large checkpoint is the value of several rows, and a last one that names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, Row, from_wire, to_wire
+from raylog.storage.errors import CorruptBatch
+
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of a piece; a smaller checkpoint is one row."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+def pieces(row: Checkpoint, part_bytes: int = PART_BYTES) -> list[CheckpointPart]:
+    """Return the pieces of a checkpoint; none where it fits into one row."""
+    data = _encode(to_wire(row))
+    if len(data) <= part_bytes:
+        return []
+    cut = (data[start : start + part_bytes] for start in range(0, len(data), part_bytes))
+    return [CheckpointPart(row.number, index, part) for index, part in enumerate(cut)]
+
+
+def joined(end: CheckpointEnd, rows: Sequence[Row | None]) -> Checkpoint:
+    """Return the checkpoint whose pieces these rows are. Raises CorruptBatch where one of them is not."""
+    data: list[bytes] = []
+    for index, row in enumerate(rows):
+        if not isinstance(row, CheckpointPart) or (row.number, row.index) != (end.number, index):
+            raise CorruptBatch(f"there is no piece {index} of checkpoint {end.number}")
+        data.append(row.data)
+    try:
+        wire: list[Any] = _decode(b"".join(data))
+        row = from_wire(wire)
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise CorruptBatch(f"checkpoint {end.number} cannot be read ({error})") from error
+    if not isinstance(row, Checkpoint):
+        raise CorruptBatch(f"the pieces of checkpoint {end.number} are another row")
+    return row

@@ -1,0 +1,101 @@
+"""How often a record was handed out: what a crash may lose of it, and what does not count."""
+
+from __future__ import annotations
+
+from raylog.core.queues import events as ev
+from raylog.core.queues.machine import QueueMachine
+from raylog.core.queues.records import QueueChange, QueueState
+
+
+class Shelf:
+    """A queue of one record, whose changes are stored when the test says so."""
+
+    def __init__(self, stored: QueueState | None = None) -> None:
+        self.now_ms = 1_000
+        self.stored = stored or QueueState("jobs")
+        if stored is None:
+            self.stored.apply(QueueChange(0, (), {}, None))
+        snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
+        self.machine = QueueMachine(snapshot, {}, is_later=False)
+        self.waiting: list[object] = []
+        self.take_in(self.machine.loaded(self.now_ms, self.now_ms))
+
+    def take_in(self, out: object) -> list[object]:
+        now = list(out.now)  # type: ignore[attr-defined]
+        self.waiting += [effect for effect in now if isinstance(effect, ev.StoreChange)]
+        self.waiting += out.after_sync  # type: ignore[attr-defined]
+        return now
+
+    def feed(self, event: ev.Event) -> list[object]:
+        return self.take_in(self.machine.step(event))
+
+    def open(self, member: str) -> None:
+        self.feed(
+            ev.Opened(cause="t", now_ms=self.now_ms, request=1, member=member, settings={}, log_start=0, readable_end=1)
+        )
+
+    def take(self, member: str) -> int:
+        """Return the count of the hand-out; 0 = the record is not handed out now."""
+        if self.machine.next_offset(1) is None:
+            return 0
+        take = ev.Take(cause="t", now_ms=self.now_ms, request=2, member=member, first=0, end=1, max_records=1, gaps=())
+        return next(
+            (effect.ranges[0][2] for effect in self.feed(take) if isinstance(effect, ev.Hand) and effect.ranges), 0
+        )
+
+    def leave(self, member: str) -> None:
+        self.feed(ev.MemberLeft(cause="t", now_ms=self.now_ms, member=member))
+
+    def verdict(self, member: str, kind: int, delay_ms: int = -1) -> None:
+        rows = [ev.Verdict(0, 1, kind, 0, delay_ms)]
+        self.feed(ev.Acknowledged(cause="t", now_ms=self.now_ms, request=3, member=member, verdicts=rows))
+
+    def store(self) -> None:
+        """Everything that waits is stored."""
+        waiting, self.waiting = self.waiting, []
+        for effect in waiting:
+            if isinstance(effect, ev.StoreChange):
+                self.stored.apply(QueueChange.from_wire(effect.change.to_wire()))
+            elif isinstance(effect, ev.NoteStored):
+                self.feed(ev.ChangeStored(cause="t", now_ms=self.now_ms, number=effect.number))
+
+    def replaced(self) -> Shelf:
+        """The leader is replaced; what is not stored is lost."""
+        return Shelf(self.stored)
+
+
+def test_one_crash_loses_one_hand_out_at_most() -> None:
+    shelf = Shelf()
+    shelf.open("a")
+    shelf.open("b")
+    shelf.store()
+    assert shelf.take("a") == 1
+    shelf.leave("a")
+    assert shelf.take("b") == 0, "the first count is on its way"
+    shelf.store()
+    assert shelf.take("b") == 2
+    after = shelf.replaced()
+    after.open("c")
+    assert after.take("c") == 2, "only the hand-out to b is lost"
+
+
+def test_a_record_that_is_retried_at_once_waits_until_its_count_is_stored() -> None:
+    shelf = Shelf()
+    shelf.open("a")
+    assert shelf.take("a") == 1
+    shelf.verdict("a", ev.RETRY, 0)
+    assert shelf.take("a") == 0
+    shelf.store()
+    assert shelf.take("a") == 2
+
+
+def test_a_hand_out_that_is_returned_with_a_pause_does_not_count() -> None:
+    shelf = Shelf()
+    shelf.open("a")
+    for _ in range(20):
+        assert shelf.take("a") == 1
+        shelf.verdict("a", ev.RETURN, 1_000)
+        assert shelf.take("a") == 0
+        shelf.store()
+        shelf.now_ms += 1_001
+        shelf.feed(ev.Tick(cause="t", now_ms=shelf.now_ms))

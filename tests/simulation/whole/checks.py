@@ -97,8 +97,7 @@ class Finish:
         if self._world.plan.dozes:
             await self._until("every topic's replicas may doze", lambda: self._let_doze(admin))
         await admin.stop()
-        # Leaders with roles look by themselves for what is due, and their followers learn of it.
-        if self._world.plan.dozes and not self._world.plan.has_roles:
+        if self._world.plan.dozes and self._world.plan.comes_to_rest:
             self._world.end_clients()
             await self._until("all replicas doze", self._are_awake)
             await self._rest()

@@ -184,9 +184,9 @@ class Plan:
     config: dict[str, str] = field(default_factory=dict)
 
     @property
-    def has_roles(self) -> bool:
-        """Whether leaders do more than to store records: records wait there, expire or are worked on."""
-        return bool(self.delayers or self.expirers or self.workers)
+    def comes_to_rest(self) -> bool:
+        """Whether all replicas are at rest at once when no client wants anything: no role and no cleaner has a look."""
+        return not (self.delayers or self.expirers or self.workers or self.tables or self.accounts)
 
     def producer_options(self, chance: random.Random) -> dict[str, Any]:
         """Draw a producer's configuration."""

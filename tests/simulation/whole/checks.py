@@ -22,6 +22,7 @@ from tests.simulation.whole.forwarding.clients import send_the_rest_on
 from tests.simulation.whole.moves_asleep import SleepersMove
 from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.whole.queues.leaders import queues_of
+from tests.simulation.whole.renewed import Renewer
 from tests.simulation.whole.stops import StopCalledOff
 from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
@@ -70,6 +71,9 @@ class Finish:
             await self._until("tables are cleaned", self._has_dirty_tables)
         if self._world.transactions is not None:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
+        if self._world.plan.renews:
+            await self._until("a topic created again is read", Renewer(self._world, "last-renewer").finish)
+            await self._until("a reader that stays has found the last life", self._is_not_found)
         if self._world.plan.delayers:
             await self._until("delayed records have arrived", self._delayed_are_missing)
         if self._world.plan.payers:
@@ -336,6 +340,10 @@ class Finish:
                 raise Violation("W5", f"{at} goes from {starts[at]} to {ends[at]}, and not all of it was read")
         self._read = read
         return {at: (starts[at], ends[at]) for at in partitions}
+
+    async def _is_not_found(self) -> str:
+        missing = set(self._world.renewed.stored) - self._world.renewed.delivered
+        return f"{len(missing)} records are not read, such as {min(missing)!r}" if missing else ""
 
     async def _delayed_are_missing(self) -> str:
         missing = self._world.delays.missing()

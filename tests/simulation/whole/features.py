@@ -49,6 +49,10 @@ def _renewed_topic(plan: Plan, chance: random.Random) -> Plan:
     return replace(plan, renews_topic=True)
 
 
+def _topic_created_again(plan: Plan, chance: random.Random) -> Plan:
+    return replace(plan, renews=True)
+
+
 def _accounts(plan: Plan, chance: random.Random) -> Plan:
     return replace(with_cleaners(plan, chance), accounts=chance.choice([1, 2]))
 
@@ -135,6 +139,7 @@ FEATURES: Final[dict[str, Feature]] = {
     "transactions": _transactions,
     "renewed-topic": _renewed_topic,
     "accounts": _accounts,
+    "topic-created-again": _topic_created_again,
     "tables": _tables,
     "queues": _queues,
     "delays": _delays,

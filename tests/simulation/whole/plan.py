@@ -167,6 +167,8 @@ class Plan:
     """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
+    renews: bool = False
+    """Whether a topic is deleted and created again, over and over, while clients use it."""
     expirers: int = 0
     """Clients that send records which expire; 0 = there are none in this run."""
     payers: int = 0

@@ -59,6 +59,7 @@ from tests.simulation.whole.queues.clients import (
 )
 from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
 from tests.simulation.whole.queues.jobs import Group, Jobs
+from tests.simulation.whole.renewed import Renewed, Renewer, Stayer
 from tests.simulation.whole.schedules.clients import DEFAULT_MS, PARTITIONS, SIZES, DelayedReader, Delayer
 from tests.simulation.whole.schedules.delays import Delays
 from tests.simulation.whole.schedules.halves import LATER, Bank, Payer
@@ -114,6 +115,7 @@ class World:
         self.bank = Bank()
         self.jobs = Jobs({PLAIN: Group(by_key=False), KEYED: Group(by_key=True)} if plan.workers else {})
         self.letters = Letters()
+        self.renewed = Renewed()
         self.cleanings = 0
         """How often a replica has cleaned its log."""
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
@@ -323,6 +325,9 @@ class World:
         if self.plan.expirers:
             self.spawn("redriver", Redriver(self, "redriver").run())
             self.spawn("letters-reader", LettersReader(self, "letters-reader").run())
+        if self.plan.renews:
+            self.spawn("renewer", Renewer(self, "renewer").run())
+            self.spawn("stayer", Stayer(self, "stayer").run())
         self.spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
             self.fill_place(number)

@@ -156,8 +156,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _print_pairs(first: int, count: int) -> int:
     """Print for each two features how many seeds mix both, the rarest first."""
-    for (one, other), times in sorted(pairs(range(first, first + count)).items(), key=lambda item: item[1]):
-        print(f"{times:>5}  {one}, {other}")
+    for (first_name, second_name), times in sorted(
+        pairs(range(first, first + count)).items(), key=lambda item: item[1]
+    ):
+        print(f"{times:>5}  {first_name}, {second_name}")
     return 0
 
 

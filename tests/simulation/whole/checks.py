@@ -18,6 +18,7 @@ from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient
 from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
+from tests.simulation.whole.expiries import ExpiriesFinish
 from tests.simulation.whole.forwarding.clients import send_the_rest_on
 from tests.simulation.whole.moves_asleep import SleepersMove
 from tests.simulation.whole.plan import UNCLEAN
@@ -71,9 +72,7 @@ class Finish:
             await self._until("tables are cleaned", self._has_dirty_tables)
         if self._world.transactions is not None:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
-        if self._world.plan.renews:
-            await self._until("a topic created again is read", Renewer(self._world, "last-renewer").finish)
-            await self._until("a reader that stays has found the last life", self._is_not_found)
+        await self._forget_and_renew()
         if self._world.plan.delayers:
             await self._until("delayed records have arrived", self._delayed_are_missing)
         if self._world.plan.payers:
@@ -106,6 +105,14 @@ class Finish:
             await self._until("all replicas doze", self._are_awake)
             await self._rest()
         self._world.is_over = True
+
+    async def _forget_and_renew(self) -> None:
+        """What is forgotten after a while can be used again, and so can the name of a topic that was deleted."""
+        if self._world.plan.forgets_producers_s:
+            await ExpiriesFinish(self._world, "last-expiries").run()
+        if self._world.plan.renews:
+            await self._until("a topic created again is read", Renewer(self._world, "last-renewer").finish)
+            await self._until("readers that stay have found the last life", self._is_not_found)
 
     async def _admin(self) -> AsyncAdmin:
         while True:
@@ -342,8 +349,7 @@ class Finish:
         return {at: (starts[at], ends[at]) for at in partitions}
 
     async def _is_not_found(self) -> str:
-        missing = set(self._world.renewed.stored) - self._world.renewed.delivered
-        return f"{len(missing)} records are not read, such as {min(missing)!r}" if missing else ""
+        return self._world.renewed.missed()
 
     async def _delayed_are_missing(self) -> str:
         missing = self._world.delays.missing()

@@ -53,6 +53,18 @@ def _topic_created_again(plan: Plan, chance: random.Random) -> Plan:
     return replace(plan, renews=True)
 
 
+def _short_memory(plan: Plan, chance: random.Random) -> Plan:
+    forgets_s = chance.choice([15.0, 25.0])  # longer than a record may be on its way
+    config = {
+        **plan.config,
+        "producer.id.expiration.ms": str(int(1000 * forgets_s)),
+        "transactional.id.expiration.ms": str(int(1000 * forgets_s)),
+        "offsets.retention.minutes": "1",
+        "offsets.retention.check.interval.ms": "1000",
+    }
+    return replace(plan, config=config, forgets_producers_s=forgets_s, work_s=plan.work_s + 2 * forgets_s)
+
+
 def _accounts(plan: Plan, chance: random.Random) -> Plan:
     return replace(with_cleaners(plan, chance), accounts=chance.choice([1, 2]))
 
@@ -138,6 +150,7 @@ def _consumer_protocol(plan: Plan, chance: random.Random) -> Plan:
 FEATURES: Final[dict[str, Feature]] = {
     "transactions": _transactions,
     "renewed-topic": _renewed_topic,
+    "short-memory": _short_memory,
     "accounts": _accounts,
     "topic-created-again": _topic_created_again,
     "tables": _tables,

@@ -167,6 +167,9 @@ class Plan:
     """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
+    forgets_producers_s: float = 0.0
+    """After so long without use producers and transactional ids are forgotten, and offsets after a minute; 0 = after
+    days."""
     renews: bool = False
     """Whether a topic is deleted and created again, over and over, while clients use it."""
     expirers: int = 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import RaylogError
+from raylog.core.errors import RaylogError, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.world import Violation
@@ -42,13 +42,20 @@ class Renewed:
         self.life = 0
         self.stored: list[bytes] = []
         """What was acknowledged in the present life, in this order."""
-        self.delivered: set[bytes] = set()
-        """What the reader that stays has got."""
+        self.delivered: dict[str, set[bytes]] = {}
+        """What each reader that stays has got."""
 
     def begin(self) -> None:
         """The topic is about to be deleted and created again."""
         self.life += 1
         self.stored = []
+
+    def missed(self) -> str:
+        """Return what a reader that stays has not got of the present life; empty = nothing."""
+        for reader, found in self.delivered.items():
+            if missing := [value for value in self.stored if value not in found]:
+                return f"{reader} has not got {missing[0]!r}, and {len(missing) - 1} more"
+        return ""
 
     def unread(self, found: list[bytes], reader: str) -> str:
         """Return what a reader of the whole topic lacks; it must have got no record of an earlier life."""
@@ -107,12 +114,7 @@ class Renewer(Client):
         await self._renew(admin)
         for _ in range(RECORDS):
             await self._send(producer)
-        if self.world.plan.delayers:
-            self._values += 1
-            value = b"%d/%d/delayed" % (self._part.life, self._values)
-            work = producer.send(TOPIC, value, partition=0, delay=DELAY_MS)
-            future = await self.call("send delayed", work, API_S + 5.0)
-            await self.call("store delayed", future, DELIVERY_S + 60.0)
+        await self._send_delayed(producer)
         await self._commit()
 
     async def _renew(self, admin: AsyncAdmin) -> None:
@@ -128,6 +130,16 @@ class Renewer(Client):
         await self.call("delivery", future, DELIVERY_S)
         self._part.stored.append(value)
 
+    async def _send_delayed(self, producer: AsyncProducer) -> None:
+        """Send a record that is due in a while: what was taken for this life arrives in it, if it lasts."""
+        if self.world.plan.delayers:
+            self._values += 1
+            value = b"%d/%d/delayed" % (self._part.life, self._values)
+            work = producer.send(TOPIC, value, partition=0, delay=DELAY_MS)
+            future = await self.call("send delayed", work, API_S + 5.0)
+            await self.call("store delayed", future, DELIVERY_S + 60.0)
+            self._part.stored.append(value)
+
     async def _commit(self) -> None:
         """Commit the end of this life for a group: its offsets end with the topic."""
         timeout_ms = int(API_S * 1000)
@@ -142,7 +154,7 @@ class Renewer(Client):
     # ------------------------------------------------------------ at the end
 
     async def finish(self) -> str:
-        """Go through some more lives without faults; return what fails, or what nobody reads of the last one."""
+        """Go through some more lives without faults; return what fails, or what is not read of the last one."""
         async with AsyncAdmin() as admin, self._producer() as producer:
             for _ in range(LAST_LIVES):
                 if failed := await self.within_faults(self._life(admin, producer)):
@@ -150,6 +162,7 @@ class Renewer(Client):
             await self._renew(admin)
             for _ in range(RECORDS):
                 await self._send(producer)
+            await self._send_delayed(producer)
         await asyncio.sleep(2 * DELAY_MS / 1000)  # what was delayed in earlier lives is due by now
         return await self._unread(None) or await self._unread(GROUP)
 
@@ -178,20 +191,28 @@ class Renewer(Client):
 
 
 class Stayer(Client):
-    """Reads the topic by its name as the only member of a group, over all its lives."""
+    """Reads the topic by its name over all its lives: as the only member of a group, or without one."""
+
+    def __init__(self, world: World, name: str, group: str | None) -> None:
+        """One reader."""
+        super().__init__(world, name)
+        self._group = group
+        self._found = world.renewed.delivered[name] = set()
 
     async def run(self) -> None:
         """Read until the world is out of work."""
-        timeout_ms = int(API_S * 1000)
         while not self.world.is_over:
             consumer = AsyncConsumer(
-                group_id="stayers",
+                group_id=self._group,
                 auto_offset_reset="earliest",
-                default_api_timeout_ms=timeout_ms,
+                default_api_timeout_ms=int(API_S * 1000),
                 metadata_max_age_ms=1_000,
             )
             if await self.tried("start", consumer.start(), LAST_API_S):
-                consumer.subscribe([TOPIC])
+                if self._group is None:
+                    consumer.assign([AT])
+                else:
+                    consumer.subscribe([TOPIC])
                 await self._read(consumer)
                 await self.call("stop", consumer.stop(), 35.0)
 
@@ -201,9 +222,9 @@ class Stayer(Client):
                 found = await self.call("getmany", consumer.getmany(timeout_ms=300), 1.5)
             except RaylogError as error:
                 self.world.log(self.name, f"getmany: {error!r}")
-                if not error.retriable:
+                if not error.retriable and not isinstance(error, UnknownTopicOrPartition):
                     return
                 await asyncio.sleep(0.1)
                 continue
             for records in found.values():
-                self.world.renewed.delivered.update(record.value for record in records)
+                self._found.update(record.value for record in records)

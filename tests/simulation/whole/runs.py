@@ -102,7 +102,7 @@ def catch_whole(name: str) -> tuple[Bug, int, Violation | None]:
     """Run seeds with a planted bug until one is noticed; return the bug, the last seed and the violation."""
     bug = BUGS[name]
     for seed in range(bug.first, bug.seeds + 1):
-        result = run_whole(seed, bug.profile, name)
+        result = run_whole(seed, bug.profile, name, bug.features)
         if result.violation is not None:
             return bug, seed, result.violation
     return bug, bug.seeds, None

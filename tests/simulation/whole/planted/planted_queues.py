@@ -140,7 +140,7 @@ QUEUE_BUGS: Final = (
         "what comes for a partition that was given up is kept",
         QueueSource,
         "_take",
-        _edit("if not self.is_wanted:", "if False:"),
+        _edit("if not self.is_wanted or not locks:", "if not locks:"),
         ("W45",),
         60,
     ),

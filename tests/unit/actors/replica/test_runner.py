@@ -1,6 +1,7 @@
 """Effects that a replica's runner can carry out. The simulator, which drives the runner, tests the decisions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -21,7 +22,8 @@ def nothing(_: Any) -> None:
     """Take whatever comes."""
 
 
-def runner_of(folder: Path, is_busy: Callable[[], bool] = lambda: False) -> ReplicaRunner:
+@contextmanager
+def runner_of(folder: Path, is_busy: Callable[[], bool] = lambda: False) -> Iterator[ReplicaRunner]:
     """Return the runner of a new log, which has no part in its partition yet."""
     config, flush = topic_settings({}, {})
     log = PartitionLog.open(folder / "t-0", config, topic_id="t" * 32, topic="t", partition=0, now_ms=0)
@@ -35,38 +37,36 @@ def runner_of(folder: Path, is_busy: Callable[[], bool] = lambda: False) -> Repl
         fatal=nothing,
         is_busy=is_busy,
     )
-    return ReplicaRunner(
-        TopicPartition("t", 0),
-        log,
-        clock=clock,
-        sync=cast(Sync, SimpleNamespace(busy_since_ms=None)),
-        keeper=cast(Keeper, None),
-        ports=ports,
-        flush=flush,
-        counters=ReplicaCounters(),
-    )
+    try:
+        yield ReplicaRunner(
+            TopicPartition("t", 0),
+            log,
+            clock=clock,
+            sync=cast(Sync, SimpleNamespace(busy_since_ms=None)),
+            keeper=cast(Keeper, None),
+            ports=ports,
+            flush=flush,
+            counters=ReplicaCounters(),
+        )
+    finally:
+        log.close()
 
 
 def test_work_that_has_ended_is_news_until_the_next_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was stopped with such news would not let its partition sleep when that is due."""
     work = [True]
-    runner = runner_of(tmp_path, lambda: bool(work))
-    monkeypatch.setattr(runner, "feed", nothing)
-    try:
-        assert not runner.is_up_to_date
+    with runner_of(tmp_path, lambda: bool(work)) as runner:
+        monkeypatch.setattr(runner, "feed", nothing)
+        seen = [runner.is_up_to_date]
         runner.tick()
-        assert runner.is_up_to_date
+        seen.append(runner.is_up_to_date)
         work.clear()
-        assert not runner.is_up_to_date
+        seen.append(runner.is_up_to_date)
         runner.tick()
-        assert runner.is_up_to_date
-    finally:
-        runner.log.close()
+        seen.append(runner.is_up_to_date)
+    assert seen == [False, True, False, True]
 
 
 def test_every_effect_of_the_machine_is_carried_out(tmp_path: Path) -> None:
-    runner = runner_of(tmp_path)
-    try:
+    with runner_of(tmp_path) as runner:
         assert set(runner.effects) == set(get_args(Effect))
-    finally:
-        runner.log.close()

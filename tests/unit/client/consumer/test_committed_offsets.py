@@ -87,7 +87,7 @@ async def test_an_automatic_commit_is_left_out_while_another_is_under_way(monkey
     assert len(coordinator.requests) == 2
 
 
-async def test_offsets_of_an_earlier_topic_are_not_committed_for_the_present_one() -> None:
+async def test_offsets_of_an_earlier_topic_are_not_committed_for_the_next() -> None:
     coordinator = Coordinator()
     coordinator.may_answer.set()
     committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
@@ -102,7 +102,7 @@ async def test_offsets_of_an_earlier_topic_are_not_committed_for_the_present_one
     assert [(row.partition, row.committed_offset) for row in request.offsets] == [(1, 8), (2, 9)]
 
 
-async def test_a_position_that_was_committed_belongs_to_the_topic_it_was_committed_for() -> None:
+async def test_a_committed_position_carries_the_id_of_its_topic() -> None:
     """The topic that has the name when the partition is fetched may be another one by then."""
     coordinator = Coordinator()
     coordinator.answers = [OffsetFetchResult("id", "t", 0, 5, 3, "")]

@@ -5,7 +5,9 @@
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls); a file whose cluster
 #                    tests failed runs once more, alone, and is reported as unstable if it passes then
 #   make lint        only the checks, without the tests
-#   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000
+#   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000; one
+#                    failing seed with fewer features: make simulate PROFILE=whole-everything SEED=7 SEEDS=1
+#                    FEATURES=queues,delays
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
 #   make chaos-figures     measure the time until partitions have a leader again
@@ -29,6 +31,7 @@ PYTHON ?=
 SEEDS ?= 200
 PROFILE ?= default
 EVENTS ?= 0
+FEATURES ?=
 MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
@@ -84,7 +87,7 @@ import-tree: $(VENV)/.installed-test
 	@$(PY) tools/import_tree.py > /dev/null
 
 simulate: $(VENV)/.installed-test
-	$(PY) -m tests.simulation --seeds $(SEEDS) --profile $(PROFILE) --events $(EVENTS)
+	$(PY) -m tests.simulation --seeds $(SEEDS) --seed $(SEED) --profile $(PROFILE) --events $(EVENTS) --features '$(FEATURES)'
 
 chaos: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)

@@ -5,7 +5,7 @@ Used by every client and by Spark's source. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -84,6 +84,10 @@ class OffsetAndMetadata:
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: str = field(default="", compare=False, repr=False)
+    """Of the topic whose records were read; empty = that which has the name when the offset is committed.
+
+    A topic that is created again has another id: an offset of the earlier one is not committed for it."""
 
 
 @dataclass(frozen=True, slots=True)

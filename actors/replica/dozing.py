@@ -122,6 +122,8 @@ class Dozing:
         doze_after_ms = -1 if machine is None else machine.settings.doze_after_ms
         if machine is None or doze_after_ms < 0 or parts.is_busy():
             return None
+        if not parts.runner.is_up_to_date:
+            return None  # else what the machine takes for work that goes on would keep its partition from sleeping
         if not (parts.server.is_quiet and parts.leader.is_quiet and parts.flusher.is_idle):
             return None
         life = machine.incarnation if self._beat() else NO_LIFE

@@ -50,6 +50,7 @@ class ReplicaRunner:
     """A partition log with the machine that decides what happens to it."""
 
     _deserted_due_ms = 0
+    _notified_of_work = False
     _has_followed = False
     """Whether another replica leads."""
     _retention_failing = False
@@ -371,11 +372,21 @@ class ReplicaRunner:
         """A sync has failed: only a restart can find out what the disk has."""
         self._ports.fatal(f"{self.partition}: the disk refused to sync ({error}); restarting to recover from it.")
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether a transaction is open in the log, or a role is busy: the partition must not sleep then."""
+        return self.log.has_open_transactions or self._ports.is_busy()
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether the machine knows if there is work. It learns by the next tick of what has ended since the last."""
+        return self._notified_of_work == self._has_work
+
     def tick(self) -> int:
         """Do what is due; returns the time, in monotonic milliseconds."""
         now_ms = self._now_ms()
-        since_ms, in_transaction = self._sync.busy_since_ms, self.log.has_open_transactions or self._ports.is_busy()
-        self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=since_ms, in_transaction=in_transaction))
+        since_ms, self._notified_of_work = self._sync.busy_since_ms, self._has_work
+        self.feed(ev.Tick(cause="tick", now_ms=now_ms, sync_since_ms=since_ms, in_transaction=self._notified_of_work))
         if self.machine is not None:
             self._keeper.tick(now_ms, self.machine.high_watermark, self.machine.state)
         if now_ms >= self._deserted_due_ms:

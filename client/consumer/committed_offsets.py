@@ -148,8 +148,9 @@ class CommittedOffsets:
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         for row in rows:
             if row.committed_offset >= 0:
-                found[TopicPartition(row.topic, row.partition)] = OffsetAndMetadata(
-                    row.committed_offset, row.committed_metadata, row.committed_leader_epoch
+                at = TopicPartition(row.topic, row.partition)
+                found[at] = OffsetAndMetadata(
+                    row.committed_offset, row.committed_metadata, row.committed_leader_epoch, ids[at]
                 )
         return found
 
@@ -198,8 +199,8 @@ class CommittedOffsets:
         """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are.
 
         `speaker` is taken when commit is called: a commit may wait behind others, and if its generation has ended by
-        then it must not count in the next, where its partitions belong to others. Offsets of topics that do not exist
-        fail with UnknownTopicOrPartition, after all others were stored.
+        then it must not count in the next, where its partitions belong to others. Offsets of topics that do not exist,
+        or were created again since they were read, fail with UnknownTopicOrPartition, after all others were stored.
         """
         group = self._known_group()
         if not offsets:
@@ -222,6 +223,12 @@ class CommittedOffsets:
         try:
             async with asyncio.timeout(timeout_s), self._one_at_a_time:
                 ids, missing = await self._with_ids(offsets, timeout_s)
+                for each in [each for each, topic_id in ids.items() if offsets[each].topic_id not in ("", topic_id)]:
+                    del ids[each]
+                    missing = UnknownTopicOrPartition(
+                        f"Topic {each.topic!r} was deleted and created again since the records below this offset were "
+                        "read; the next poll begins with the new one."
+                    )
                 rows = [
                     OffsetCommitPartition(
                         ids[each], *each, offsets[each].offset, offsets[each].leader_epoch, offsets[each].metadata

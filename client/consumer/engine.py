@@ -398,7 +398,7 @@ class Engine:
         """What a commit without arguments stores: the position of every partition that has one, and a topic."""
         known = self.cluster.metadata.topics
         return {
-            state.partition: OffsetAndMetadata(state.position, "", state.epoch_before(state.position))
+            state.partition: OffsetAndMetadata(state.position, "", state.epoch_before(state.position), state.topic_id)
             for state in self.assignment.states.values()
             if state.position is not None and state.partition.topic in known
         }
@@ -406,12 +406,19 @@ class Engine:
     def with_epochs(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same with the leader epochs that are known: the next reader then recognizes a leader that is behind."""
+        """The same with the leader epochs that are known: the next reader then recognizes a leader that is behind.
+
+        And with the ids of the topics that are read, as their names may be those of other topics soon.
+        """
         states = self.assignment.states
         return {
-            at: replace(given, leader_epoch=states[at].epoch_before(given.offset))
-            if given.leader_epoch < 0 and at in states
-            else given
+            at: given
+            if at not in states
+            else replace(
+                given,
+                leader_epoch=states[at].epoch_before(given.offset) if given.leader_epoch < 0 else given.leader_epoch,
+                topic_id=given.topic_id or states[at].topic_id,
+            )
             for at, given in offsets.items()
         }
 

@@ -93,6 +93,7 @@ class PositionFinder:
                 if offset is None:
                     state.start = Start.POLICY
                 else:
+                    state.topic_id = offset.topic_id  # if another topic has the name by now, the fetcher begins again
                     self._set_position(state, offset.offset, offset.leader_epoch)
         lost = [state.partition for state in lacking if current(state) and self._timestamp(state) is None]
         if lost:

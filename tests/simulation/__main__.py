@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from itertools import count
+from itertools import count as counted
 
 from raylog.core.errors import did_you_mean
 from tests.simulation.planted import noticed
@@ -18,6 +18,8 @@ from tests.simulation.planted.planted import EVERY_BUG, catch
 from tests.simulation.profiles import DEFAULT
 from tests.simulation.results import Result
 from tests.simulation.runs import ALL, ALL_PROFILES, run_seed
+from tests.simulation.whole.features import FEATURES, pairs, with_needed
+from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.planted import BUGS
 from tests.simulation.whole.runs import catch_whole
 
@@ -70,6 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Return 0 when every seed passed, 1 when one failed."""
     options = _options(arguments)
     logging.getLogger("raylog").addHandler(logging.NullHandler())  # the shipped shells log the faults injected here
+    if options.pairs:
+        return _print_pairs(options.seed, options.seeds)
     if options.note:
         return _note_planted_bugs(options.profile)
     if options.planted:
@@ -78,12 +82,14 @@ def main(arguments: list[str] | None = None) -> int:
     parts: dict[str, Totals] = {}
     reported = time.monotonic()
     for seed, profile in _runs(options, overall):
-        result = run_seed(seed, profile)
+        result = run_seed(seed, profile, features=options.features)
         overall.add(result)
         parts.setdefault(result.profile, Totals(result.profile)).add(result)
         if result.violation is not None:
             _report_failure(result)
             break
+        if result.features:
+            print(f"seed {seed} mixed {', '.join(result.features)}", flush=True)
         if options.story:
             print("\n".join(result.story))
         if time.monotonic() - reported > _PROGRESS_S:
@@ -103,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _runs(options: argparse.Namespace, overall: Totals) -> Iterator[tuple[int, str]]:
     """Yield the requested runs, every profile of a seed before the next seed."""
-    for seed in count(options.seed) if options.events else range(options.seed, options.seed + options.seeds):
+    for seed in counted(options.seed) if options.events else range(options.seed, options.seed + options.seeds):
         for profile in ALL_PROFILES if options.profile == ALL else (options.profile,):
             if options.events and overall.counts["events"] >= options.events:
                 return
@@ -117,6 +123,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="first seed (default 1)")
     parser.add_argument("--profile", default=DEFAULT, help=f"one of {', '.join(known)}")
     parser.add_argument("--events", type=int, default=0, help="go on from seed to seed until so many events")
+    parser.add_argument(
+        "--features",
+        default="",
+        help=f"what {EVERYTHING} mixes in place of what each seed draws: names with commas between, "
+        f"of {', '.join(FEATURES)}",
+    )
+    parser.add_argument("--pairs", action="store_true", help=f"print how many seeds of {EVERYTHING} mix each two")
     parser.add_argument("--story", action="store_true", help="print the last steps of every run")
     parser.add_argument(
         "--planted", action="store_true", help="plant bugs, all or a profile's, and report what catches each"
@@ -127,12 +140,27 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.profile not in known:
         parser.error(f"{did_you_mean('profile', options.profile, known)} All profiles: {', '.join(known)}.")
+    try:
+        options.features = with_needed([name for name in options.features.split(",") if name])
+    except ValueError as error:
+        parser.error(str(error))
+    if options.features and options.profile != EVERYTHING:
+        parser.error(f"--features is for the profile {EVERYTHING}")
     if options.seeds is None:
         options.seeds = 100 if options.seed is None else 1
     if options.seeds < 1:
         parser.error("--seeds must be at least 1")
     options.seed = 1 if options.seed is None else options.seed
     return options
+
+
+def _print_pairs(first: int, count: int) -> int:
+    """Print for each two features how many seeds mix both, the rarest first."""
+    for (first_name, second_name), times in sorted(
+        pairs(range(first, first + count)).items(), key=lambda item: item[1]
+    ):
+        print(f"{times:>5}  {first_name}, {second_name}")
+    return 0
 
 
 def _try_planted_bugs(profile: str) -> int:
@@ -186,7 +214,8 @@ def _report_failure(result: Result) -> None:
     print(f"FAILED: seed {result.seed}, profile {result.profile}")
     print("\n".join(result.story))
     print(f"{result.violation}")
-    print(f"again: python -m tests.simulation --profile {result.profile} --seed {result.seed}")
+    features = f" --features {','.join(result.features)}" if result.features else ""
+    print(f"again: python -m tests.simulation --profile {result.profile} --seed {result.seed}{features}")
 
 
 if __name__ == "__main__":

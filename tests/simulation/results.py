@@ -26,3 +26,5 @@ class Result:
     trace: int
     seconds: float
     """Processor time, which excludes other work of the machine."""
+    features: tuple[str, ...] = ()
+    """What was mixed in the run, in the profile ``whole-everything``."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from raylog.core.invariants import InvariantBroken
@@ -62,11 +62,12 @@ def run_seed(
     *,
     faults: Faults | None = None,
     validate: bool = True,
+    features: Sequence[str] = (),
 ) -> Result:
     """Run one seed of a profile to its end or to the first violation.
 
     Without ``validate`` the machines do not check themselves at each step; only the external checkers run.
-    ``faults``, in place of those the seed draws, are for partitions only.
+    ``faults``, in place of those the seed draws, are for partitions only, ``features`` for ``whole-everything``.
     """
     if profile in (VOTERS, METADATA):
         return _run_quorum(seed, profile)
@@ -75,7 +76,7 @@ def run_seed(
     if profile in STORAGE_PROFILES:
         return run_storage(seed, profile)
     if profile in WHOLE_PROFILES:
-        return run_whole(seed, profile)
+        return run_whole(seed, profile, features=features)
     began = time.process_time()
     simulation: Simulation | GroupSimulation | ConsumerSimulation
     if profile in _GROUPS:

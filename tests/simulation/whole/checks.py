@@ -18,10 +18,12 @@ from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient
 from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
+from tests.simulation.whole.expiries import ExpiriesFinish
 from tests.simulation.whole.forwarding.clients import send_the_rest_on
 from tests.simulation.whole.moves_asleep import SleepersMove
 from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.whole.queues.leaders import queues_of
+from tests.simulation.whole.renewed import Renewer
 from tests.simulation.whole.stops import StopCalledOff
 from tests.simulation.whole.transactions.finish import TransactionsFinish
 from tests.simulation.world import Violation
@@ -70,6 +72,7 @@ class Finish:
             await self._until("tables are cleaned", self._has_dirty_tables)
         if self._world.transactions is not None:
             await TransactionsFinish(self._world, self._until, lambda: self._is_whole(admin)).run()
+        await self._forget_and_renew()
         if self._world.plan.delayers:
             await self._until("delayed records have arrived", self._delayed_are_missing)
         if self._world.plan.payers:
@@ -97,11 +100,19 @@ class Finish:
         if self._world.plan.dozes:
             await self._until("every topic's replicas may doze", lambda: self._let_doze(admin))
         await admin.stop()
-        if self._world.plan.dozes:
+        if self._world.plan.dozes and self._world.plan.comes_to_rest:
             self._world.end_clients()
             await self._until("all replicas doze", self._are_awake)
             await self._rest()
         self._world.is_over = True
+
+    async def _forget_and_renew(self) -> None:
+        """What is forgotten after a while can be used again, and so can the name of a topic that was deleted."""
+        if self._world.plan.forgets_producers_s:
+            await ExpiriesFinish(self._world, "last-expiries").run()
+        if self._world.plan.renews:
+            await self._until("a topic created again is read", Renewer(self._world, "last-renewer").finish)
+            await self._until("readers that stay have found the last life", self._is_not_found)
 
     async def _admin(self) -> AsyncAdmin:
         while True:
@@ -136,11 +147,11 @@ class Finish:
         consumer = AsyncConsumer(auto_offset_reset="earliest")
         await self._client.call("start", consumer.start(), LAST_API_S)
         consumer.assign([at])
-        last = -1
-        while last < end - 1:
-            world.waits_for = f"the reader of {at}, which sleeps, stands at {last}, below {end}"
-            for records in (await self._client.call("getmany", consumer.getmany(timeout_ms=500), 1.5)).values():
-                last = max([last, *(record.offset for record in records)])
+        position = 0
+        while position < end:  # the last records may be markers, or aborted
+            world.waits_for = f"the reader of {at}, which sleeps, stands at {position}, below {end}"
+            await self._client.call("getmany", consumer.getmany(timeout_ms=500), 1.5)
+            position = await self._client.call("position", consumer.position(at), LAST_API_S)
         await self._client.call("stop", consumer.stop(), 35.0)
 
     async def _let_sleep(self, admin: AsyncAdmin) -> str:
@@ -168,7 +179,8 @@ class Finish:
     async def _keep_awake(self, admin: AsyncAdmin) -> str:
         """Have no partition of a user sleep any more: their replicas' logs are compared. Return what slept."""
         found = ""
-        for topic in {at.topic: None for at in self._world.open_partitions()}:
+        names = await self._client.call("list topics", admin.list_topics(timeout_s=API_S), API_S)
+        for topic in [name for name in names if name not in self._books.doomed]:
             never = {"replica.sleep.after.ms": "-1"}
             await self._client.call("configure", admin.alter_topic_config(topic, never, timeout_s=API_S), API_S)
             if await self._client.call("wake", admin.wake_partitions(topic, timeout_s=API_S), API_S):
@@ -335,6 +347,9 @@ class Finish:
                 raise Violation("W5", f"{at} goes from {starts[at]} to {ends[at]}, and not all of it was read")
         self._read = read
         return {at: (starts[at], ends[at]) for at in partitions}
+
+    async def _is_not_found(self) -> str:
+        return self._world.renewed.missed()
 
     async def _delayed_are_missing(self) -> str:
         missing = self._world.delays.missing()

@@ -41,6 +41,7 @@ API_S: Final = 10.0
 LAST_API_S: Final = 60.0
 RECOVERED_S: Final = 10.0
 """Time from the loss of one node until every sent record is stored within its delivery timeout."""
+REST_LOOK_S: Final = 5.0
 PAUSED_S: Final = 2.5
 """A round of a member that took longer was delayed by a pause."""
 AUTOMATIC: Final = "automatic"
@@ -135,10 +136,20 @@ class ProducingClient(Client):
                 if waiting is not None:
                     waits.add(waiting)
                     waiting.add_done_callback(waits.discard)
-            await asyncio.sleep(self.between(0.0, self.world.plan.send_pause_s))
+            await self._rest(self.pause_s())
         await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
         while waits:
             await asyncio.wait(set(waits))
+
+    def pause_s(self) -> float:
+        """Return how long to wait between two bursts."""
+        return self.between(0.0, self.world.plan.send_pause_s)
+
+    async def _rest(self, for_s: float) -> None:
+        """Wait, until the world is quiet at most."""
+        until_s = self.world.now_s + for_s
+        while not self.world.is_quiet and (left_s := until_s - self.world.now_s) > 0:  # noqa: ASYNC110  # of the world
+            await asyncio.sleep(min(left_s, REST_LOOK_S))
 
     async def write(self, producer: AsyncProducer, at: At) -> None:
         """Send one record and wait until it is stored, which must succeed."""

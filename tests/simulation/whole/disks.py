@@ -66,6 +66,11 @@ class NodeDisks:
         self._hanging[host] = []
         self._disks[host].faults.pace = lambda _: self._wait_for_repair(host)
 
+    def is_unwell(self, host: str) -> bool:
+        """Return whether a disk fills up, is slow or hangs."""
+        faults = self._disks[host].faults
+        return faults.room is not None or faults.pace is not None
+
     def repair(self, host: str) -> None:
         """The disk works as usual, with room."""
         faults = self._disks[host].faults

@@ -170,6 +170,8 @@ class Observer:
         """Under a relaxed flush policy too, a record is on the disk of a running replica soon after flush.ms."""
         log, now_s = runner.log, self._world.now_s
         is_late = actor.server.spec.topic == LOOSE and log.synced_end_offset < log.log_end_offset
+        disks, process = self._world.disks, actor.process
+        is_late &= disks is None or process is None or not disks.is_unwell(process.host)
         if not is_late or actor.process is None or actor.process.hangs:
             self._unsynced.pop(actor.name, None)
             return

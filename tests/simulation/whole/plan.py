@@ -50,6 +50,8 @@ QUEUES: Final = "whole-queues"
 of the queue, of its states and of its dead letters."""
 FORWARDING: Final = "whole-forwarding"
 """Records that expire, circles of dead letters, redrives; faults of all kinds, half of the runs on virtual disks."""
+EVERYTHING: Final = "whole-everything"
+"""A handful of features drawn at random (``features.py``), mixed in one cluster; faults of all kinds."""
 DEPOSING_SHARE: Final = 0.3
 RENEWING_SHARE: Final = 0.5
 """Shares of runs with transactions in which controllers are deposed without knowing it, and topics created again."""
@@ -70,6 +72,7 @@ WHOLE_PROFILES: Final = (
     CONSUMERS,
     QUEUES,
     FORWARDING,
+    EVERYTHING,
 )
 
 THIN: Final = "thin"
@@ -164,6 +167,11 @@ class Plan:
     """Partitions of a compacted topic that the tellers and copiers write to; 0 = there is none."""
     transaction_timeout_s: float = 0.0
     """After so long a transaction is aborted by its coordinator."""
+    forgets_producers_s: float = 0.0
+    """After so long without use producers and transactional ids are forgotten, and offsets after a minute; 0 = after
+    days."""
+    renews: bool = False
+    """Whether a topic is deleted and created again, over and over, while clients use it."""
     expirers: int = 0
     """Clients that send records which expire; 0 = there are none in this run."""
     payers: int = 0
@@ -174,9 +182,16 @@ class Plan:
     """Members of each of two groups that work on a queue; 0 = there is none in this run."""
     queue_lock_ms: int = 0
     """How long its records are locked."""
+    features: tuple[str, ...] = ()
+    """The names of what is mixed in this run, in ``whole-everything``."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def comes_to_rest(self) -> bool:
+        """Whether all replicas are at rest at once when no client wants anything: no role and no cleaner has a look."""
+        return not (self.delayers or self.expirers or self.workers or self.tables or self.accounts)
 
     def producer_options(self, chance: random.Random) -> dict[str, Any]:
         """Draw a producer's configuration."""
@@ -324,7 +339,8 @@ def _with_dozers(plan: Plan, seed: int) -> Plan:
     )
 
 
-def _with_cleaners(plan: Plan, chance: random.Random) -> Plan:
+def with_cleaners(plan: Plan, chance: random.Random) -> Plan:
+    """Have logs cleaned often, at a drawn pace, and in half of the worlds on virtual disks."""
     cleaner = {
         "log.cleaner.backoff.ms": str(chance.choice([100, 500, 2_000])),
         "log.cleaner.io.max.bytes.per.second": str(chance.choice([20_000, 100_000, 1 << 40])),
@@ -332,17 +348,17 @@ def _with_cleaners(plan: Plan, chance: random.Random) -> Plan:
     disks = chance.random() < 0.5
     if disks:
         cleaner["replica.sync.time.max.ms"] = "2000"
-    return replace(plan, config={**plan.config, **cleaner}, disks=disks, power_cuts=True)
+    return replace(plan, config={**plan.config, **cleaner}, disks=disks or plan.disks, power_cuts=True)
 
 
 def _with_accounts(plan: Plan, seed: int) -> Plan:
     chance = random.Random(f"accounts {seed}")
-    return replace(_with_cleaners(plan, chance), accounts=chance.choice([1, 2]))
+    return replace(with_cleaners(plan, chance), accounts=chance.choice([1, 2]))
 
 
 def _with_tables(plan: Plan, seed: int) -> Plan:
     chance = random.Random(f"compaction {seed}")
-    plan = _with_cleaners(plan, chance)
+    plan = with_cleaners(plan, chance)
     return replace(
         plan,
         tables=tuple(TABLES),

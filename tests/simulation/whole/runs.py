@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,12 @@ class Worker:
         )
         atexit.register(self.close)
 
-    def run(self, seed: int, profile: str, bug: str) -> dict[str, Any]:
-        """Run one seed."""
+    def run(self, seed: int, profile: str, bug: str, features: Sequence[str] = ()) -> dict[str, Any]:
+        """Run one seed; ``features`` in place of those it draws."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{seed}\t{profile}\t{bug}\n")
+        process.stdin.write("\t".join([str(seed), profile, bug, *features]) + "\n")
         process.stdin.flush()
         try:
             found = json.loads(process.stdout.readline())
@@ -73,9 +74,9 @@ def worker() -> Worker:
     return Worker()
 
 
-def run_whole(seed: int, profile: str, bug: str = NO_BUG) -> Result:
-    """Run one seed of a profile of the whole world, with a planted bug or without."""
-    found = worker().run(seed, profile, bug)
+def run_whole(seed: int, profile: str, bug: str = NO_BUG, features: Sequence[str] = ()) -> Result:
+    """Run one seed of a profile of the whole world, with a planted bug or without; ``features``: see ``plan_of``."""
+    found = worker().run(seed, profile, bug, features)
     violation = Violation(found["rule"], found["claim"]) if found["rule"] else None
     story = list(found["story"])
     if violation is not None:
@@ -93,6 +94,7 @@ def run_whole(seed: int, profile: str, bug: str = NO_BUG) -> Result:
         lost=False,
         trace=found.get("trace", 0),
         seconds=found.get("seconds", 0.0),
+        features=tuple(found.get("features", ())),
     )
 
 
@@ -100,7 +102,7 @@ def catch_whole(name: str) -> tuple[Bug, int, Violation | None]:
     """Run seeds with a planted bug until one is noticed; return the bug, the last seed and the violation."""
     bug = BUGS[name]
     for seed in range(bug.first, bug.seeds + 1):
-        result = run_whole(seed, bug.profile, name)
+        result = run_whole(seed, bug.profile, name, bug.features)
         if result.violation is not None:
             return bug, seed, result.violation
     return bug, bug.seeds, None

@@ -2,7 +2,7 @@
 
 A world binds the shipped modules to itself and leaves objects of killed processes behind, so its process ends with it.
 String hashes must be the same from run to run: this is started with ``PYTHONHASHSEED=0``. Takes a seed, a profile and a
-planted bug (or ``-``) per line, and answers each with a line of JSON.
+planted bug (or ``-``) per line, and names of features, and answers each with a line of JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.simulation.whole import ports
-from tests.simulation.whole.plan import draw
+from tests.simulation.whole.features import plan_of
 from tests.simulation.whole.planted.planted import BUGS
 from tests.simulation.whole.world import World
 
@@ -27,14 +27,14 @@ RUN_S: Final = 300
 """Processor seconds after which a run is aborted."""
 
 
-def play(seed: int, profile: str, bug: str) -> dict[str, Any]:
+def play(seed: int, profile: str, bug: str, features: list[str]) -> dict[str, Any]:
     """Run one seed in this process and return its result; the process cannot be reused."""
     gc.disable()
     root = Path(tempfile.mkdtemp(prefix="raylog-whole-", dir=SHM if SHM.is_dir() else None))
     began_s = time.process_time()
     try:
         os.chdir(root)  # paths are the same in every run, and with them their hashes
-        world = World(seed, draw(profile, seed), Path("nodes"))
+        world = World(seed, plan_of(profile, seed, features), Path("nodes"))
         if bug != "-":
             BUGS[bug].plant()
         violation = world.run()
@@ -42,6 +42,7 @@ def play(seed: int, profile: str, bug: str) -> dict[str, Any]:
         shutil.rmtree(root, ignore_errors=True)
     books = world.books
     return {
+        "features": world.plan.features,
         "rule": "" if violation is None else violation.rule,
         "claim": "" if violation is None else violation.claim,
         "story": world.scheduler.story(int(os.environ.get("STORY", "400" if violation else "80"))),
@@ -55,7 +56,7 @@ def play(seed: int, profile: str, bug: str) -> dict[str, Any]:
     }
 
 
-def _fork(seed: int, profile: str, bug: str) -> dict[str, Any]:
+def _fork(seed: int, profile: str, bug: str, features: list[str]) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -64,7 +65,7 @@ def _fork(seed: int, profile: str, bug: str) -> dict[str, Any]:
             import resource
 
             resource.setrlimit(resource.RLIMIT_CPU, (RUN_S, RUN_S))
-            found = play(seed, profile, bug)
+            found = play(seed, profile, bug, features)
         except BaseException as error:
             import traceback
 
@@ -87,8 +88,8 @@ def main() -> None:
     """Answer requests until the input ends."""
     ports.shipped_modules()
     for line in sys.stdin:
-        seed, profile, bug = line.rstrip("\n").split("\t")
-        print(json.dumps(_fork(int(seed), profile, bug)), flush=True)
+        seed, profile, bug, *features = line.rstrip("\n").split("\t")
+        print(json.dumps(_fork(int(seed), profile, bug, features)), flush=True)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from tests.simulation.whole.compaction.tables import Tables
 from tests.simulation.whole.disks import NodeDisks
 from tests.simulation.whole.dozing.ports import Dozes
 from tests.simulation.whole.dozing.strikes import Strikes
+from tests.simulation.whole.expiries import SeldomProducer
 from tests.simulation.whole.forwarding.clients import Expirer, LettersReader, Redriver
 from tests.simulation.whole.forwarding.clients import make_topics as make_fleeting_topics
 from tests.simulation.whole.forwarding.letters import Letters
@@ -59,6 +60,7 @@ from tests.simulation.whole.queues.clients import (
 )
 from tests.simulation.whole.queues.clients import PARTITIONS as QUEUE_PARTITIONS
 from tests.simulation.whole.queues.jobs import Group, Jobs
+from tests.simulation.whole.renewed import Renewed, Renewer, Stayer
 from tests.simulation.whole.schedules.clients import DEFAULT_MS, PARTITIONS, SIZES, DelayedReader, Delayer
 from tests.simulation.whole.schedules.delays import Delays
 from tests.simulation.whole.schedules.halves import LATER, Bank, Payer
@@ -74,6 +76,8 @@ FINISH_S: Final = 200.0
 WORK_OFF_S: Final = 1_200.0
 """More of it where queues are worked off: each retry of a key waits for its pause, and the key's others behind it.
 A copy that was made under a clock ahead by up to 1,000 s waits for as long when the clock is right again."""
+EXPIRE_S: Final = 120.0
+"""More of it where offsets have to expire."""
 LOOK_S: Final = 0.5
 NEAR_BYTES_MIN: Final = 3_000
 """Fewer bytes come with the answer to a consumer on the leader's host: less than production's, as logs are short."""
@@ -113,7 +117,7 @@ class World:
         self.delays = Delays()
         self.bank = Bank()
         self.jobs = Jobs({PLAIN: Group(by_key=False), KEYED: Group(by_key=True)} if plan.workers else {})
-        self.letters = Letters()
+        self.letters, self.renewed = Letters(), Renewed()
         self.cleanings = 0
         """How often a replica has cleaned its log."""
         self.steady_topics = [f"topic-{number}" for number in range(plan.topics)]
@@ -184,6 +188,7 @@ class World:
             self.is_quiet = True
             self.spawn("finish", Finish(self).run())
             patience_s = FINISH_S + (WORK_OFF_S if self.plan.workers else 0.0)
+            patience_s += EXPIRE_S if self.plan.forgets_producers_s else 0.0
             self._phase(lambda: self.is_over, patience_s, "everything has converged and was read")
         if self.violation is not None:
             self.log("VIOLATION", str(self.violation))
@@ -276,6 +281,8 @@ class World:
         if self.plan.workers:
             await admin.create_topic(QUEUE, QUEUE_PARTITIONS, 3, {"queue.retry.max.ms": "500"})
             await admin.create_topic(DEAD, QUEUE_PARTITIONS, 3, {"max.message.bytes": LETTERS_LIMIT})
+        if self.plan.forgets_producers_s:
+            await admin.create_topic("seldom", 1, 3)
         if self.plan.expirers:
             await make_fleeting_topics(admin)
         await admin.stop()
@@ -323,6 +330,12 @@ class World:
         if self.plan.expirers:
             self.spawn("redriver", Redriver(self, "redriver").run())
             self.spawn("letters-reader", LettersReader(self, "letters-reader").run())
+        if self.plan.forgets_producers_s:
+            self.spawn("producer-seldom", SeldomProducer(self, "producer-seldom").run())
+        if self.plan.renews:
+            self.spawn("renewer", Renewer(self, "renewer").run())
+            for name, group in (("stayer", "stayers"), ("lonely-stayer", "")):
+                self.spawn(name, Stayer(self, name, group or None).run())
         self.spawn("administrator", Administrator(self, "administrator").run())
         for number in range(self.plan.members):
             self.fill_place(number)

@@ -112,7 +112,8 @@ class DozeClaims:
             return False
         machine, leader = runner.machine, runner.machine._leader
         due_ms = runner.flush_due_ms(machine.next_due_ms(now_ms, now_ms + 1))
-        sleeps = leader is not None and leader.idleness.is_due(now_ms, machine.settings.sleep_after_ms)
+        may_sleep = leader is not None and not runner.log.has_open_transactions
+        sleeps = may_sleep and leader.idleness.is_due(now_ms, machine.settings.sleep_after_ms)
         return bool(due_ms <= now_ms or sleeps)
 
     def _watch_leaders(self) -> None:
@@ -153,8 +154,22 @@ class DozeClaims:
             if server is not None and server.is_stopped:
                 continue  # of a deleted topic: it serves no more, and its broker may not know of it
             if process is None or not (process.is_paused and process.is_dozing):
-                return f"{replica.name} is awake"
+                return f"{replica.name} is awake{'' if server is None else stirring(server)}"
         return ""
+
+
+def stirring(server: Any) -> str:
+    """Return what keeps a replica's process awake, for the stories of failed runs."""
+    runner = server._runner
+    machine = None if runner is None else runner.machine
+    if machine is None:
+        return ", and serves not yet"
+    log = machine._log
+    return (
+        f": busy {server._is_busy}, up to date {runner.is_up_to_date}, {len(runner.requests)} requests, "
+        f"{machine.role} with {log.high_watermark} of {log.end} known, {machine.quiet(0)}, "
+        f"dozes after {machine.settings.doze_after_ms} ms"
+    )
 
 
 def open_requests(server: Any) -> int:

@@ -158,6 +158,7 @@ class SimProcesses:
     def __init__(self, dozes: Dozes, process: SimProcess, folder: Path) -> None:
         """``process``: the broker's own."""
         self.dozes, self.process = dozes, process
+        folder.mkdir(parents=True, exist_ok=True)  # no virtual disk has its note, but a real one
         self.guard = Guard(folder)
         self._joined: Callable[[StoppableProcess], ProcessEvents] | None = None
 

@@ -29,6 +29,9 @@ class Bug:
     first: int = 1
     """The first seed to run; later where an earlier one never ends with the bug."""
 
+    features: tuple[str, ...] = ()
+    """What ``whole-everything`` mixes in its seeds; empty = what each draws."""
+
     def plant(self) -> None:
         """Apply the bug from now on, in this process."""
         setattr(self.target, self.attribute, self.patch(getattr(self.target, self.attribute)))

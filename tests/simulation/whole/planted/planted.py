@@ -11,6 +11,7 @@ from tests.simulation.whole.planted.planted_compaction import COMPACTION_BUGS
 from tests.simulation.whole.planted.planted_consumers import CONSUMER_BUGS
 from tests.simulation.whole.planted.planted_disks import DISK_BUGS
 from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
+from tests.simulation.whole.planted.planted_everything import EVERYTHING_BUGS
 from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
 from tests.simulation.whole.planted.planted_halves import HALF_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
@@ -39,5 +40,6 @@ _TABLES: Final = (
     CONSUMER_BUGS,
     QUEUE_BUGS,
     FORWARDING_BUGS,
+    EVERYTHING_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

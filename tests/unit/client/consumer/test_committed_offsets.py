@@ -12,9 +12,9 @@ from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.group.membership import Membership
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
-from raylog.core.errors import CommitFailed, InvalidGroupId, RaylogError
+from raylog.core.errors import CommitFailed, InvalidGroupId, RaylogError, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
-from raylog.protocol.groups import OffsetCommitRequest
+from raylog.protocol.groups import OffsetCommitRequest, OffsetFetchResult
 
 AT = TopicPartition("t", 0)
 
@@ -25,6 +25,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.requests: list[OffsetCommitRequest] = []
         self.may_answer = asyncio.Event()
+        self.answers: list[Any] = []
 
     async def topic(self, name: str, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
         return TopicInfo("id", name, internal=False, partitions=(), config={}, version=1)
@@ -32,7 +33,7 @@ class Coordinator:
     async def call_coordinator(self, group: str, _: object, request: OffsetCommitRequest, **__: Any) -> list[Any]:
         self.requests.append(request)
         await self.may_answer.wait()
-        return []
+        return self.answers
 
 
 def member(generation: int) -> Membership:
@@ -84,6 +85,32 @@ async def test_an_automatic_commit_is_left_out_while_another_is_under_way(monkey
     engine._commit_in_background()
     await asyncio.gather(*engine._tasks)
     assert len(coordinator.requests) == 2
+
+
+async def test_offsets_of_an_earlier_topic_are_not_committed_for_the_next() -> None:
+    coordinator = Coordinator()
+    coordinator.may_answer.set()
+    committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
+    offsets = {
+        AT: OffsetAndMetadata(7, topic_id="an earlier id"),
+        TopicPartition("t", 1): OffsetAndMetadata(8, topic_id="id"),
+        TopicPartition("t", 2): OffsetAndMetadata(9),
+    }
+    with pytest.raises(UnknownTopicOrPartition, match="created again"):
+        await committed.commit(offsets, timeout_s=5)
+    [request] = coordinator.requests
+    assert [(row.partition, row.committed_offset) for row in request.offsets] == [(1, 8), (2, 9)]
+
+
+async def test_a_committed_position_carries_the_id_of_its_topic() -> None:
+    """The topic that has the name when the partition is fetched may be another one by then."""
+    coordinator = Coordinator()
+    coordinator.answers = [OffsetFetchResult("id", "t", 0, 5, 3, "")]
+    coordinator.may_answer.set()
+    committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
+    found = (await committed.fetch([AT], timeout_s=5))[AT]
+    assert found == OffsetAndMetadata(5, "", 3)
+    assert found.topic_id == "id"
 
 
 async def test_a_member_without_a_generation_commits_nothing() -> None:

@@ -61,7 +61,7 @@ def test_topics_that_grow_too_large_leave_the_group_as_it_was() -> None:
     assert row["target"] == [["id-a", "a", [0, 1, 2, 3]], ["id-b", "b", [0, 1, 2, 3]]]
 
 
-def test_partitions_that_came_one_by_one_fit_like_those_that_came_together() -> None:
+def test_partitions_that_came_one_by_one_fit_like_those_of_one_time() -> None:
     groups = Groups(SMALL)
     topics = ("t" * 200,)
     member = Member(groups, "m1", topics=topics)

@@ -21,6 +21,7 @@ from raylog.core.errors import InvalidRecord, InvalidRequest, did_you_mean
 from raylog.core.ids import TopicPartition
 from raylog.outbox.adding import checked_txid
 from raylog.outbox.encoding import TXID_HEADER
+from raylog.outbox.engines import begin, connect
 from raylog.outbox.tables import checked_settings, now_ms, positions, processed
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Inbox:
         `raylog-txid`, which the outbox writes. Raises InvalidRecord for a record without one, OutboxNotInitialized,
         OutboxVersionMismatch.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             yield db if self.begin(db, record, txid) else None
 
     def begin(self, db: Connection | OrmSession, record: Record, txid: str | None = None) -> bool:
@@ -89,7 +90,7 @@ class Inbox:
 
     def positions(self) -> dict[TopicPartition, int]:
         """By position: the next offset of each partition that this consumer has handled something of."""
-        with self._engine.connect() as db:
+        with connect(self._engine) as db:
             self._check(db)
             rows = db.execute(select(positions).where(positions.c.consumer == self.consumer))
             return {TopicPartition(row.topic, row.partition_no): row.next_offset for row in rows}
@@ -106,7 +107,7 @@ class Inbox:
 
         Only events that cannot come again may be forgotten: those older than the topic's retention.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             self._check(db)
             old = processed.c.at < now_ms() - older_than_ms
             return db.execute(delete(processed).where(processed.c.consumer == self.consumer, old)).rowcount

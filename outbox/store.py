@@ -32,6 +32,7 @@ from raylog.core.errors import OutboxBoundElsewhere, OutboxLeaseLost, OutboxVers
 from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.encoding import EventRow, encoded
+from raylog.outbox.engines import begin, connect
 from raylog.outbox.model import Candidate, Changes, OutboxBatch, Position
 from raylog.outbox.planning import Plan, Planner
 from raylog.outbox.session import Session
@@ -80,7 +81,7 @@ class OutboxStore:
         Raises OutboxNotInitialized, OutboxVersionMismatch, and OutboxBoundElsewhere where another name or cluster is
         noted. `rebind` notes these instead: then the shards get other producer ids.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             known = checked_settings(db)
             self.shards = int(known["shards"])
             wanted = {"producer_name": producer_name, "cluster_id": cluster_id}
@@ -101,7 +102,7 @@ class OutboxStore:
 
         Raises OutboxNotInitialized, OutboxVersionMismatch.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             self.shards = int(checked_settings(db)["shards"])
             taken = db.execute(
                 update(lease)
@@ -121,7 +122,7 @@ class OutboxStore:
 
     def release(self, held: Lease) -> None:
         """Let the next relay take the shard at once."""
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             db.execute(update(lease).where(_is_held(held, self._owner)).values(owner="", until=0))
 
     def keep_producer_id(self, held: Lease, producer_id: int) -> None:
@@ -146,7 +147,7 @@ class OutboxStore:
 
     def has_work(self, held: Lease, topics: Sequence[str]) -> bool:
         """Whether a row outside of these topics waits for a batch; reads only."""
-        with self._engine.connect() as db:
+        with connect(self._engine) as db:
             return any(db.execute(query.limit(1)).first() is not None for query in self._candidates(held, topics))
 
     def turn(self, held: Lease, session: Session, changes: Changes) -> Turn:
@@ -197,7 +198,7 @@ class OutboxStore:
     @contextmanager
     def _fenced(self, held: Lease) -> Iterator[Connection]:
         """A transaction of the holder of the lease alone."""
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             renewed = update(lease).where(_is_held(held, self._owner)).values(until=now_ms() + self._lease_ms)
             if db.execute(renewed).rowcount != 1:
                 raise OutboxLeaseLost(f"Another relay has taken shard {held.shard} over; this one waits behind it.")

@@ -30,6 +30,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from raylog.core.errors import InvalidRequest, OutboxNotInitialized, OutboxVersionMismatch
+from raylog.outbox.engines import begin
 
 VERSION: Final = 1
 """Of the tables. A release that changes them raises it, and says in its notes how to migrate."""
@@ -187,7 +188,7 @@ def init(engine: Engine, *, shards: int = 1) -> None:
     known: dict[str, str] = {}
     for attempt in range(3):
         try:
-            with engine.begin() as db:
+            with begin(engine) as db:
                 if not inspect(db).has_table(meta.name) and inspect(db).has_table(outbox.name):
                     raise OutboxVersionMismatch(
                         f"The database has a table {outbox.name!r} that Raylog did not make; rename it first."

@@ -15,7 +15,7 @@ FAILED_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard: its relay ("" = none), how long its lease runs yet (ms; below 0: it has run out), and its fence."""
+    """One shard: its relay ("" = none), how long its lease runs yet (ms; 0: none holds it), and its fence."""
 
     shard: int
     owner: str
@@ -72,7 +72,7 @@ def status(engine: Engine) -> OutboxStatus:
         since = func.coalesce(outbox.c.deliver_at, outbox.c.created_at)
         oldest = db.scalar(select(func.min(since)).where(outbox.c.state == UNFINISHED, since <= now))
         shards = [
-            ShardStatus(row.shard, row.owner, row.until - now, row.fence)
+            ShardStatus(row.shard, row.owner, max(0, row.until - now) if row.owner else 0, row.fence)
             for row in db.execute(select(lease).order_by(lease.c.shard))
         ]
         places = [

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, delete, insert, select, update
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
 
 from raylog.client.types import Record
 from raylog.core.errors import InvalidRecord, InvalidRequest, did_you_mean
 from raylog.core.ids import TopicPartition
-from raylog.outbox.adding import checked_txid
 from raylog.outbox.encoding import TXID_HEADER
 from raylog.outbox.engines import begin, connect
-from raylog.outbox.tables import checked_settings, now_ms, positions, processed
+from raylog.outbox.tables import TXID_LENGTH, checked_settings, now_ms, positions, processed
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as OrmSession
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 TABLE: Final = "table"
 POSITION: Final = "position"
 CONSUMER_LENGTH: Final = 100
+HASHED: Final = "raylog-sha256:"
+PADDING: Final = ("mysql", "mariadb")
+"""Databases that compare text as if both had blanks behind them."""
+DUPLICATE_KEY: Final = 1062
 
 
 class Seeking(Protocol):
@@ -56,6 +61,11 @@ class Inbox:
             raise InvalidRequest(did_you_mean("mode of an inbox", mode, [TABLE, POSITION]))
         if not 0 < len(consumer) <= CONSUMER_LENGTH:
             raise InvalidRequest(f"The name of an inbox's consumer has 1 to {CONSUMER_LENGTH} characters.")
+        if consumer.endswith(" "):
+            raise InvalidRequest(
+                f"The name {consumer!r} of an inbox's consumer ends in a blank, which MySQL does not compare: it would "
+                "be the same as the name without it. Leave the blank out."
+            )
         self.consumer = consumer
         self.mode = mode
         self._engine = engine
@@ -81,12 +91,8 @@ class Inbox:
         self._check(connection)
         if self.mode == POSITION:
             return self._advance(connection, record)
-        values = {
-            "consumer": self.consumer,
-            "txid": _txid_of(record) if txid is None else checked_txid(txid),
-            "at": now_ms(),
-        }
-        return _insert_new(connection, processed, values)
+        name = _txid_of(record) if txid is None else _bytes_of(txid)
+        return self._note(connection, name)
 
     def positions(self) -> dict[TopicPartition, int]:
         """By position: the next offset of each partition that this consumer has handled something of."""
@@ -117,6 +123,27 @@ class Inbox:
             checked_settings(db)
             self._checked.add(db.engine)
 
+    def _note(self, db: Connection, name: bytes) -> bool:
+        """Note a txid; False when it is there. No two txids share a note, whatever the database takes for equal."""
+        text = stored_txid(name)
+        noted = {"consumer": self.consumer, "at": now_ms()}
+        if db.dialect.name not in PADDING:
+            return _insert_new(db, processed, {**noted, "txid": text})
+        if text.endswith(" "):
+            if self._has_exactly(db, text):  # noted by a release that did not tell them apart
+                return False
+            return _insert_new(db, processed, {**noted, "txid": hashed(name)})
+        if _insert_new(db, processed, {**noted, "txid": text}):
+            return True
+        if self._has_exactly(db, text):
+            return False
+        return _insert_new(db, processed, {**noted, "txid": hashed(name)})  # what is there has blanks behind it
+
+    def _has_exactly(self, db: Connection, text: str) -> bool:
+        """Whether the row of a txid has exactly these characters; reads what others have committed meanwhile."""
+        place = (processed.c.consumer == self.consumer, processed.c.txid == text)
+        return db.scalar(select(processed.c.txid).where(*place).with_for_update(read=True)) == text
+
     def _advance(self, db: Connection, record: Record) -> bool:
         place = {"consumer": self.consumer, "topic": record.topic, "partition_no": record.partition}
         after = record.offset + 1
@@ -143,17 +170,56 @@ def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:
         case "sqlite":
             statement = sqlite.insert(table).values(**values).on_conflict_do_nothing()
         case "mysql" | "mariadb":
-            statement = mysql.insert(table).values(**values).prefix_with("IGNORE")
+            return _inserted_on_mysql(db, table, values)
         case _:
             statement = insert(table).values(**values)
     # Without the option the number of inserted rows is not kept for every driver.
     return db.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
 
-def _txid_of(record: Record) -> str:
-    for name, content in record.headers:
+def _inserted_on_mysql(db: Connection, table: Any, values: dict[str, Any]) -> bool:
+    """As `_insert_new`. Not INSERT IGNORE, which ignores everything else that is wrong with a row as well, and cuts it.
+
+    A statement that fails for its key undoes nothing but itself.
+    """
+    try:
+        db.execute(insert(table).values(**values))
+        return True
+    except IntegrityError as error:
+        reason = error.orig
+        code = getattr(reason, "errno", None) or (reason.args[0] if reason is not None and reason.args else None)
+        if code != DUPLICATE_KEY:
+            raise
+        return False
+
+
+def stored_txid(name: bytes) -> str:
+    """A txid as the table has it: as it is, or its hash where no column holds it (too long, no UTF-8, a NUL in it)."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return hashed(name)
+    is_storable = len(text) <= TXID_LENGTH and "\0" not in text and not text.startswith(HASHED)
+    return text if is_storable else hashed(name)
+
+
+def hashed(name: bytes) -> str:
+    """A txid of any bytes as one that every database keeps and compares exactly."""
+    return HASHED + sha256(name).hexdigest()
+
+
+def _bytes_of(txid: str) -> bytes:
+    if not isinstance(txid, str):
+        raise TypeError(f"A txid is text, not {type(txid).__name__}.")
+    if not txid:
+        raise ValueError("A txid has a character at least.")
+    return txid.encode(errors="surrogatepass")
+
+
+def _txid_of(record: Record) -> bytes:
+    for name, content in reversed(record.headers):  # the last: one that was passed on stands before it
         if name == TXID_HEADER and content:
-            return content.decode()
+            return bytes(content)
     raise InvalidRecord(
         f"The record at offset {record.offset} of {record.topic}-{record.partition} has no header {TXID_HEADER!r}: it "
         "did not come from an outbox. Give transaction() a txid, or use mode='position'."

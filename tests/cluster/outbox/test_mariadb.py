@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import insert
 
 from raylog import outbox
 from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.types import Record
+from raylog.outbox.tables import processed
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.outbox import bank
 from tests.cluster.outbox.mariadb import MariaDB, reason_to_skip
 from tests.cluster.talk import Talk, in_cluster
+from tests.unit.outbox.test_tables import TXIDS
 
 pytestmark = pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "-")
 SERVER: list[MariaDB] = []
@@ -52,3 +56,18 @@ async def test_a_relay_goes_on_over_restarts_of_the_server(cluster: LocalCluster
     bank.assert_each_once_in_order(await bank.records_of(cluster, "transfers", paid), range(paid))
     own.dispose()
     relays.dispose()
+
+
+@pytest.mark.parametrize("order", [TXIDS, TXIDS[::-1]])
+def test_an_inbox_tells_apart_what_the_server_takes_for_the_same(order: tuple[bytes, ...]) -> None:
+    engine = outbox.make_engine(SERVER[0].url)
+    outbox.init(engine)
+    inbox = outbox.Inbox(engine, f"c-{order[0]!r}")
+    with engine.begin() as db:  # as an earlier release has noted it
+        db.execute(insert(processed).values(consumer=inbox.consumer, txid="old  ", at=0))
+    handled = []
+    for txid in [b"old  ", *order, *order, b"old", b"old ", b"old", b"old "]:
+        with inbox.transaction(Record("t", 0, 0, 0, None, b"", ((outbox.TXID_HEADER, txid),))) as at:
+            handled.append(at is not None)
+    assert handled == [False, *[True] * len(order), *[False] * len(order), True, True, False, False]
+    engine.dispose()

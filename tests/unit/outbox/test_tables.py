@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, create_engine, delete, insert, select, text, update
@@ -17,6 +18,7 @@ from raylog import outbox
 from raylog.cli.app import cli
 from raylog.client.types import Record
 from raylog.core.errors import (
+    InvalidConfig,
     InvalidRecord,
     InvalidRequest,
     OutboxBoundElsewhere,
@@ -277,3 +279,56 @@ def test_tables_changed_by_hand_are_reported(engine: Engine) -> None:
     assert held is not None
     with pytest.raises(OutboxVersionMismatch, match="changed by hand"):
         store.load(held, RelaySession(1))
+
+
+def test_headers_that_are_passed_on_name_no_other_event(engine: Engine) -> None:
+    caused_by = (("trace", b"7"), (outbox.TXID_HEADER, b"order-1"), ("raylog-schedule", b"x"))
+    with engine.begin() as db:
+        outbox.add(db, "mails", b"", headers=caused_by, txid="mail-1")
+        kept = msgspec.msgpack.decode(db.scalar(select(events.c.headers)) or b"")
+    assert kept == [["trace", b"7"]]
+
+
+def test_an_inbox_takes_the_last_txid_of_a_record(engine: Engine) -> None:
+    inbox = outbox.Inbox(engine, "mailer")
+    handled = []
+    for txid in (b"mail-1", b"mail-2"):
+        headers = ((outbox.TXID_HEADER, b"order-1"), (outbox.TXID_HEADER, txid))
+        with inbox.transaction(Record("mails", 0, 0, 0, None, b"", headers)) as db:
+            handled.append(db is not None)
+    assert handled == [True, True]
+
+
+def test_names_that_end_in_a_blank_are_refused(engine: Engine) -> None:
+    with engine.begin() as db:
+        for txid, words in (("o-1 ", "ends in a blank"), ("o\0", "NUL")):
+            with pytest.raises(ValueError, match=words):
+                outbox.add(db, "t", b"", txid=txid)
+    with pytest.raises(InvalidRequest, match="ends in a blank"):
+        outbox.Inbox(engine, "c2 ")
+    for name in ("bank ", "", "b" * 401):
+        with pytest.raises(InvalidConfig, match="no blank at its end"):
+            outbox.OutboxRelay(engine, name, bootstrap="nowhere:1", secret="aa" * 16)
+
+
+TXIDS = (b"t", b"t ", b"t  ", b"T", b"t\t", b"t\0", b"\xff", b"x" * 300, b"x" * 300 + b"y", "té".encode(), b"te")
+
+
+def test_no_two_txids_are_taken_for_the_same(engine: Engine) -> None:
+    inbox = outbox.Inbox(engine, "c")
+    records = [Record("t", 0, 0, 0, None, b"", ((outbox.TXID_HEADER, txid),)) for txid in TXIDS]
+    handled = []
+    for each in [*records, *records]:
+        with inbox.transaction(each) as db:
+            handled.append(db is not None)
+    assert handled == [True] * len(TXIDS) + [False] * len(TXIDS)
+
+
+def test_a_shard_that_no_relay_holds_has_no_lease_left(engine: Engine) -> None:
+    store = OutboxStore(engine, "me", lease_ms=50_000)
+    assert [each.lease_left_ms for each in outbox.status(engine).shards] == [0]
+    held = store.take(0)
+    assert held is not None
+    assert 0 < outbox.status(engine).shards[0].lease_left_ms <= 50_000
+    store.release(held)
+    assert [each.lease_left_ms for each in outbox.status(engine).shards] == [0]

@@ -58,6 +58,14 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "self.shards > 100",
         ),
         (
+            "events that are due go behind those without a time",
+            10,
+            OutboxStore,
+            "_candidates",
+            "order = [outbox.c.id]",
+            "order = [outbox.c.deliver_at, outbox.c.id]",
+        ),
+        (
             "an error of the driver's own ends the relay",
             10,
             engines,

@@ -301,7 +301,8 @@ class OutboxWorld:
             is_oversized = self.random.random() < 0.004
             value = f"{number} ".encode() + b"x" * (OVERSIZED if is_oversized else 0)
             with self.engine.connect() as db:
-                outbox.add(db, TOPIC, value, key=str(self.key_of(number)).encode(), txid=f"t-{number}")
+                past = 1 if number % 7 == 3 else None  # due before it is written: it keeps its place all the same
+                outbox.add(db, TOPIC, value, key=str(self.key_of(number)).encode(), txid=f"t-{number}", deliver_at=past)
                 if self.random.random() < 0.1:
                     db.rollback()
                     continue

@@ -18,7 +18,7 @@ from raylog.cli.app import cli
 from raylog.cli.complaints import explain
 from raylog.client.types import Record
 from raylog.outbox.engines import begin, make_engine
-from raylog.outbox.model import Changes
+from raylog.outbox.model import Changes, Full
 from raylog.outbox.session import Session
 from raylog.outbox.store import OutboxStore
 
@@ -115,7 +115,7 @@ def calls_of(engine: Engine) -> dict[str, Callable[[], object]]:
         store.keep_producer_id(held, 7)
         session = Session(7)
         store.load(held, session)
-        store.has_work(held, [])
+        store.has_work(held, Full())
         store.turn(held, session, Changes())
         store.mark(held, Changes())
         store.clean(held, 1)

@@ -51,8 +51,9 @@ class Inbox:
     """Remembers in the user's database which events one consumer has handled.
 
     `consumer` names it for good. `mode`: `table` (by txid, whatever partition or topic an event comes from, and however
-    often) or `position` (by offset; the consumer has to own its partitions, and to begin with `seek`). `engine` is the
-    database that the handler writes to: its work and the note commit together, or not at all.
+    often) or `position` (by offset in the topic of that name, even if it was made again since; the consumer has to own
+    its partitions, and to begin with `seek`). `engine` is the database that the handler writes to: its work and the
+    note commit together, or not at all.
     """
 
     def __init__(self, engine: Engine, consumer: str, mode: str = TABLE) -> None:

@@ -8,13 +8,14 @@ does not matter for what is handled. May touch: the user's database.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, insert, inspect, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
@@ -23,11 +24,12 @@ from raylog.core.errors import InvalidRecord, InvalidRequest, did_you_mean
 from raylog.core.ids import TopicPartition
 from raylog.outbox.encoding import TXID_HEADER
 from raylog.outbox.engines import begin, connect
-from raylog.outbox.tables import TXID_LENGTH, checked_settings, now_ms, positions, processed
+from raylog.outbox.tables import TXID_LENGTH, checked_settings, now_ms, position_topics, positions, processed
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as OrmSession
 
+logger = logging.getLogger(__name__)
 TABLE: Final = "table"
 POSITION: Final = "position"
 CONSUMER_LENGTH: Final = 100
@@ -46,14 +48,16 @@ class Seeking(Protocol):
     def seek(self, partition: Any, offset: int) -> object:
         """Go on at an offset."""
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic as it is known now; "" = it is not."""
+
 
 class Inbox:
     """Remembers in the user's database which events one consumer has handled.
 
     `consumer` names it for good. `mode`: `table` (by txid, whatever partition or topic an event comes from, and however
-    often) or `position` (by offset in the topic of that name, even if it was made again since; the consumer has to own
-    its partitions, and to begin with `seek`). `engine` is the database that the handler writes to: its work and the
-    note commit together, or not at all.
+    often) or `position` (by offset; the consumer has to own its partitions, and to begin with `seek`). `engine` is the
+    database that the handler writes to: its work and the note commit together, or not at all.
     """
 
     def __init__(self, engine: Engine, consumer: str, mode: str = TABLE) -> None:
@@ -71,6 +75,11 @@ class Inbox:
         self.mode = mode
         self._engine = engine
         self._checked: WeakSet[Engine] = WeakSet()
+        self._source: Seeking | None = None
+        """The consumer that was moved, which knows the topics' ids."""
+        self._ids: dict[TopicPartition, str] = {}
+        """Of the topics that the positions in the database are of, as far as they are committed."""
+        self._keeps_ids: bool | None = None
 
     @contextmanager
     def transaction(self, record: Record, txid: str | None = None) -> Iterator[Connection | None]:
@@ -103,11 +112,17 @@ class Inbox:
             return {TopicPartition(row.topic, row.partition_no): row.next_offset for row in rows}
 
     def seek(self, consumer: Seeking) -> None:
-        """By position: let a consumer go on where this inbox is, in its assigned partitions; call it at each change."""
+        """By position: let a consumer go on where this inbox is, in its assigned partitions; call it at each change.
+
+        A topic that was made again since is read from its first record.
+        """
+        self._source = consumer
         known = self.positions()
         for where in consumer.assignment():
             if where in known:
-                consumer.seek(where, known[where])
+                with begin(self._engine) as db:
+                    is_same = self._is_same_topic(db, where)
+                consumer.seek(where, known[where] if is_same else 0)
 
     def forget(self, older_than_ms: int) -> int:
         """By table: delete the txids noted before so many milliseconds; how many.
@@ -146,6 +161,7 @@ class Inbox:
         return db.scalar(select(processed.c.txid).where(*place).with_for_update(read=True)) == text
 
     def _advance(self, db: Connection, record: Record) -> bool:
+        self._is_same_topic(db, TopicPartition(record.topic, record.partition), record.offset)
         place = {"consumer": self.consumer, "topic": record.topic, "partition_no": record.partition}
         after = record.offset + 1
         if _insert_new(db, positions, {**place, "next_offset": after}):
@@ -161,6 +177,46 @@ class Inbox:
             .values(next_offset=after)
         )
         return db.execute(moved).rowcount == 1
+
+    def _is_same_topic(self, db: Connection, where: TopicPartition, offset: int | None = None) -> bool:
+        """Whether a position is of the topic that is there now; else, as one that was made again, it has none.
+
+        `offset`: of a record to be handled. One that follows the position may have been read before the topic was made
+        again: then its position must not become that of the new topic.
+        """
+        found = "" if self._source is None else self._source.topic_id(where.topic)
+        if not found or self._ids.get(where) == found or not self._has_table_of_ids(db):
+            return True
+        row = {"consumer": self.consumer, "topic": where.topic, "partition_no": where.partition}
+        before = db.scalar(select(position_topics.c.topic_id).where(*_at(position_topics, row)))
+        if before == found:
+            self._ids[where] = found  # committed, so it need not be read again
+            return True
+        if before is None:  # noted by name alone up to now
+            _insert_new(db, position_topics, {**row, "topic_id": found})
+            return True
+        noted = db.scalar(select(positions.c.next_offset).where(*_at(positions, row)))
+        if offset is not None and noted is not None and offset >= noted:
+            return True
+        db.execute(update(position_topics).where(*_at(position_topics, row)).values(topic_id=found))
+        db.execute(delete(positions).where(*_at(positions, row)))
+        return False
+
+    def _has_table_of_ids(self, db: Connection) -> bool:
+        if self._keeps_ids is None:
+            self._keeps_ids = inspect(db).has_table(position_topics.name)
+            if not self._keeps_ids:
+                logger.warning(
+                    "The database has no table %s: positions go by the topic's name, also when it is made again. "
+                    "`raylog outbox init` adds it.",
+                    position_topics.name,
+                )
+        return self._keeps_ids
+
+
+def _at(table: Any, row: dict[str, Any]) -> list[Any]:
+    """The conditions for the row of a partition."""
+    return [table.c[name] == value for name, value in row.items()]
 
 
 def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:

@@ -152,6 +152,18 @@ positions = Table(
 )
 """Where each consumer of an inbox by position goes on."""
 
+position_topics = Table(
+    "raylog_position_topic",
+    metadata,
+    Column("consumer", _name(100), primary_key=True),
+    Column("topic", _name(249), primary_key=True),
+    Column("partition_no", Integer, primary_key=True, autoincrement=False),
+    Column("topic_id", String(64), nullable=False),
+    mysql_engine="InnoDB",
+)
+"""Of which topic the offset in ``raylog_position`` is: one that was made again has another id. ``init`` adds this table
+to an outbox of an earlier release; without it offsets go by the topic's name."""
+
 
 class now_ms(FunctionElement[int]):  # spelt as a function of SQL
     """The database's clock, in milliseconds since 1970; not that of the transaction's start."""

@@ -30,7 +30,7 @@ from raylog.core.ids import TopicPartition
 from raylog.outbox.model import Changes
 from raylog.outbox.session import Session as RelaySession
 from raylog.outbox.store import OutboxStore
-from raylog.outbox.tables import FAILED, lease, meta
+from raylog.outbox.tables import FAILED, lease, meta, position_topics
 from raylog.outbox.tables import outbox as events
 
 
@@ -158,6 +158,9 @@ def test_an_inbox_by_position_goes_on_where_it_was(engine: Engine) -> None:
 
         def seek(self, partition: TopicPartition, offset: int) -> None:
             self.sought[partition] = offset
+
+        def topic_id(self, _: str) -> str:
+            return ""
 
     outcomes = []
     for offset, partition in [(5, 0), (5, 0), (4, 0), (7, 0), (1, 1)]:
@@ -332,3 +335,59 @@ def test_a_shard_that_no_relay_holds_has_no_lease_left(engine: Engine) -> None:
     assert 0 < outbox.status(engine).shards[0].lease_left_ms <= 50_000
     store.release(held)
     assert [each.lease_left_ms for each in outbox.status(engine).shards] == [0]
+
+
+class Reading:
+    """A consumer of one partition, whose topic may be made again."""
+
+    def __init__(self) -> None:
+        self.id, self.sought = "id-1", -1
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition("transfers", 0)]
+
+    def seek(self, _: TopicPartition, offset: int) -> None:
+        self.sought = offset
+
+    def topic_id(self, _: str) -> str:
+        return self.id
+
+
+def handled(inbox: outbox.Inbox, *offsets: int) -> list[bool]:
+    found = []
+    for offset in offsets:
+        with inbox.transaction(record(offset, None)) as db:
+            found.append(db is not None)
+    return found
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_topic_made_again_is_handled_from_its_first_record(engine: Engine, is_restarted: bool) -> None:
+    inbox, reader = outbox.Inbox(engine, "fund", "position"), Reading()
+    assert handled(inbox, 0) == [True]  # before any seek: by the name alone
+    inbox.seek(reader)
+    assert handled(inbox, 1, 2, 3, 3) == [True, True, True, False]
+    reader.id = "id-2"
+    assert handled(inbox, 4, 5) == [True, True]  # polled before the topic was made again
+    if is_restarted:
+        inbox = outbox.Inbox(engine, "fund", "position")
+        inbox.seek(reader)
+        assert reader.sought == 0
+    with pytest.raises(ConnectionError), inbox.transaction(record(0, None)):
+        raise ConnectionError("the handler fails")
+    assert handled(inbox, 0, 0, 1, 1) == [True, False, True, False]
+    inbox.seek(reader)
+    assert reader.sought == 2
+
+
+def test_a_database_of_an_earlier_release_goes_by_the_name(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    position_topics.drop(engine)
+    inbox, reader = outbox.Inbox(engine, "fund", "position"), Reading()
+    inbox.seek(reader)
+    assert handled(inbox, 4, 4, 5) == [True, False, True]
+    assert len([each for each in caplog.messages if "raylog outbox init" in each]) == 1
+    outbox.init(engine)
+    again = outbox.Inbox(engine, "fund", "position")
+    again.seek(reader)
+    assert reader.sought == 6
+    assert handled(again, 5, 6) == [False, True]

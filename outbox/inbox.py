@@ -146,7 +146,7 @@ class Inbox:
         if db.dialect.name not in PADDING:
             return _insert_new(db, processed, {**noted, "txid": text})
         if text.endswith(" "):
-            if self._has_exactly(db, text):  # noted by a release that did not tell them apart
+            if self._has_exactly(db, text):  # noted by a release that took them for the same
                 return False
             return _insert_new(db, processed, {**noted, "txid": hashed(name)})
         if _insert_new(db, processed, {**noted, "txid": text}):

@@ -444,7 +444,7 @@ class ClusterClient:
         return isinstance(error, RaylogError) and error.retriable and not deadline.is_over
 
     async def _find_first_broker(self, address: ClusterAddress, timeout_s: float, deadline: Deadline) -> None:
-        """Fetch the first metadata. An address at which nobody listens is reported before the deadline."""
+        """Fetch the first metadata. An address without a listener is reported before the deadline."""
         if address.through_ray:
             await self.refresh((), timeout_s=deadline.left_s)
             return
@@ -484,7 +484,7 @@ class ClusterClient:
                 return
             except RaylogError as error:
                 if not error.retriable:
-                    return  # whoever calls next is told the same
+                    return  # the next call raises the same
 
     async def _refresh_quietly(self, topic: str, deadline: Deadline) -> None:
         try:

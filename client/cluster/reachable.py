@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reach:
-    """Tells the log that a client reaches no broker: after some seconds, then twice a minute, and when it has ended."""
+    """Logs that a client reaches no broker: after some seconds, then twice a minute, and when it has ended."""
 
     def __init__(self, name: str) -> None:
         """`name`: the client's."""

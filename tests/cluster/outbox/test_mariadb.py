@@ -59,7 +59,7 @@ async def test_a_relay_goes_on_over_restarts_of_the_server(cluster: LocalCluster
 
 
 @pytest.mark.parametrize("order", [TXIDS, TXIDS[::-1]])
-def test_an_inbox_tells_apart_what_the_server_takes_for_the_same(order: tuple[bytes, ...]) -> None:
+def test_an_inbox_separates_what_the_server_takes_for_the_same(order: tuple[bytes, ...]) -> None:
     engine = outbox.make_engine(SERVER[0].url)
     outbox.init(engine)
     inbox = outbox.Inbox(engine, f"c-{order[0]!r}")

@@ -1,4 +1,4 @@
-"""A database that goes away at any call of its driver: an outage for whoever asks, never an error of another kind."""
+"""A database that goes away at any call of its driver: an outage for each caller, never an error of another kind."""
 
 from __future__ import annotations
 
@@ -149,12 +149,12 @@ def test_a_server_lost_at_any_call_of_the_driver_is_an_outage(engine: Engine, dr
     assert driver.calls > before
     for step in range(driver.calls - before + 2):
         driver.lost_at = driver.calls + 1 + step
-        said = f"The database reports: {LOST}."
+        shown = f"The database reports: {LOST}."
         try:
             call()
         except SQLAlchemyError as error:
-            said = explain(error)
-        assert said == f"The database reports: {LOST}."
+            shown = explain(error)
+        assert shown == f"The database reports: {LOST}."
         driver.lost_at = None
         call()  # the next one finds the server again
 

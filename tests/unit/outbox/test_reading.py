@@ -105,7 +105,7 @@ def test_a_partition_without_leader_holds_up_no_other(engine: Engine) -> None:
     assert not relay.store.has_work(relay.held, relay.session.full())
 
 
-def test_a_topic_that_nobody_knows_yet_holds_up_no_other(engine: Engine) -> None:
+def test_a_topic_that_is_not_known_yet_holds_up_no_other(engine: Engine) -> None:
     fill(engine, "unknown", KEYS[0], MANY)
     fill(engine, "t", KEYS[1], 3)
     assert relay_finds(engine, TopicPartition("t", 1), 3, turns=3)

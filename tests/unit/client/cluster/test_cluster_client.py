@@ -198,15 +198,15 @@ async def test_a_broker_that_comes_back_elsewhere_is_found_without_a_call(
 ) -> None:
     async with client_of(cluster) as client:
         await client.refresh((), timeout_s=5)
-        before, asked = next(iter(client.metadata.brokers.values())), 0
+        before, fetches = next(iter(client.metadata.brokers.values())), 0
         called = client.call_broker
 
         async def counted(*args: Any, **options: Any) -> Any:
-            nonlocal asked
-            asked += 1
+            nonlocal fetches
+            fetches += 1
             return await called(*args, **options)
 
         monkeypatch.setattr(client, "call_broker", counted)
         client.metadata.brokers[99] = replace(before, broker=99, port=free_port())  # it was restarted since
         await asyncio.to_thread(cluster.cut_connections)
-        await eventually(lambda: 99 not in client.metadata.brokers and asked > 0, 5, "fresh metadata")
+        await eventually(lambda: 99 not in client.metadata.brokers and fetches > 0, 5, "fresh metadata")

@@ -33,7 +33,7 @@ def test_one_broker_of_several_is_enough_and_may_come_late() -> None:
     asyncio.run(late())
 
 
-def test_a_client_that_reaches_nobody_says_so_twice_a_minute(
+def test_a_client_that_reaches_no_broker_warns_twice_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [100.0]
@@ -78,6 +78,6 @@ def test_a_consumer_that_has_lost_its_cluster_warns(
         consumer = Consumer("t", client_id="orders", **cluster.options)
         consumer.poll(100)
     try:
-        wait_for(lambda: "Client 'orders' has reached no broker" in caplog.text, "it is said")
+        wait_for(lambda: "Client 'orders' has reached no broker" in caplog.text, "the warning")
     finally:
         consumer.close(timeout=1)

@@ -45,21 +45,21 @@ def test_a_program_that_ends_waits_for_its_records(cluster: ToyCluster, way: str
     cluster.wait_held("t", 0, WAIT_S)
     timer = threading.Timer(2.5, cluster.release, ("t", 0))  # longer than the end waits in silence
     timer.start()
-    _, said = program.communicate(timeout=WAIT_S)
+    _, printed = program.communicate(timeout=WAIT_S)
     timer.join()
     assert program.returncode == 0
     assert stored(cluster) == 500
-    assert "was not closed; the program ends when its records are stored, within 60 seconds" in said
-    assert "not stored" not in said
+    assert "was not closed; the program ends when its records are stored, within 60 seconds" in printed
+    assert "not stored" not in printed
 
 
 def test_a_program_says_how_many_records_were_not_stored(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     cluster.set_faults("t", 0, [UNAVAILABLE] * 10_000)
     program = run(cluster, 1_500)
-    _, said = program.communicate(timeout=WAIT_S)
+    _, printed = program.communicate(timeout=WAIT_S)
     assert stored(cluster) == 0
-    assert "500 records of producer 'raylog' were not stored" in said
+    assert "500 records of producer 'raylog' were not stored" in printed
 
 
 def test_an_interrupt_ends_the_wait_and_says_what_is_lost(cluster: ToyCluster) -> None:
@@ -72,14 +72,14 @@ def test_an_interrupt_ends_the_wait_and_says_what_is_lost(cluster: ToyCluster) -
         assert line
         line = program.stderr.readline()
     program.send_signal(signal.SIGINT)
-    _, said = program.communicate(timeout=WAIT_S)
-    assert "were not stored: it was not closed or flushed." in said
-    assert "Traceback" not in said
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert "were not stored: it was not closed or flushed." in printed
+    assert "Traceback" not in printed
 
 
 def test_a_program_whose_records_are_stored_at_once_says_nothing(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     program = run(cluster, 60_000)
-    _, said = program.communicate(timeout=WAIT_S)
+    _, printed = program.communicate(timeout=WAIT_S)
     assert stored(cluster) == 500
-    assert said == ""
+    assert printed == ""

@@ -127,6 +127,11 @@ class ProducerConfig(ClientConfig):
         if acks is None:
             raise InvalidConfig(f"acks must be 'all', 1 or 0, not {self.acks!r}.")
         object.__setattr__(self, "acks", acks)
+        if self.linger_ms is not None and self.linger_ms >= self.delivery_timeout_ms:
+            raise InvalidConfig(
+                f"linger_ms={self.linger_ms} is no less than delivery_timeout_ms={self.delivery_timeout_ms}: records "
+                "would fail before they are sent; change one of the two."
+            )
         self._check_transactions()
         if self.enable_idempotence is None:
             object.__setattr__(self, "enable_idempotence", acks == "all")
@@ -302,21 +307,22 @@ def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping
     """
     known = keys_of(kind)
     chosen: dict[str, Any] = {}
-    for source in (config or {}, {name: value for name, value in keywords.items() if value is not None}):
+    for source in (config or {}, keywords):
         for spelt, value in source.items():
             name = spelt.replace(".", "_").replace("-", "_")
             name = _ALIASES.get(name, name)
             if name not in known:
                 choices = known if "." not in spelt else [kafka_name(entry) for entry in known]
                 raise InvalidConfig(did_you_mean("configuration key", spelt, choices))
-            chosen[name] = _checked(known[name], spelt, value)
+            if value is not None:  # None stands for the default
+                chosen[name] = _checked(known[name], spelt, value)
     return kind(**chosen)
 
 
 def _checked(wanted: Field[Any], spelt: str, value: Any) -> Any:
     default = None if wanted.default is MISSING else wanted.default
     type_name = str(wanted.type).split(" ")[0]
-    if value is None or value == default:
+    if value == default and type(value) is type(default):  # 5.0 and True are equal to 5 and 1, and no such numbers
         return value
     if type_name == "int":
         value = _whole_number(spelt, value)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, insert
 
 from raylog.client.arguments import Headers, as_bytes, checked_headers, checked_timestamp, checked_topic, now_ms
 from raylog.client.producer.partitioner import hash_of_key
+from raylog.client.types import Header
 from raylog.outbox.tables import PAYLOAD_BYTES_MAX, TXID_LENGTH, UNFINISHED, checked_settings, outbox
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 Database = Union[Connection, "OrmSession"]
 KEY_BYTES_MAX = 65_535
+OWN_PREFIX = "raylog-"
+"""Names of headers that begin with it are Raylog's."""
 _checked: WeakSet[Engine] = WeakSet()
 """Engines whose outbox has the right version."""
 
@@ -38,7 +41,8 @@ def add(
     When the transaction commits, a relay stores the event in the topic once; when it rolls back, it never does. `db` is
     a connection of SQLAlchemy, or a session of its ORM. `txid` names the event for good: a second one with the same
     name raises the database's IntegrityError, and consumers know it by its header `raylog-txid`; by default a new one
-    is made. `deliver_at`: not before this time, a datetime with a zone or milliseconds since 1970.
+    is made. `deliver_at`: not before this time, a datetime with a zone or milliseconds since 1970. Of `headers` those
+    whose names begin with `raylog-` are left out: the headers of the record that caused the event may be passed on.
 
     Raises TypeError or ValueError for what cannot be stored, OutboxNotInitialized, OutboxVersionMismatch.
     """
@@ -70,7 +74,7 @@ def _row(
         "topic": checked_topic(topic),
         "msg_key": key,
         "payload": value,
-        "headers": None if headers is None else msgspec.msgpack.encode(checked_headers(headers)),
+        "headers": None if headers is None else msgspec.msgpack.encode(_own_left_out(headers)),
         "deliver_at": None if deliver_at is None else moment_ms(deliver_at),
         "state": UNFINISHED,
         "route": hash_of_key(txid.encode() if key is None else key),
@@ -85,7 +89,16 @@ def checked_txid(txid: str) -> str:
         raise TypeError(f"A txid is text, not {type(txid).__name__}.")
     if not 0 < len(txid) <= TXID_LENGTH:
         raise ValueError(f"A txid has 1 to {TXID_LENGTH} characters, not {len(txid)}.")
+    if txid.endswith(" "):
+        raise ValueError(f"The txid {txid!r} ends in a blank, which MySQL does not compare; leave it out.")
+    if "\0" in txid:
+        raise ValueError(f"The txid {txid!r} has a NUL in it, which PostgreSQL does not store; leave it out.")
     return txid
+
+
+def _own_left_out(headers: Headers) -> list[Header]:
+    """The pairs without those that Raylog adds: with the headers of the event that caused this one, they name that."""
+    return [pair for pair in checked_headers(headers) or () if not pair[0].startswith(OWN_PREFIX)]
 
 
 def moment_ms(moment: datetime | int) -> int:

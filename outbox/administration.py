@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine, delete, func, select, update
 
+from raylog.outbox.engines import begin, connect
 from raylog.outbox.tables import FAILED, UNFINISHED, checked_settings, lanes, lease, now_ms, outbox
 
 FAILED_SHOWN = 100
@@ -14,7 +15,7 @@ FAILED_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard: its relay ("" = none), how long its lease runs yet (ms; below 0: it has run out), and its fence."""
+    """One shard: its relay ("" = none), how long its lease runs yet (ms; 0: none holds it), and its fence."""
 
     shard: int
     owner: str
@@ -62,7 +63,7 @@ class OutboxStatus:
 
 def status(engine: Engine) -> OutboxStatus:
     """Describe an outbox. Raises OutboxNotInitialized, OutboxVersionMismatch."""
-    with engine.connect() as db:
+    with connect(engine) as db:
         known = checked_settings(db)
         now = db.scalar(select(now_ms())) or 0
         counts = {row[0]: row[1] for row in db.execute(select(outbox.c.state, func.count()).group_by(outbox.c.state))}
@@ -71,7 +72,7 @@ def status(engine: Engine) -> OutboxStatus:
         since = func.coalesce(outbox.c.deliver_at, outbox.c.created_at)
         oldest = db.scalar(select(func.min(since)).where(outbox.c.state == UNFINISHED, since <= now))
         shards = [
-            ShardStatus(row.shard, row.owner, row.until - now, row.fence)
+            ShardStatus(row.shard, row.owner, max(0, row.until - now) if row.owner else 0, row.fence)
             for row in db.execute(select(lease).order_by(lease.c.shard))
         ]
         places = [
@@ -115,7 +116,7 @@ def discard(engine: Engine, row_ids: Sequence[int]) -> int:
 
 def _decide(engine: Engine, row_ids: Sequence[int] | None, *, is_retried: bool) -> int:
     which = [outbox.c.state == FAILED, *([] if row_ids is None else [outbox.c.id.in_(row_ids)])]
-    with engine.begin() as db:
+    with begin(engine) as db:
         checked_settings(db)
         if is_retried:
             return db.execute(update(outbox).where(*which).values(state=UNFINISHED, finished_at=None)).rowcount

@@ -1,10 +1,13 @@
-"""Engines with the settings that an outbox wants. May touch: the user's database."""
+"""Engines with the settings that an outbox wants, and how its transactions begin. May touch: the user's database."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError
 
 SQLITE_WAIT_S = 30
 
@@ -12,10 +15,12 @@ SQLITE_WAIT_S = 30
 def make_engine(url: str, **options: Any) -> Engine:
     """SQLAlchemy's `create_engine`; for SQLite with write-ahead log, `BEGIN IMMEDIATE`, and waits for other writers.
 
-    Without that, SQLite begins a transaction at its first write only: what was read before it may be out of date.
+    Without that, SQLite begins a transaction at its first write only: what was read before it may be out of date. For
+    servers `pool_pre_ping` is on unless it is given: a connection that a restart has ended is replaced before its use.
     """
-    engine = create_engine(url, **options)
-    if engine.dialect.name == "sqlite":
+    is_file = make_url(url).get_backend_name() == "sqlite"
+    engine = create_engine(url, **({"pool_pre_ping": not is_file} | options))
+    if is_file:
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
     return engine
@@ -34,3 +39,42 @@ def _prepare(connection: Any, _: object) -> None:
 
 def _begin(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def begin(engine: Engine) -> Iterator[Connection]:
+    """A transaction, as `engine.begin()`; every error of the database itself is a SQLAlchemyError.
+
+    SQLAlchemy lets some errors through as the driver's own: where it sets a connection's isolation level, which takes
+    a statement on MySQL, or resets it afterwards. An outage that is noticed there is one like any other. What the block
+    raises comes out as it is.
+    """
+    yield from _translated(engine, engine.begin)
+
+
+@contextmanager
+def connect(engine: Engine) -> Iterator[Connection]:
+    """A connection to read with, as `engine.connect()`; raises as `begin`."""
+    yield from _translated(engine, engine.connect)
+
+
+def _translated(engine: Engine, opened: Callable[[], AbstractContextManager[Connection]]) -> Iterator[Connection]:
+    of_block: BaseException | None = None
+    try:
+        with opened() as db:
+            try:
+                yield db
+            except BaseException as error:
+                of_block = error
+                raise
+    except Exception as error:  # which class the driver's errors have is known at run time only
+        driver = engine.dialect.loaded_dbapi.Error
+        if error is of_block or not isinstance(error, driver):
+            raise
+        is_disconnect = engine.dialect.is_disconnect(error, None, None)
+        if is_disconnect:
+            engine.dispose()  # its other connections have ended with this one
+        translated = DBAPIError.instance(
+            None, None, error, driver, connection_invalidated=is_disconnect, dialect=engine.dialect
+        )
+        raise translated from error

@@ -133,7 +133,7 @@ class Holder:
         """The transaction of this round, if there is something to write; whether there may be more rows at once."""
         store, held = self._store, self._lease
         changes = session.take_changes()
-        if not changes and not await self._thread.run(store.has_work, held, sorted(session.full_topics)):
+        if not changes and not await self._thread.run(store.has_work, held, session.full()):
             if _now_s() >= self._renew_at_s:
                 await self._thread.run(store.renew, held)
                 self._noted_renewal()

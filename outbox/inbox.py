@@ -8,27 +8,35 @@ does not matter for what is handled. May touch: the user's database.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy import Connection, Engine, delete, insert, inspect, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
 
 from raylog.client.types import Record
 from raylog.core.errors import InvalidRecord, InvalidRequest, did_you_mean
 from raylog.core.ids import TopicPartition
-from raylog.outbox.adding import checked_txid
 from raylog.outbox.encoding import TXID_HEADER
-from raylog.outbox.tables import checked_settings, now_ms, positions, processed
+from raylog.outbox.engines import begin, connect
+from raylog.outbox.tables import TXID_LENGTH, checked_settings, now_ms, position_topics, positions, processed
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as OrmSession
 
+logger = logging.getLogger(__name__)
 TABLE: Final = "table"
 POSITION: Final = "position"
 CONSUMER_LENGTH: Final = 100
+HASHED: Final = "raylog-sha256:"
+PADDING: Final = ("mysql", "mariadb")
+"""Databases that compare text as if both had blanks behind them."""
+DUPLICATE_KEY: Final = 1062
 
 
 class Seeking(Protocol):
@@ -39,6 +47,9 @@ class Seeking(Protocol):
 
     def seek(self, partition: Any, offset: int) -> object:
         """Go on at an offset."""
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic as it is known now; "" = it is not."""
 
 
 class Inbox:
@@ -55,10 +66,20 @@ class Inbox:
             raise InvalidRequest(did_you_mean("mode of an inbox", mode, [TABLE, POSITION]))
         if not 0 < len(consumer) <= CONSUMER_LENGTH:
             raise InvalidRequest(f"The name of an inbox's consumer has 1 to {CONSUMER_LENGTH} characters.")
+        if consumer.endswith(" "):
+            raise InvalidRequest(
+                f"The name {consumer!r} of an inbox's consumer ends in a blank, which MySQL does not compare: it would "
+                "be the same as the name without it. Leave the blank out."
+            )
         self.consumer = consumer
         self.mode = mode
         self._engine = engine
         self._checked: WeakSet[Engine] = WeakSet()
+        self._source: Seeking | None = None
+        """The consumer that was moved, which knows the topics' ids."""
+        self._ids: dict[TopicPartition, str] = {}
+        """Of the topics that the positions in the database are of, as far as they are committed."""
+        self._keeps_ids: bool | None = None
 
     @contextmanager
     def transaction(self, record: Record, txid: str | None = None) -> Iterator[Connection | None]:
@@ -68,7 +89,7 @@ class Inbox:
         `raylog-txid`, which the outbox writes. Raises InvalidRecord for a record without one, OutboxNotInitialized,
         OutboxVersionMismatch.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             yield db if self.begin(db, record, txid) else None
 
     def begin(self, db: Connection | OrmSession, record: Record, txid: str | None = None) -> bool:
@@ -80,33 +101,35 @@ class Inbox:
         self._check(connection)
         if self.mode == POSITION:
             return self._advance(connection, record)
-        values = {
-            "consumer": self.consumer,
-            "txid": _txid_of(record) if txid is None else checked_txid(txid),
-            "at": now_ms(),
-        }
-        return _insert_new(connection, processed, values)
+        name = _txid_of(record) if txid is None else _bytes_of(txid)
+        return self._note(connection, name)
 
     def positions(self) -> dict[TopicPartition, int]:
         """By position: the next offset of each partition that this consumer has handled something of."""
-        with self._engine.connect() as db:
+        with connect(self._engine) as db:
             self._check(db)
             rows = db.execute(select(positions).where(positions.c.consumer == self.consumer))
             return {TopicPartition(row.topic, row.partition_no): row.next_offset for row in rows}
 
     def seek(self, consumer: Seeking) -> None:
-        """By position: let a consumer go on where this inbox is, in its assigned partitions; call it at each change."""
+        """By position: let a consumer go on where this inbox is, in its assigned partitions; call it at each change.
+
+        A topic that was made again since is read from its first record.
+        """
+        self._source = consumer
         known = self.positions()
         for where in consumer.assignment():
             if where in known:
-                consumer.seek(where, known[where])
+                with begin(self._engine) as db:
+                    is_same = self._is_same_topic(db, where)
+                consumer.seek(where, known[where] if is_same else 0)
 
     def forget(self, older_than_ms: int) -> int:
         """By table: delete the txids noted before so many milliseconds; how many.
 
         Only events that cannot come again may be forgotten: those older than the topic's retention.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             self._check(db)
             old = processed.c.at < now_ms() - older_than_ms
             return db.execute(delete(processed).where(processed.c.consumer == self.consumer, old)).rowcount
@@ -116,7 +139,29 @@ class Inbox:
             checked_settings(db)
             self._checked.add(db.engine)
 
+    def _note(self, db: Connection, name: bytes) -> bool:
+        """Note a txid; False when it is there. No two txids share a note, whatever the database takes for equal."""
+        text = stored_txid(name)
+        noted = {"consumer": self.consumer, "at": now_ms()}
+        if db.dialect.name not in PADDING:
+            return _insert_new(db, processed, {**noted, "txid": text})
+        if text.endswith(" "):
+            if self._has_exactly(db, text):  # noted by a release that took them for the same
+                return False
+            return _insert_new(db, processed, {**noted, "txid": hashed(name)})
+        if _insert_new(db, processed, {**noted, "txid": text}):
+            return True
+        if self._has_exactly(db, text):
+            return False
+        return _insert_new(db, processed, {**noted, "txid": hashed(name)})  # what is there has blanks behind it
+
+    def _has_exactly(self, db: Connection, text: str) -> bool:
+        """Whether the row of a txid has exactly these characters; reads what others have committed meanwhile."""
+        place = (processed.c.consumer == self.consumer, processed.c.txid == text)
+        return db.scalar(select(processed.c.txid).where(*place).with_for_update(read=True)) == text
+
     def _advance(self, db: Connection, record: Record) -> bool:
+        self._is_same_topic(db, TopicPartition(record.topic, record.partition), record.offset)
         place = {"consumer": self.consumer, "topic": record.topic, "partition_no": record.partition}
         after = record.offset + 1
         if _insert_new(db, positions, {**place, "next_offset": after}):
@@ -133,6 +178,46 @@ class Inbox:
         )
         return db.execute(moved).rowcount == 1
 
+    def _is_same_topic(self, db: Connection, where: TopicPartition, offset: int | None = None) -> bool:
+        """Whether a position is of the topic that is there now; else, as one that was made again, it has none.
+
+        `offset`: of a record to be handled. One that follows the position may have been read before the topic was made
+        again: then its position must not become that of the new topic.
+        """
+        found = "" if self._source is None else self._source.topic_id(where.topic)
+        if not found or self._ids.get(where) == found or not self._has_table_of_ids(db):
+            return True
+        row = {"consumer": self.consumer, "topic": where.topic, "partition_no": where.partition}
+        before = db.scalar(select(position_topics.c.topic_id).where(*_at(position_topics, row)))
+        if before == found:
+            self._ids[where] = found  # committed, so it need not be read again
+            return True
+        if before is None:  # noted by name alone up to now
+            _insert_new(db, position_topics, {**row, "topic_id": found})
+            return True
+        noted = db.scalar(select(positions.c.next_offset).where(*_at(positions, row)))
+        if offset is not None and noted is not None and offset >= noted:
+            return True
+        db.execute(update(position_topics).where(*_at(position_topics, row)).values(topic_id=found))
+        db.execute(delete(positions).where(*_at(positions, row)))
+        return False
+
+    def _has_table_of_ids(self, db: Connection) -> bool:
+        if self._keeps_ids is None:
+            self._keeps_ids = inspect(db).has_table(position_topics.name)
+            if not self._keeps_ids:
+                logger.warning(
+                    "The database has no table %s: positions go by the topic's name, also when it is made again. "
+                    "`raylog outbox init` adds it.",
+                    position_topics.name,
+                )
+        return self._keeps_ids
+
+
+def _at(table: Any, row: dict[str, Any]) -> list[Any]:
+    """The conditions for the row of a partition."""
+    return [table.c[name] == value for name, value in row.items()]
+
 
 def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:
     """Insert a row unless its key is there; waits for a transaction that inserts the same one at this moment."""
@@ -142,17 +227,56 @@ def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:
         case "sqlite":
             statement = sqlite.insert(table).values(**values).on_conflict_do_nothing()
         case "mysql" | "mariadb":
-            statement = mysql.insert(table).values(**values).prefix_with("IGNORE")
+            return _inserted_on_mysql(db, table, values)
         case _:
             statement = insert(table).values(**values)
     # Without the option the number of inserted rows is not kept for every driver.
     return db.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
 
-def _txid_of(record: Record) -> str:
-    for name, content in record.headers:
+def _inserted_on_mysql(db: Connection, table: Any, values: dict[str, Any]) -> bool:
+    """As `_insert_new`. Not INSERT IGNORE, which ignores everything else that is wrong with a row as well, and cuts it.
+
+    A statement that fails for its key undoes nothing but itself.
+    """
+    try:
+        db.execute(insert(table).values(**values))
+        return True
+    except IntegrityError as error:
+        reason = error.orig
+        code = getattr(reason, "errno", None) or (reason.args[0] if reason is not None and reason.args else None)
+        if code != DUPLICATE_KEY:
+            raise
+        return False
+
+
+def stored_txid(name: bytes) -> str:
+    """A txid as the table has it: as it is, or its hash where no column holds it (too long, no UTF-8, a NUL in it)."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return hashed(name)
+    is_storable = len(text) <= TXID_LENGTH and "\0" not in text and not text.startswith(HASHED)
+    return text if is_storable else hashed(name)
+
+
+def hashed(name: bytes) -> str:
+    """A txid of any bytes as one that every database keeps and compares exactly."""
+    return HASHED + sha256(name).hexdigest()
+
+
+def _bytes_of(txid: str) -> bytes:
+    if not isinstance(txid, str):
+        raise TypeError(f"A txid is text, not {type(txid).__name__}.")
+    if not txid:
+        raise ValueError("A txid has a character at least.")
+    return txid.encode(errors="surrogatepass")
+
+
+def _txid_of(record: Record) -> bytes:
+    for name, content in reversed(record.headers):  # the last: one that was passed on stands before it
         if name == TXID_HEADER and content:
-            return content.decode()
+            return bytes(content)
     raise InvalidRecord(
         f"The record at offset {record.offset} of {record.topic}-{record.partition} has no header {TXID_HEADER!r}: it "
         "did not come from an outbox. Give transaction() a txid, or use mode='position'."

@@ -6,13 +6,15 @@ consecutive sequences. Both are written into the rows before anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from raylog.client.producer.partitioner import hash_of_key
 from raylog.client.scheduling import DELAY_MAX_MS
 from raylog.core.ids import TopicPartition
 from raylog.core.invariants import require
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 SEQUENCE_LIMIT: Final = 2**30
@@ -105,6 +107,28 @@ class Limits:
     """Of a batch of several rows, before compression."""
     scanned_rows: int = 20_000
     """Most rows that one turn looks at, when those before belong to lanes that are full or stand still."""
+
+
+@dataclass(slots=True)
+class Full:
+    """What can take no row now, so that its rows need not be read."""
+
+    topics: set[str] = field(default_factory=set)
+    partitions: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
+    """By topic how many there are, and which of them are full: rows with a key for these wait."""
+    targets: set[str] = field(default_factory=set)
+    """Topics whose delayed rows wait, because they would go through a full partition of ``__scheduled``."""
+
+    def add(self, where: TopicPartition, count: int) -> None:
+        """Note a partition of a topic with so many."""
+        self.partitions.setdefault(where.topic, (count, set()))[1].add(where.partition)
+        if len(self.partitions[where.topic][1]) >= count:
+            self.topics.add(where.topic)
+
+    def find_targets(self, topics: Iterable[str]) -> None:
+        """Note which of these topics have a full partition for their delayed rows."""
+        count, full = self.partitions.get(SCHEDULED_TOPIC, (1, set()))
+        self.targets |= {name for name in topics if hash_of_key(name.encode()) % count in full}
 
 
 @dataclass(slots=True)

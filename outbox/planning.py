@@ -14,7 +14,7 @@ from raylog.client.producer.partitioner import hash_of_key, partition_for_key
 from raylog.client.producer.resumed import BATCH_BYTES_MIN
 from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
-from raylog.outbox.model import Candidate, Limits, OutboxBatch, Position, Topics, TopicView
+from raylog.outbox.model import Candidate, Full, Limits, OutboxBatch, Position, Topics, TopicView
 
 RECORD_BYTES = 32
 """What a record takes in a batch besides its key, payload and headers, at most: lengths, a timestamp, the txid's
@@ -77,6 +77,14 @@ class Planner:
             if self.is_full:
                 return
             self._take(row)
+
+    def note_full(self, full: Full) -> None:
+        """Add what takes no further row in this plan."""
+        full.topics |= self.plan.unknown_topics
+        for where, room in self._rooms.items():
+            if where in self._closed or (where not in self._open and room.batches < 1):
+                full.add(where, self._topics[where.topic].partitions)
+        full.find_targets(self._topics)
 
     def finish(self) -> Plan:
         """Close the batches that are being filled."""

@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ProducerConfig, load
 from raylog.client.producer.resumed import ResumedProducer
-from raylog.core.errors import OutboxLeaseLost, RaylogError
+from raylog.core.errors import InvalidConfig, OutboxLeaseLost, RaylogError
 from raylog.outbox.holder import Holder
 from raylog.outbox.model import Limits
 from raylog.outbox.store import OutboxStore
@@ -39,6 +39,7 @@ DAY_MS = 86_400_000
 FIRST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 5_000
 REQUEST_TIMEOUT_MS = 10_000
+NAME_LENGTH = 400
 
 
 class OutboxRelay:
@@ -72,6 +73,11 @@ class OutboxRelay:
         """Raises InvalidConfig; connects when it runs."""
         keywords.setdefault("request_timeout_ms", REQUEST_TIMEOUT_MS)
         self.config = load(ProducerConfig, config, keywords)
+        if not 0 < len(producer_name) <= NAME_LENGTH or producer_name.endswith(" "):
+            raise InvalidConfig(
+                f"The name of an outbox has 1 to {NAME_LENGTH} characters and no blank at its end, not "
+                f"{producer_name[:40]!r}: MySQL takes names for the same that differ in such blanks."
+            )
         self.producer_name = producer_name
         self.owner = f"{socket.gethostname()[:100]}/{os.getpid()}/{uuid.uuid4().hex}"
         self.counters: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from raylog.client.producer.resumed import KnownSequence
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.outbox.lane import Lane
-from raylog.outbox.model import Changes, Limits, OutboxBatch, Position, TopicView
+from raylog.outbox.model import Changes, Full, Limits, OutboxBatch, Position, TopicView
 from raylog.outbox.planning import NO_ROOM, Plan, Planner, Room
 
 
@@ -118,15 +118,15 @@ class Session:
         for batch in plan.batches:
             self.lanes[batch.where].load(batch)
 
-    @property
-    def full_topics(self) -> set[str]:
-        """Topics that can take no row now, so that theirs need not be read."""
-        by_topic: dict[str, int] = {}
+    def full(self) -> Full:
+        """What can take no row now, so that its rows need not be read."""
+        found = Full(topics=set(self.absent))
         for where, lane in self.lanes.items():
             view = self.topics.get(where.topic)
             if view is not None and lane.room(view.topic_id, self.producer_id).batches < 1:
-                by_topic[where.topic] = by_topic.get(where.topic, 0) + 1
-        return {name for name, count in by_topic.items() if count >= self.topics[name].partitions} | self.absent
+                found.add(where, view.partitions)
+        found.find_targets(self.topics)
+        return found
 
     # ------------------------------------------------------------ sending
 

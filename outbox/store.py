@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +22,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    false,
     func,
     insert,
     or_,
@@ -32,14 +34,24 @@ from raylog.core.errors import OutboxBoundElsewhere, OutboxLeaseLost, OutboxVers
 from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.encoding import EventRow, encoded
-from raylog.outbox.model import Candidate, Changes, OutboxBatch, Position
+from raylog.outbox.engines import begin, connect
+from raylog.outbox.model import Candidate, Changes, Full, OutboxBatch, Position
 from raylog.outbox.planning import Plan, Planner
 from raylog.outbox.session import Session
 from raylog.outbox.tables import FAILED, FINISHED, UNFINISHED, checked_settings, lanes, lease, meta, now_ms, outbox
 
 CLEANED_AT_ONCE = 1_000
 ERROR_LENGTH = 1_000
+SHARE_OF_LATER = 4
+"""One in so many of a turn's rows is left to those that will be due."""
 _PAGE = 2_000
+
+
+class Kind(Enum):
+    """Which rows to read."""
+
+    NOW = "now"
+    LATER = "later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ class OutboxStore:
         Raises OutboxNotInitialized, OutboxVersionMismatch, and OutboxBoundElsewhere where another name or cluster is
         noted. `rebind` notes these instead: then the shards get other producer ids.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             known = checked_settings(db)
             self.shards = int(known["shards"])
             wanted = {"producer_name": producer_name, "cluster_id": cluster_id}
@@ -101,7 +113,7 @@ class OutboxStore:
 
         Raises OutboxNotInitialized, OutboxVersionMismatch.
         """
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             self.shards = int(checked_settings(db)["shards"])
             taken = db.execute(
                 update(lease)
@@ -121,7 +133,7 @@ class OutboxStore:
 
     def release(self, held: Lease) -> None:
         """Let the next relay take the shard at once."""
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             db.execute(update(lease).where(_is_held(held, self._owner)).values(owner="", until=0))
 
     def keep_producer_id(self, held: Lease, producer_id: int) -> None:
@@ -144,10 +156,10 @@ class OutboxStore:
             session.load(batches, known)
             return self._encoded(db, batches)
 
-    def has_work(self, held: Lease, topics: Sequence[str]) -> bool:
-        """Whether a row outside of these topics waits for a batch; reads only."""
-        with self._engine.connect() as db:
-            return any(db.execute(query.limit(1)).first() is not None for query in self._candidates(held, topics))
+    def has_work(self, held: Lease, full: Full) -> bool:
+        """Whether a row waits for a batch, and not for what is full; reads only."""
+        with connect(self._engine) as db:
+            return any(db.execute(self._candidates(held, full, kind).limit(1)).first() is not None for kind in Kind)
 
     def turn(self, held: Lease, session: Session, changes: Changes) -> Turn:
         """One transaction: write the changes, put waiting rows into batches, and write these. Raises OutboxLeaseLost.
@@ -197,16 +209,17 @@ class OutboxStore:
     @contextmanager
     def _fenced(self, held: Lease) -> Iterator[Connection]:
         """A transaction of the holder of the lease alone."""
-        with self._engine.begin() as db:
+        with begin(self._engine) as db:
             renewed = update(lease).where(_is_held(held, self._owner)).values(until=now_ms() + self._lease_ms)
             if db.execute(renewed).rowcount != 1:
                 raise OutboxLeaseLost(f"Another relay has taken shard {held.shard} over; this one waits behind it.")
             yield db
 
-    def _candidates(self, held: Lease, full_topics: Sequence[str]) -> list[Any]:
-        """Queries of rows that are in no batch: those to be sent at once, those that have become due, those that will.
+    def _candidates(self, held: Lease, full: Full, kind: Kind, behind: Row[Any] | None = None) -> Any:
+        """A query of rows that are in no batch: of those to be sent now by their ids, or of those that will be due.
 
-        The last ones wait in ``__scheduled``, unless there is none: then they wait here until they are due.
+        The last ones wait in ``__scheduled``, unless there is none: then they wait here until they are due. `behind`:
+        only those that come after this one.
         """
         other = outbox.alias("other")
         behind_failed = exists().where(
@@ -216,9 +229,7 @@ class OutboxStore:
             other.c.route == outbox.c.route,
             other.c.msg_key == outbox.c.msg_key,
         )
-        waiting = [outbox.c.state == UNFINISHED, outbox.c.batch_no.is_(None), ~behind_failed]
-        if full_topics:
-            waiting.append(outbox.c.topic.not_in(full_topics))
+        waiting = [outbox.c.state == UNFINISHED, outbox.c.batch_no.is_(None), ~behind_failed, *_not_full(full, kind)]
         if self.shards > 1:
             waiting.append(outbox.c.route % self.shards == held.shard)
         size = sum(
@@ -231,30 +242,46 @@ class OutboxStore:
             outbox.c.msg_key,
             size.label("size"),
             outbox.c.attempts,
+            outbox.c.deliver_at,
             (outbox.c.deliver_at - now_ms()).label("delay"),
         ).where(*waiting)
-        found = [
-            chosen.where(outbox.c.deliver_at.is_(None)).order_by(outbox.c.id),
-            chosen.where(outbox.c.deliver_at <= now_ms()).order_by(outbox.c.deliver_at, outbox.c.id),
-        ]
-        if SCHEDULED_TOPIC not in full_topics:
-            found.append(chosen.where(outbox.c.deliver_at > now_ms()).order_by(outbox.c.deliver_at, outbox.c.id))
-        return found
+        if kind is Kind.NOW:  # whatever is due has its place among the others of its key
+            chosen = chosen.where(or_(outbox.c.deliver_at.is_(None), outbox.c.deliver_at <= now_ms()))
+            after = None if behind is None else outbox.c.id > behind.id
+            order = [outbox.c.id]
+        else:
+            chosen = chosen.where(outbox.c.deliver_at > now_ms())
+            after = None if behind is None else _is_behind(behind)
+            order = [outbox.c.deliver_at, outbox.c.id]
+        return (chosen if after is None else chosen.where(after)).order_by(*order)
 
     def _read(self, db: Connection, held: Lease, planner: Planner, session: Session) -> None:
-        """Show the planner waiting rows, page by page, until it has enough."""
-        at_once, *by_time = self._candidates(held, sorted(session.full_topics))
-        last, scanned = 0, 0
+        """Show the planner waiting rows, page by page, until it has enough; some that will be due come first.
+
+        Without that share they would wait for the end of a backlog.
+        """
+        full, share = session.full(), max(1, session.limits.rows // SHARE_OF_LATER)
+        later = self._page(db, held, full, Kind.LATER, planner, None, share)
+        behind, scanned = None, 0
         while not planner.is_full and scanned < session.limits.scanned_rows:
-            page = db.execute(at_once.where(outbox.c.id > last).limit(_PAGE)).all()
-            planner.take([_candidate(row) for row in page])
+            page = self._page(db, held, full, Kind.NOW, planner, behind, _PAGE)
             scanned += len(page)
             if len(page) < _PAGE:
                 break
-            last = page[-1].id
-        for query in by_time:
-            if not planner.is_full:
-                planner.take([_candidate(row) for row in db.execute(query.limit(_PAGE))])
+            behind = page[-1]
+        most = share
+        while len(later) == most and not planner.is_full and scanned < session.limits.scanned_rows:
+            later, most = self._page(db, held, full, Kind.LATER, planner, later[-1], _PAGE), _PAGE
+            scanned += len(later)
+
+    def _page(
+        self, db: Connection, held: Lease, full: Full, kind: Kind, planner: Planner, behind: Row[Any] | None, most: int
+    ) -> Sequence[Row[Any]]:
+        """Show the planner the next rows; what is full by then is noted, so that a page is not filled with its rows."""
+        page = db.execute(self._candidates(held, full, kind, behind).limit(most)).all()
+        planner.take([_candidate(row) for row in page])
+        planner.note_full(full)
+        return page
 
     def _write(self, db: Connection, held: Lease, changes: Changes) -> None:
         for batch, offset in changes.finished:
@@ -301,6 +328,27 @@ _ASSIGN = (
         sequence=bindparam("to_sequence"),
     )
 )
+
+
+def _not_full(full: Full, kind: Kind) -> Iterator[ColumnElement[bool]]:
+    """What rows must not be for, to be read."""
+    topics = full.topics | full.targets if kind is Kind.LATER else full.topics
+    if topics:
+        yield outbox.c.topic.not_in(sorted(topics))
+    if kind is Kind.LATER:
+        if SCHEDULED_TOPIC in full.topics:
+            yield false()
+        return
+    for topic, (count, numbers) in sorted(full.partitions.items()):
+        if topic not in full.topics:  # a row without key goes where there is room
+            of_it = and_(outbox.c.topic == topic, outbox.c.msg_key.is_not(None))
+            yield ~and_(of_it, (outbox.c.route % count).in_(sorted(numbers)))
+
+
+def _is_behind(row: Row[Any]) -> ColumnElement[bool]:
+    """Due later than a row, or at the same time with a higher id."""
+    at = outbox.c.deliver_at
+    return or_(at > row.deliver_at, and_(at == row.deliver_at, outbox.c.id > row.id))
 
 
 def _is_held(held: Lease, owner: str) -> ColumnElement[bool]:

@@ -30,6 +30,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from raylog.core.errors import InvalidRequest, OutboxNotInitialized, OutboxVersionMismatch
+from raylog.outbox.engines import begin
 
 VERSION: Final = 1
 """Of the tables. A release that changes them raises it, and says in its notes how to migrate."""
@@ -151,6 +152,18 @@ positions = Table(
 )
 """Where each consumer of an inbox by position goes on."""
 
+position_topics = Table(
+    "raylog_position_topic",
+    metadata,
+    Column("consumer", _name(100), primary_key=True),
+    Column("topic", _name(249), primary_key=True),
+    Column("partition_no", Integer, primary_key=True, autoincrement=False),
+    Column("topic_id", String(64), nullable=False),
+    mysql_engine="InnoDB",
+)
+"""Of which topic the offset in ``raylog_position`` is: one that was made again has another id. ``init`` adds this table
+to an outbox of an earlier release; without it offsets go by the topic's name."""
+
 
 class now_ms(FunctionElement[int]):  # spelt as a function of SQL
     """The database's clock, in milliseconds since 1970; not that of the transaction's start."""
@@ -187,7 +200,7 @@ def init(engine: Engine, *, shards: int = 1) -> None:
     known: dict[str, str] = {}
     for attempt in range(3):
         try:
-            with engine.begin() as db:
+            with begin(engine) as db:
                 if not inspect(db).has_table(meta.name) and inspect(db).has_table(outbox.name):
                     raise OutboxVersionMismatch(
                         f"The database has a table {outbox.name!r} that Raylog did not make; rename it first."

@@ -6,7 +6,7 @@
     )
 
 A task is a record of the topic `queue_name`; what became of it is a record of the compacted topic
-`<queue_name>.results`, by the task's id. May touch: the network through the clients, threads.
+`<queue_name>.results`, by the task's id, kept for `results_ms`. May touch: the network through the clients, threads.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import inspect
 import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +44,9 @@ KEYS: Final = (
     "replication_factor",
     "lock",
     "retry",
+    "results_ms",
 )
+RESULTS_MS: Final = 7 * 86_400_000
 SEND_TIMEOUT_S: Final = 30.0
 RETRY: Final = "exponential(1s, 2, 1m, 0.2)"
 
@@ -77,15 +80,46 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+class Outcomes(dict[str, _Outcome]):
+    """What became of tasks, by their ids, for a time: those of older records are forgotten. Pure."""
+
+    def __init__(self, kept_ms: int) -> None:
+        """`kept_ms`: how long after its record's time an outcome is known."""
+        super().__init__()
+        self.kept_ms = kept_ms
+        self._times: OrderedDict[str, float] = OrderedDict()
+
+    def add(self, task_id: str, outcome: _Outcome, at_ms: float) -> None:
+        """Take in an outcome of a time."""
+        self[task_id] = outcome
+        self._times[task_id] = at_ms
+        self._times.move_to_end(task_id)
+
+    def forget(self, now_ms: float) -> None:
+        """Drop what is too old by now."""
+        while self._times and next(iter(self._times.values())) <= now_ms - self.kept_ms:
+            task_id, _ = self._times.popitem(last=False)
+            del self[task_id]
+
+
+def _results_ms(given: Mapping[str, Any]) -> int:
+    """How long outcomes are kept. Raises InvalidConfig."""
+    kept = given.get("results_ms", RESULTS_MS)
+    if not isinstance(kept, int) or isinstance(kept, bool) or kept < 1:
+        raise InvalidConfig(f"results_ms of adapter_config is a number of milliseconds from 1 on, not {kept!r}.")
+    return kept
+
+
 class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
     """Sends tasks to a queue, and works on them.
 
     ``adapter_config`` may have ``bootstrap`` (else the cluster of this Ray) with ``secret_file`` or ``token_file``,
     paths on each node (else `RAYLOG_SECRET` or `RAYLOG_TOKEN`): Serve keeps and shows it, so it takes no secret itself.
     It may have ``group_id`` (`serve`), ``partitions`` (4) and ``replication_factor`` of a queue that does not exist
-    yet, ``lock`` and ``retry`` as of
-    `QueueConsumer`. ``failed_task_queue_name`` is the group's topic of dead letters; a task without a handler, or that
-    cannot be read, goes to ``unprocessable_task_queue_name`` if that is given, and otherwise there as well.
+    yet, ``lock`` and ``retry`` as of `QueueConsumer`, and ``results_ms``, how long it is known what became of a task
+    (a week): as long as the longest delay of a task that may be cancelled. ``failed_task_queue_name`` is the group's
+    topic of dead letters; a task without a handler, or that cannot be read, goes to ``unprocessable_task_queue_name``
+    if that is given, and otherwise there as well.
     """
 
     def __init__(self, config: TaskProcessorConfig) -> None:
@@ -111,17 +145,17 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
         self._worker: threading.Thread | None = None
         self._queue: QueueConsumer | None = None
         self._reader: Consumer | None = None
-        self._known: dict[str, _Outcome] = {}
+        self._known = Outcomes(_results_ms(given))
         self._reading = threading.Lock()
 
     def initialize(self, consumer_concurrency: int = 1) -> None:
         """Create the topics unless they exist, and connect."""
         self._concurrency = consumer_concurrency
         partitions, factor = self._given.get("partitions", 4), self._given.get("replication_factor", -1)
-        compacted = {"cleanup.policy": "compact"}
+        kept = {"cleanup.policy": "compact,delete", "retention.ms": str(self._known.kept_ms)}
         with Admin(**self._where) as admin:
             known = admin.list_topics()
-            for topic, settings in ((self._topic, {}), (self._results, compacted)):
+            for topic, settings in ((self._topic, {}), (self._results, kept)):
                 if topic not in known:
                     try:
                         admin.create_topic(topic, partitions, factor, settings)
@@ -249,7 +283,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
             value = msgspec.json.encode(_Outcome(outcome.status, outcome.created_s, repr(outcome.result)))
         self._sender().send(self._results, value, key=task_id.encode()).result(SEND_TIMEOUT_S)
 
-    def _outcomes(self) -> dict[str, _Outcome]:
+    def _outcomes(self) -> Outcomes:
         """The outcomes of all tasks whose results are kept, up to now."""
         with self._reading:
             if self._reader is None:
@@ -262,7 +296,10 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
                 for records in self._reader.poll(1_000, max_records=10_000).values():
                     for record in records:
                         if record.key is not None and record.value is not None:
-                            self._known[record.key.decode()] = msgspec.json.decode(record.value, type=_Outcome)
+                            outcome = msgspec.json.decode(record.value, type=_Outcome)
+                            self._known.add(record.key.decode(), outcome, record.timestamp_ms)
+                self._known.forget(time.time() * 1000)  # also amid a long log
+            self._known.forget(time.time() * 1000)
             return self._known
 
     # Operations

@@ -16,6 +16,7 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.discovery import ClusterAddress, Endpoint, find_cluster
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
+from raylog.client.cluster.reachable import ANSWER_TIMEOUT_S, ATTEMPT_TIMEOUT_S, require_an_answer
 from raylog.client.config import ClientConfig
 from raylog.core.errors import (
     ClientClosed,
@@ -50,6 +51,9 @@ NEW_TOPIC_GRACE_S = 1.0
 SUSPECT_S = 1.0
 """A leader without an answer for so long may have been replaced: it hangs, or its machine is down. Metadata is then
 fetched, at most this often, long before the request's own deadline."""
+SEARCH_S = 60.0
+"""How long a client looks for a broker whose connection it has lost, while other brokers answer."""
+SEARCH_PAUSES_MS = (20, 1_000)
 INTERNAL_PREFIX = "__"
 GROUP = "group"
 TRANSACTION = "transaction"
@@ -76,6 +80,7 @@ class ClusterClient:
         self._informant: Endpoint | None = None
         self._doubted: Endpoint | None = None
         self._periodic: asyncio.Task[None] | None = None
+        self._searching: asyncio.Task[None] | None = None
         self._is_closed = False
         self._random = random.Random()  # spreads load, no security purpose
 
@@ -86,14 +91,16 @@ class ClusterClient:
         deadline = Deadline(timeout_s)
         keep_freed_memory(KEPT_BYTES)
         self.address = await self._find(timeout_s)
-        self._pool = ConnectionPool(self.address.secret)
-        await self.refresh((), timeout_s=deadline.left_s)
+        self._pool = ConnectionPool(self.address.secret, self.config.client_id, self._lost)
+        await self._find_first_broker(self.address, timeout_s, deadline)
         self._periodic = asyncio.ensure_future(self._refresh_with_age())
 
     async def close(self) -> None:
         """Close all connections. Pending calls end with ClientClosed or ConnectionFailed."""
         self._is_closed = True
-        tasks = [task for task in (self._periodic, self._refreshing) if task is not None and not task.done()]
+        tasks = [
+            task for task in (self._periodic, self._refreshing, self._searching) if task is not None and not task.done()
+        ]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -118,7 +125,8 @@ class ClusterClient:
     async def refresh(self, topics: Iterable[str] | None = (), *, timeout_s: float | None = None) -> None:
         """Fetch metadata of the watched topics and of `topics` (None: all topics) from any broker.
 
-        One fetch at a time: a caller joins a fetch in flight that covers its topics.
+        One fetch at a time: a caller joins a fetch in flight that covers its topics, and begins its own if that one's
+        time is over first.
         Raises ConnectionFailed or RequestTimedOut when no broker answers in time.
         """
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
@@ -126,8 +134,9 @@ class ClusterClient:
         wanted = None if topics is None else frozenset(topics)
         while (running := self._refreshing) is not None and not running.done():
             covered = self._refreshing_topics is None or (wanted is not None and wanted <= self._refreshing_topics)
-            await self._wait_for(running, deadline, raise_its_error=covered)
-            if covered:
+            await self._wait_for(running, deadline, raise_its_error=False)
+            if covered and not self._may_try_longer(running, deadline):
+                await self._wait_for(running, deadline, raise_its_error=True)
                 return
         self._refreshing_topics = None if wanted is None else wanted | self._wanted
         task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline))
@@ -430,6 +439,54 @@ class ClusterClient:
         error = task.exception()
         if error is not None and raise_its_error:
             raise as_raylog_error(error) from error
+
+    def _may_try_longer(self, ended: asyncio.Task[None], deadline: Deadline) -> bool:
+        """Whether a fetch of another caller has failed because its time was over, and this caller has more of it."""
+        error = ended.exception()
+        return isinstance(error, RaylogError) and error.retriable and not deadline.is_over
+
+    async def _find_first_broker(self, address: ClusterAddress, timeout_s: float, deadline: Deadline) -> None:
+        """Fetch the first metadata. An address without a listener is reported before the deadline."""
+        if address.through_ray:
+            await self.refresh((), timeout_s=deadline.left_s)
+            return
+        first_s = min(timeout_s, ANSWER_TIMEOUT_S)
+        try:
+            await self.refresh((), timeout_s=first_s)
+            return
+        except (ConnectionFailed, RequestTimedOut) as error:
+            last_s = min(deadline.left_s, ATTEMPT_TIMEOUT_S)
+            try:
+                await require_an_answer(address.endpoints, timeout_s=last_s, waited_s=first_s)
+            except ConnectionFailed as unheard:
+                raise unheard from error
+            if deadline.is_over:
+                raise
+        await self.refresh((), timeout_s=deadline.left_s)
+
+    def _lost(self, endpoint: Endpoint) -> None:
+        """A connection has ended. If it was a broker's, look for where that is now, instead of waiting for the age."""
+        is_at_work = self._searching is not None and not self._searching.done()
+        if not self._is_closed and not is_at_work and endpoint in self._broker_endpoints():
+            self._searching = asyncio.ensure_future(self._search_for(endpoint))
+            self._searching.add_done_callback(_mark_seen)
+
+    async def _search_for(self, endpoint: Endpoint) -> None:
+        """Fetch metadata until a lost broker has another address or answers; without any broker, until one answers."""
+        backoff, deadline = Backoff(*SEARCH_PAUSES_MS, self._random), Deadline(SEARCH_S)
+        is_reached = False
+        while not (is_reached and deadline.is_over):
+            await asyncio.sleep(backoff.next_s())
+            try:
+                await self.refresh(())
+                is_reached = True
+                if endpoint not in [(broker.host, broker.port) for broker in self.metadata.brokers.values()]:
+                    return
+                await self.connection(endpoint, METADATA_CONNECT_S)
+                return
+            except RaylogError as error:
+                if not error.retriable:
+                    return  # the next call raises the same
 
     async def _refresh_quietly(self, topic: str, deadline: Deadline) -> None:
         try:

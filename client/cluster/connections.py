@@ -6,9 +6,11 @@ Used by `ClusterClient`. May touch: the network, the event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from raylog.client.cluster.discovery import Endpoint
-from raylog.core.errors import ClientClosed, RequestTimedOut
+from raylog.client.cluster.reachable import Reach
+from raylog.core.errors import ClientClosed, RaylogError, RequestTimedOut
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.rpc import Connection, Secret, client_context, connect
 
@@ -18,8 +20,11 @@ CONNECT_TIMEOUT_S = 5.0
 class ConnectionPool:
     """Live connections by endpoint. Everything here belongs to one event loop."""
 
-    def __init__(self, secret: Secret) -> None:
+    def __init__(self, secret: Secret, name: str = "", on_lost: Callable[[Endpoint], object] | None = None) -> None:
+        """`name`: the client's, for the log; `on_lost` is called when a connection ends before the pool is closed."""
         self.secret = secret
+        self._reach = Reach(name)
+        self._on_lost = on_lost
         self._tls = client_context()
         self._open: dict[Endpoint, Connection] = {}
         self._opening: dict[Endpoint, asyncio.Task[Connection]] = {}
@@ -79,7 +84,13 @@ class ConnectionPool:
         self._open.clear()
 
     async def _connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        connection = await connect(endpoint[0], endpoint[1], secret=self.secret, timeout_s=timeout_s, tls=self._tls)
+        try:
+            connection = await connect(endpoint[0], endpoint[1], secret=self.secret, timeout_s=timeout_s, tls=self._tls)
+        except RaylogError as error:
+            if not self.endpoints:
+                self._reach.failed(endpoint, error.message)
+            raise
+        self._reach.reached(endpoint)
         self._open[endpoint] = connection
         connection.on_close(lambda closed: self._forget(endpoint, closed))
         return connection
@@ -92,6 +103,8 @@ class ConnectionPool:
     def _forget(self, endpoint: Endpoint, connection: Connection) -> None:
         if self._open.get(endpoint) is connection:
             del self._open[endpoint]
+            if self._on_lost is not None and not self._is_closed:
+                self._on_lost(endpoint)
 
 
 async def call(

@@ -1,16 +1,16 @@
-"""Whether any broker listens at the given addresses, found out before a query is planned.
+"""Whether any broker listens at the given addresses, and what a client says when none does.
 
-A client that is a service waits for a cluster that restarts until its own deadline, and reports the last failure of a
-connection. A query is typed by a person: a wrong address should be reported within seconds. May touch: the network,
-the event loop's clock.
+A new client, or a query, with a wrong address reports it within seconds. A client that has worked waits for its
+cluster for as long as it has to, and says so in its log. May touch: the network, the event loop's clock, the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
-from raylog.client.cluster.deadline import Deadline
+from raylog.client.cluster.deadline import Deadline, now_s
 from raylog.client.cluster.discovery import Endpoint
 from raylog.core.errors import ConnectionFailed
 
@@ -18,10 +18,62 @@ ANSWER_TIMEOUT_S = 15.0
 """Long enough for a broker that is restarted."""
 ATTEMPT_TIMEOUT_S = 3.0
 PAUSE_S = 0.2
+QUIET_S = 5.0
+"""How long no broker may be reached before a client says so."""
+WARN_EVERY_S = 30.0
+NAMED_MAX = 8
+logger = logging.getLogger(__name__)
 
 
-async def require_an_answer(endpoints: Sequence[Endpoint], *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-    """Return when one of them takes a TCP connection; after `timeout_s` raise ConnectionFailed with what to check."""
+class Reach:
+    """Logs that a client reaches no broker: after some seconds, then twice a minute, and when it has ended."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: the client's."""
+        self._name = name
+        self._since_s: float | None = None
+        self._warned_s: float | None = None
+        self._reasons: dict[Endpoint, str] = {}
+
+    def failed(self, endpoint: Endpoint, reason: str) -> None:
+        """An attempt to connect has failed, and no connection is open."""
+        now = now_s()
+        self._since_s = now if self._since_s is None else self._since_s
+        self._reasons[endpoint] = reason
+        is_due = self._warned_s is None or now - self._warned_s >= WARN_EVERY_S
+        if now - self._since_s >= QUIET_S and is_due:
+            self._warned_s = now
+            named = ", ".join(f"{host}:{port}" for host, port in list(self._reasons)[:NAMED_MAX])
+            logger.warning(
+                "Client %r has reached no broker for %.0f seconds, at %s (%s). It goes on trying; check that the "
+                "cluster runs, and that these are its addresses: brokers may have other ports after a restart "
+                "(`raylog status` on a machine of the cluster shows them).",
+                self._name,
+                now - self._since_s,
+                named,
+                reason.rstrip("."),
+            )
+
+    def reached(self, endpoint: Endpoint) -> None:
+        """A connection was opened."""
+        if self._warned_s is not None and self._since_s is not None:
+            logger.warning(
+                "Client %r has reached a broker again, at %s:%s, after %.0f seconds.",
+                self._name,
+                *endpoint,
+                now_s() - self._since_s,
+            )
+        self._since_s = self._warned_s = None
+        self._reasons.clear()
+
+
+async def require_an_answer(
+    endpoints: Sequence[Endpoint], *, timeout_s: float = ANSWER_TIMEOUT_S, waited_s: float = 0.0
+) -> None:
+    """Return when one of them takes a TCP connection; after `timeout_s` raise ConnectionFailed with what to check.
+
+    `waited_s`: for how long none did before.
+    """
     deadline = Deadline(timeout_s)
     while True:
         for host, port in endpoints:
@@ -33,9 +85,9 @@ async def require_an_answer(endpoints: Sequence[Endpoint], *, timeout_s: float =
             writer.close()
             return
         if deadline.is_over:
+            named = ", ".join(f"{host}:{port}" for host, port in endpoints)
             raise ConnectionFailed(
-                f"No broker answers at {', '.join(f'{host}:{port}' for host, port in endpoints)}, for {timeout_s:.0f} "
-                "seconds: check the address (`raylog status` on a machine of the cluster shows it), and that the "
-                "cluster runs."
+                f"No broker answers at {named}, for {waited_s + timeout_s:.0f} seconds: check the address (`raylog "
+                "status` on a machine of the cluster shows it), and that the cluster runs."
             )
         await asyncio.sleep(PAUSE_S)

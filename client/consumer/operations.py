@@ -45,6 +45,11 @@ class ConsumerState:
         """The assigned partitions."""
         return set(self._engine.assignment.states)
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic as it is known now; another one when it was deleted and made again. "": it is not known."""
+        info = self._engine.cluster.metadata.topic(topic)
+        return "" if info is None else info.topic_id
+
     def subscription(self) -> set[str]:
         """The topics subscribed to."""
         return set(self._engine.assignment.topics)

@@ -109,6 +109,11 @@ class Engine:
         if not self.is_usable:
             raise ClientClosed("The producer is not started; `await start()` or use `async with`.")
 
+    @property
+    def failed_records(self) -> int:
+        """How many records were not stored so far."""
+        return self._sender.failed_records
+
     async def flush(self, timeout_s: float | None) -> None:
         """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout_s`."""
         self.check_usable()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
+import logging
 import os
 import threading
 import time
@@ -32,7 +34,7 @@ from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import Delay, Moment
-from raylog.core.errors import ClientClosed, RaylogError
+from raylog.core.errors import ClientClosed, RaylogError, RequestTimedOut
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
@@ -40,8 +42,12 @@ if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
 
 __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "SendFuture", "SentBatch"]
 
+logger = logging.getLogger(__name__)
 Appended = TypeVar("Appended", SendFuture, Batch)
-_EXIT_TIMEOUT_S = 1.0
+_QUIET_EXIT_S = 1.0
+"""The end of a program says what it waits for when it takes longer than this."""
+_INTERRUPTED_S = 2.0
+"""How long the end of a program waits, once it is interrupted, to learn how many records were not stored."""
 _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 
 
@@ -301,7 +307,8 @@ class Producer(Transactions):
         if engine in _open_engines and self._runtime.thread.is_alive():
             _open_engines.discard(engine)
             warnings.warn(f"{self!r} was not closed; records may be lost.", ResourceWarning, stacklevel=2, source=self)
-            asyncio.run_coroutine_threadsafe(engine.stop(_EXIT_TIMEOUT_S), self._runtime.loop)
+            _endings.add(ending := asyncio.run_coroutine_threadsafe(_end(engine), self._runtime.loop))
+            ending.add_done_callback(_endings.discard)
 
     def __repr__(self) -> str:
         return f"<Producer {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
@@ -338,15 +345,52 @@ _open_engines: set[Engine] = set()
 """Of open producers, not the producers themselves: those dropped unclosed are left to `Producer.__del__`."""
 
 
+_endings: set[concurrent.futures.Future[None]] = set()
+"""Of producers that were dropped unclosed, while they send what is left."""
+
+
+async def _end(engine: Engine) -> None:
+    """Send what is left, for at most `delivery_timeout_ms`, as `close` does; say what was not stored."""
+    name, limit_s, failed = engine.config.client_id, engine.config.delivery_timeout_ms / 1000, engine.failed_records
+    try:
+        try:
+            await engine.flush(min(_QUIET_EXIT_S, limit_s))
+        except RequestTimedOut:
+            logger.warning(
+                "Producer %r was not closed; the program ends when its records are stored, within %.0f seconds.",
+                name,
+                limit_s,
+            )
+        await engine.stop(max(0.0, limit_s - _QUIET_EXIT_S))
+    finally:
+        lost = engine.failed_records - failed
+        if lost:
+            logger.error("%s records of producer %r were not stored: it was not closed or flushed.", lost, name)
+
+
 def _close_at_exit() -> None:
-    for engine in list(_open_engines):
-        _open_engines.discard(engine)
+    engines = list(_open_engines)
+    _open_engines.clear()
+    for engine in engines:
         name = engine.config.client_id
         warnings.warn(f"<Producer {name!r}> was not closed; records may be lost.", ResourceWarning, stacklevel=1)
+    if not engines and not _endings:
+        return
+    ended = threading.Event()
+
+    async def end_all() -> None:
         try:
-            runtime.shared().run(engine.stop(_EXIT_TIMEOUT_S), _EXIT_TIMEOUT_S + _CLOSE_EXTRA_S)
-        except (RaylogError, TimeoutError, RuntimeError):
-            pass  # the process ends in any case, and the warning was issued
+            endings = [asyncio.wrap_future(ending) for ending in list(_endings)]
+            await asyncio.gather(*(_end(engine) for engine in engines), *endings, return_exceptions=True)
+        finally:
+            ended.set()
+
+    try:
+        runtime.shared().run(end_all())
+    except KeyboardInterrupt:
+        ended.wait(_INTERRUPTED_S)
+    except (RaylogError, TimeoutError, RuntimeError) as error:
+        logger.error("Producers were not closed, and could not send what was left: %s", error)
 
 
 def _disown_after_fork() -> None:
@@ -356,6 +400,7 @@ def _disown_after_fork() -> None:
             ClientClosed("The producer was made before the fork; make a new one in the child process.")
         )
     _open_engines.clear()
+    _endings.clear()
 
 
 atexit.register(_close_at_exit)

@@ -223,6 +223,11 @@ class Sender:
             ending += delivery.close()
         return ending
 
+    @property
+    def failed_records(self) -> int:
+        """How many records were not stored."""
+        return self._context.counts.records_failed
+
     def failed_of(self, topic: str) -> int:
         """How many records of a topic were not stored."""
         found = self._context.counts.topics.get(topic)

@@ -10,6 +10,8 @@ from sqlalchemy import select
 
 from raylog import outbox
 from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import OutboxBoundElsewhere
 from raylog.outbox.tables import outbox as events
 from tests.cluster.local_cluster import LocalCluster
@@ -154,3 +156,28 @@ async def test_a_relay_with_another_name_is_refused_until_it_is_stated(cluster: 
     other.stop()
     await task
     assert len(await bank.records_of(cluster, "transfers", 2)) == 2
+
+
+@in_cluster()
+async def test_an_inbox_by_position_reads_a_topic_made_again_from_its_start(cluster: LocalCluster, talk: Talk) -> None:
+    engine = bank.sqlite(cluster.root)
+    inbox = outbox.Inbox(engine, "reader", "position")
+    found: dict[str, list[bool]] = {}
+    for name, count in (("old", 5), ("new", 7)):
+        async with AsyncAdmin(**cluster.clients()) as admin:
+            if name == "new":
+                await admin.delete_topic("plain")
+            await admin.create_topic("plain", 1, 3)
+        async with AsyncProducer(**cluster.clients()) as producer:
+            for number in range(count):
+                await (await producer.send("plain", f"{name}-{number}".encode()))
+        async with AsyncConsumer("plain", group_id=None, auto_offset_reset="earliest", **cluster.clients()) as consumer:
+            inbox.seek(consumer)
+            handled = found.setdefault(name, [])
+            async with asyncio.timeout(bank.WAIT_S):
+                while len(handled) < count:
+                    for records in (await consumer.getmany(timeout_ms=300)).values():
+                        for record in records:
+                            with inbox.transaction(record) as db:
+                                handled.append(db is not None)
+    assert found == {"old": [True] * 5, "new": [True] * 7}

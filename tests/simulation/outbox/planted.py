@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.outbox import inbox, lane, store
+from raylog.outbox import engines, inbox, lane, store
 from raylog.outbox.lane import Lane
 from raylog.outbox.planning import Planner
 from raylog.outbox.store import OutboxStore
@@ -56,6 +56,22 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "_candidates",
             "self.shards > 1",
             "self.shards > 100",
+        ),
+        (
+            "events that are due go behind those without a time",
+            10,
+            OutboxStore,
+            "_candidates",
+            "order = [outbox.c.id]",
+            "order = [outbox.c.deliver_at, outbox.c.id]",
+        ),
+        (
+            "an error of the driver's own ends the relay",
+            10,
+            engines,
+            "_translated",
+            "if error is of_block or not",
+            "if True or not",
         ),
         ("a failed event does not stop its key", 20, OutboxStore, "_candidates", "state == FAILED", "state == ''"),
         (

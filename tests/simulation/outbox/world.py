@@ -58,10 +58,17 @@ class InlineThread(DatabaseThread):
             world.broken.discard(self._process)
             raise OperationalError("connection lost by the restore", {}, sqlite3.OperationalError("lost"))
         if chance < world.database_errors:
-            raise OperationalError("connection lost before", {}, sqlite3.OperationalError("lost"))
+            world.is_unreachable = True
+        try:
+            return await self._called(function, *args, **options)
+        finally:
+            world.is_unreachable = False
+
+    async def _called(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        world = self._process.world
         found = function(*args, **options)
         world.calls += 1
-        if chance > 1 - world.database_errors:
+        if world.random.random() > 1 - world.database_errors:
             raise OperationalError("connection lost behind the commit", {}, sqlite3.OperationalError("lost"))
         await self._process.step()
         return found
@@ -157,6 +164,8 @@ class OutboxWorld:
         self.places: dict[int, list[tuple[TopicPartition, int]]] = {}
         """Where each event is in the topic; only with a restored database more than once."""
         self.is_restored = False
+        self.is_unreachable = False
+        """Whether the database does not answer now; the driver's own error says so, as at a checkout of MySQL."""
         self._backup: tuple[sqlite3.Connection, set[int]] | None = None
         self.newest_of_key: dict[int, int] = {}
         self.next_number = 0
@@ -176,8 +185,15 @@ class OutboxWorld:
             connection.create_function("julianday", 1, lambda _: 2_440_587.5 + self.now_s / 86_400)
 
         event.listen(engine, "connect", connected)
+
+        def set_level(connection: Any, _: Any) -> None:
+            if self.is_unreachable:
+                raise sqlite3.OperationalError("lost where the isolation level is set")
+
         outbox.init(engine, shards=self.random.choice((1, 1, 2)))
-        return engine
+        engine.dialect.set_isolation_level = set_level  # type: ignore[method-assign, assignment]
+        engine.dialect.reset_isolation_level = lambda _: None  # type: ignore[method-assign, assignment]
+        return engine.execution_options(isolation_level="SERIALIZABLE")
 
     # ------------------------------------------------------------ what the world offers
 
@@ -285,7 +301,8 @@ class OutboxWorld:
             is_oversized = self.random.random() < 0.004
             value = f"{number} ".encode() + b"x" * (OVERSIZED if is_oversized else 0)
             with self.engine.connect() as db:
-                outbox.add(db, TOPIC, value, key=str(self.key_of(number)).encode(), txid=f"t-{number}")
+                past = 1 if number % 7 == 3 else None  # due before it is written: it keeps its place all the same
+                outbox.add(db, TOPIC, value, key=str(self.key_of(number)).encode(), txid=f"t-{number}", deliver_at=past)
                 if self.random.random() < 0.1:
                     db.rollback()
                     continue

@@ -84,3 +84,31 @@ def test_a_configuration_does_not_show_its_secret() -> None:
     shown = repr(load(ConsumerConfig, None, {"secret": "c0ffee" * 8, "client_id": "c"}))
     assert "client_id='c'" in shown
     assert "c0ffee" not in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "given"),
+    [
+        (ConsumerConfig, "max_poll_records", 500.0),
+        (ConsumerConfig, "session_timeout_ms", 45e3),
+        (ConsumerConfig, "retry_backoff_ms", 20.0),
+        (ProducerConfig, "request_timeout_ms", 3e4),
+    ],
+)
+def test_a_value_equal_to_its_default_is_converted_too(
+    kind: type[ConsumerConfig | ProducerConfig], key: str, given: float
+) -> None:
+    found = getattr(load(kind, {key: given}, {}), key)
+    assert found == given
+    assert type(found) is int
+
+
+def test_a_truth_value_is_no_number_and_none_is_the_default() -> None:
+    with pytest.raises(InvalidConfig, match="whole number"):
+        load(ConsumerConfig, {"fetch.min.bytes": True}, {})
+    assert load(ConsumerConfig, {"fetch.min.bytes": None}, {}).fetch_min_bytes == 1
+
+
+def test_records_that_would_fail_before_they_are_sent_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match="linger_ms=5000 is no less than delivery_timeout_ms=1000"):
+        load(ProducerConfig, {"linger.ms": 5_000, "delivery.timeout.ms": 1_000}, {})

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, create_engine, delete, insert, select, text, update
@@ -17,6 +18,7 @@ from raylog import outbox
 from raylog.cli.app import cli
 from raylog.client.types import Record
 from raylog.core.errors import (
+    InvalidConfig,
     InvalidRecord,
     InvalidRequest,
     OutboxBoundElsewhere,
@@ -28,7 +30,7 @@ from raylog.core.ids import TopicPartition
 from raylog.outbox.model import Changes
 from raylog.outbox.session import Session as RelaySession
 from raylog.outbox.store import OutboxStore
-from raylog.outbox.tables import FAILED, lease, meta
+from raylog.outbox.tables import FAILED, lease, meta, position_topics
 from raylog.outbox.tables import outbox as events
 
 
@@ -157,6 +159,9 @@ def test_an_inbox_by_position_goes_on_where_it_was(engine: Engine) -> None:
         def seek(self, partition: TopicPartition, offset: int) -> None:
             self.sought[partition] = offset
 
+        def topic_id(self, _: str) -> str:
+            return ""
+
     outcomes = []
     for offset, partition in [(5, 0), (5, 0), (4, 0), (7, 0), (1, 1)]:
         with inbox.transaction(record(offset, None, partition)) as db:
@@ -277,3 +282,112 @@ def test_tables_changed_by_hand_are_reported(engine: Engine) -> None:
     assert held is not None
     with pytest.raises(OutboxVersionMismatch, match="changed by hand"):
         store.load(held, RelaySession(1))
+
+
+def test_headers_that_are_passed_on_name_no_other_event(engine: Engine) -> None:
+    caused_by = (("trace", b"7"), (outbox.TXID_HEADER, b"order-1"), ("raylog-schedule", b"x"))
+    with engine.begin() as db:
+        outbox.add(db, "mails", b"", headers=caused_by, txid="mail-1")
+        kept = msgspec.msgpack.decode(db.scalar(select(events.c.headers)) or b"")
+    assert kept == [["trace", b"7"]]
+
+
+def test_an_inbox_takes_the_last_txid_of_a_record(engine: Engine) -> None:
+    inbox = outbox.Inbox(engine, "mailer")
+    handled = []
+    for txid in (b"mail-1", b"mail-2"):
+        headers = ((outbox.TXID_HEADER, b"order-1"), (outbox.TXID_HEADER, txid))
+        with inbox.transaction(Record("mails", 0, 0, 0, None, b"", headers)) as db:
+            handled.append(db is not None)
+    assert handled == [True, True]
+
+
+def test_names_that_end_in_a_blank_are_refused(engine: Engine) -> None:
+    with engine.begin() as db:
+        for txid, words in (("o-1 ", "ends in a blank"), ("o\0", "NUL")):
+            with pytest.raises(ValueError, match=words):
+                outbox.add(db, "t", b"", txid=txid)
+    with pytest.raises(InvalidRequest, match="ends in a blank"):
+        outbox.Inbox(engine, "c2 ")
+    for name in ("bank ", "", "b" * 401):
+        with pytest.raises(InvalidConfig, match="no blank at its end"):
+            outbox.OutboxRelay(engine, name, bootstrap="nowhere:1", secret="aa" * 16)
+
+
+TXIDS = (b"t", b"t ", b"t  ", b"T", b"t\t", b"t\0", b"\xff", b"x" * 300, b"x" * 300 + b"y", "té".encode(), b"te")
+
+
+def test_no_two_txids_are_taken_for_the_same(engine: Engine) -> None:
+    inbox = outbox.Inbox(engine, "c")
+    records = [Record("t", 0, 0, 0, None, b"", ((outbox.TXID_HEADER, txid),)) for txid in TXIDS]
+    handled = []
+    for each in [*records, *records]:
+        with inbox.transaction(each) as db:
+            handled.append(db is not None)
+    assert handled == [True] * len(TXIDS) + [False] * len(TXIDS)
+
+
+def test_a_shard_that_no_relay_holds_has_no_lease_left(engine: Engine) -> None:
+    store = OutboxStore(engine, "me", lease_ms=50_000)
+    assert [each.lease_left_ms for each in outbox.status(engine).shards] == [0]
+    held = store.take(0)
+    assert held is not None
+    assert 0 < outbox.status(engine).shards[0].lease_left_ms <= 50_000
+    store.release(held)
+    assert [each.lease_left_ms for each in outbox.status(engine).shards] == [0]
+
+
+class Reading:
+    """A consumer of one partition, whose topic may be made again."""
+
+    def __init__(self) -> None:
+        self.id, self.sought = "id-1", -1
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition("transfers", 0)]
+
+    def seek(self, _: TopicPartition, offset: int) -> None:
+        self.sought = offset
+
+    def topic_id(self, _: str) -> str:
+        return self.id
+
+
+def handled(inbox: outbox.Inbox, *offsets: int) -> list[bool]:
+    found = []
+    for offset in offsets:
+        with inbox.transaction(record(offset, None)) as db:
+            found.append(db is not None)
+    return found
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_topic_made_again_is_handled_from_its_first_record(engine: Engine, is_restarted: bool) -> None:
+    inbox, reader = outbox.Inbox(engine, "fund", "position"), Reading()
+    assert handled(inbox, 0) == [True]  # before any seek: by the name alone
+    inbox.seek(reader)
+    assert handled(inbox, 1, 2, 3, 3) == [True, True, True, False]
+    reader.id = "id-2"
+    assert handled(inbox, 4, 5) == [True, True]  # polled before the topic was made again
+    if is_restarted:
+        inbox = outbox.Inbox(engine, "fund", "position")
+        inbox.seek(reader)
+        assert reader.sought == 0
+    with pytest.raises(ConnectionError), inbox.transaction(record(0, None)):
+        raise ConnectionError("the handler fails")
+    assert handled(inbox, 0, 0, 1, 1) == [True, False, True, False]
+    inbox.seek(reader)
+    assert reader.sought == 2
+
+
+def test_a_database_of_an_earlier_release_goes_by_the_name(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    position_topics.drop(engine)
+    inbox, reader = outbox.Inbox(engine, "fund", "position"), Reading()
+    inbox.seek(reader)
+    assert handled(inbox, 4, 4, 5) == [True, False, True]
+    assert len([each for each in caplog.messages if "raylog outbox init" in each]) == 1
+    outbox.init(engine)
+    again = outbox.Inbox(engine, "fund", "position")
+    again.seek(reader)
+    assert reader.sought == 6
+    assert handled(again, 5, 6) == [False, True]

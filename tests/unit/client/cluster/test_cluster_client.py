@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdReply, InitPr
 from raylog.protocol.groups import HEARTBEAT, HeartbeatRequest
 from raylog.protocol.replica import FETCH, FetchRequest, ListOffsetsReply
 from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import eventually, free_port
 
 
 @asynccontextmanager
@@ -166,3 +168,45 @@ async def test_more_topics_than_a_request_names_take_several_requests(
     async with client_of(cluster) as client:
         await client.refresh("abcde", timeout_s=5)
         assert {name for name in "abcde" if client.metadata.topic(name) is not None} == set("abcde")
+
+
+async def test_callers_of_one_fetch_of_metadata_keep_their_own_deadlines(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(cluster) as client:
+        called = client.call_broker
+        first = True
+
+        async def slow_once(*args: Any, timeout_s: float, **options: Any) -> Any:
+            nonlocal first
+            if first:
+                first = False
+                await asyncio.sleep(timeout_s)
+                raise ConnectionFailed("no broker in the time of the first caller")
+            return await called(*args, timeout_s=timeout_s, **options)
+
+        monkeypatch.setattr(client, "call_broker", slow_once)
+        short = asyncio.ensure_future(client.refresh((), timeout_s=0.2))
+        await asyncio.sleep(0)
+        await client.refresh((), timeout_s=10)
+        with pytest.raises(ConnectionFailed):
+            await short
+
+
+async def test_a_broker_that_comes_back_elsewhere_is_found_without_a_call(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(cluster) as client:
+        await client.refresh((), timeout_s=5)
+        before, fetches = next(iter(client.metadata.brokers.values())), 0
+        called = client.call_broker
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            nonlocal fetches
+            fetches += 1
+            return await called(*args, **options)
+
+        monkeypatch.setattr(client, "call_broker", counted)
+        client.metadata.brokers[99] = replace(before, broker=99, port=free_port())  # it was restarted since
+        await asyncio.to_thread(cluster.cut_connections)
+        await eventually(lambda: 99 not in client.metadata.brokers and fetches > 0, 5, "fresh metadata")

@@ -6,9 +6,14 @@ import asyncio
 
 import pytest
 
-from raylog.client.cluster.reachable import require_an_answer
+from raylog.client.cluster import cluster_client, reachable
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.reachable import Reach, require_an_answer
+from raylog.client.config import AdminConfig, load
+from raylog.client.consumer.consumer import Consumer
 from raylog.core.errors import ConnectionFailed
-from tests.waiting import free_port
+from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import free_port, wait_for
 
 
 def test_a_wrong_address_is_one_sentence() -> None:
@@ -26,3 +31,53 @@ def test_one_broker_of_several_is_enough_and_may_come_late() -> None:
             await waiting
 
     asyncio.run(late())
+
+
+def test_a_client_that_reaches_no_broker_warns_twice_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(reachable, "now_s", lambda: clock[0])
+    reach = Reach("orders")
+    for _ in range(130):
+        reach.failed(("10.0.0.1", 7001), "No connection: Connection refused.")
+        reach.failed(("10.0.0.2", 7002), "No connection: Connection refused.")
+        clock[0] += 0.5
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    first = caplog.messages[0]
+    assert "Client 'orders' has reached no broker for 5 seconds, at 10.0.0.1:7001, 10.0.0.2:7002 (No conn" in first
+    assert "other ports after a restart" in first
+    reach.reached(("10.0.0.1", 7003))
+    assert "has reached a broker again, at 10.0.0.1:7003, after 65 seconds" in caplog.messages[2]
+    reach.failed(("10.0.0.1", 7003), "lost")
+    assert len(caplog.records) == 3
+
+
+def test_a_new_client_with_a_wrong_address_fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_client, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(cluster_client, "ATTEMPT_TIMEOUT_S", 0.1)
+    port = free_port()
+    client = ClusterClient(load(AdminConfig, None, {"bootstrap": f"127.0.0.1:{port}", "secret": "c0ffee" * 8}))
+
+    async def start() -> None:
+        try:
+            await client.start(60)
+        finally:
+            await client.close()
+
+    with pytest.raises(ConnectionFailed, match=rf"No broker answers at 127.0.0.1:{port}, for 0 seconds: check the add"):
+        asyncio.run(start())
+
+
+def test_a_consumer_that_has_lost_its_cluster_warns(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reachable, "QUIET_S", 0.2)
+    with ToyCluster() as cluster:
+        cluster.create_topic("t")
+        consumer = Consumer("t", client_id="orders", **cluster.options)
+        consumer.poll(100)
+    try:
+        wait_for(lambda: "Client 'orders' has reached no broker" in caplog.text, "the warning")
+    finally:
+        consumer.close(timeout=1)

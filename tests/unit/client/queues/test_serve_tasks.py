@@ -33,3 +33,22 @@ def test_a_secret_itself_is_refused(proof: str) -> None:
     with pytest.raises(InvalidConfig, match=f"give {proof}_file") as refusal:
         serve.RaylogTaskProcessorAdapter(config)
     assert "c0ffee" not in str(refusal.value)
+
+
+def test_what_became_of_tasks_is_forgotten_after_its_time() -> None:
+    known = serve.Outcomes(1_000)
+    for number in range(5):
+        known.add(f"task-{number}", serve._Outcome(serve.PENDING, 0.0), 100 * number)
+    known.add("task-0", serve._Outcome(serve.SUCCESS, 0.0), 450)
+    known.forget(1_200)
+    assert sorted(known) == ["task-0", "task-3", "task-4"]
+    assert known["task-0"].status == serve.SUCCESS
+    known.forget(10_000)
+    assert not known
+    assert not known._times
+
+
+def test_how_long_results_are_kept_is_a_number() -> None:
+    assert serve._results_ms({}) == 7 * 86_400_000
+    with pytest.raises(InvalidConfig, match="results_ms of adapter_config"):
+        serve._results_ms({"results_ms": "7d"})

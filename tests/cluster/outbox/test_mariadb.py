@@ -1,0 +1,73 @@
+"""The outbox on a MariaDB that is restarted under it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import insert
+
+from raylog import outbox
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.types import Record
+from raylog.outbox.tables import processed
+from tests.cluster.local_cluster import LocalCluster
+from tests.cluster.outbox import bank
+from tests.cluster.outbox.mariadb import MariaDB, reason_to_skip
+from tests.cluster.talk import Talk, in_cluster
+from tests.unit.outbox.test_tables import TXIDS
+
+pytestmark = pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "-")
+SERVER: list[MariaDB] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    """One server for the tests of this module."""
+    made = MariaDB()
+    try:
+        made.start()
+        SERVER.append(made)
+        yield
+    finally:
+        SERVER.clear()
+        made.stop()
+
+
+@in_cluster()
+async def test_a_relay_goes_on_over_restarts_of_the_server(cluster: LocalCluster, talk: Talk) -> None:
+    async with AsyncAdmin(**cluster.clients()) as admin:
+        await admin.create_topic("transfers", partitions=2, replication_factor=3)
+    # As a service makes its engine: nothing looks at a connection before its use.
+    relays, own = (outbox.make_engine(SERVER[0].url, pool_pre_ping=False) for _ in range(2))
+    bank.prepare(own)
+    paid = 0
+    async with bank.relaying(cluster, relays):
+        for _ in range(3):
+            for number in range(paid, paid + 10):
+                await asyncio.to_thread(bank.pay, own, number)
+            paid += 10
+            await bank.finished(own, paid)
+            await asyncio.to_thread(SERVER[0].end)
+            own.dispose()
+            await asyncio.to_thread(SERVER[0].start)
+        await bank.finished(own, paid)
+    bank.assert_each_once_in_order(await bank.records_of(cluster, "transfers", paid), range(paid))
+    own.dispose()
+    relays.dispose()
+
+
+@pytest.mark.parametrize("order", [TXIDS, TXIDS[::-1]])
+def test_an_inbox_separates_what_the_server_takes_for_the_same(order: tuple[bytes, ...]) -> None:
+    engine = outbox.make_engine(SERVER[0].url)
+    outbox.init(engine)
+    inbox = outbox.Inbox(engine, f"c-{order[0]!r}")
+    with engine.begin() as db:  # as an earlier release has noted it
+        db.execute(insert(processed).values(consumer=inbox.consumer, txid="old  ", at=0))
+    handled = []
+    for txid in [b"old  ", *order, *order, b"old", b"old ", b"old", b"old "]:
+        with inbox.transaction(Record("t", 0, 0, 0, None, b"", ((outbox.TXID_HEADER, txid),))) as at:
+            handled.append(at is not None)
+    assert handled == [False, *[True] * len(order), *[False] * len(order), True, True, False, False]
+    engine.dispose()

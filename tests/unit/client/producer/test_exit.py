@@ -1,0 +1,85 @@
+"""A program that ends with records unsent: it waits until they are stored, and says how many were not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.unit.client.toy_server import ToyCluster
+from tests.unit.style.sources import ROOT
+
+PROGRAM = """
+import sys
+from raylog.client.producer.producer import Producer
+producer = Producer(bootstrap=sys.argv[1], secret=sys.argv[2], delivery_timeout_ms=int(sys.argv[3]))
+for number in range(500):
+    producer.send("t", b"value", partition=0)
+if sys.argv[4] == "dropped":
+    del producer
+"""
+UNAVAILABLE = 6
+WAIT_S = 60.0
+
+
+def run(cluster: ToyCluster, delivery_timeout_ms: int, way: str = "held") -> subprocess.Popen[str]:
+    secret = cluster.options["secret"]
+    arguments = [cluster.bootstrap, secret if isinstance(secret, str) else secret.hex(), str(delivery_timeout_ms), way]
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=None
+    )
+
+
+def stored(cluster: ToyCluster) -> int:
+    return len(cluster.records("t", 0))
+
+
+@pytest.mark.parametrize("way", ["held", "dropped"])
+def test_a_program_that_ends_waits_for_its_records(cluster: ToyCluster, way: str) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, ["hold"])
+    program = run(cluster, 60_000, way)
+    cluster.wait_held("t", 0, WAIT_S)
+    timer = threading.Timer(2.5, cluster.release, ("t", 0))  # longer than the end waits in silence
+    timer.start()
+    _, printed = program.communicate(timeout=WAIT_S)
+    timer.join()
+    assert program.returncode == 0
+    assert stored(cluster) == 500
+    assert "was not closed; the program ends when its records are stored, within 60 seconds" in printed
+    assert "not stored" not in printed
+
+
+def test_a_program_says_how_many_records_were_not_stored(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, [UNAVAILABLE] * 10_000)
+    program = run(cluster, 1_500)
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert stored(cluster) == 0
+    assert "500 records of producer 'raylog' were not stored" in printed
+
+
+def test_an_interrupt_ends_the_wait_and_says_what_is_lost(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, ["lose_reply"] * 10_000)
+    program = run(cluster, 60_000)
+    assert program.stderr is not None
+    line = program.stderr.readline()
+    while "the program ends when its records are stored" not in line:
+        assert line
+        line = program.stderr.readline()
+    program.send_signal(signal.SIGINT)
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert "were not stored: it was not closed or flushed." in printed
+    assert "Traceback" not in printed
+
+
+def test_a_program_whose_records_are_stored_at_once_says_nothing(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    program = run(cluster, 60_000)
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert stored(cluster) == 500
+    assert printed == ""

@@ -25,6 +25,7 @@ def test_every_effect_of_the_machine_is_carried_out(tmp_path: Path) -> None:
         propose_sleep=nothing,
         resign=nothing,
         rebuild=nothing,
+        verify=nothing,
         role_changed=nothing,
         fatal=nothing,
     )

@@ -1,4 +1,4 @@
-"""Where leaders of partitions and coordinators of groups are, for processes of the cluster. Owned by a shell.
+"""Where leaders of partitions and coordinators are, for processes of the cluster. Owned by a shell.
 
 Transaction coordinators send markers this way, and leader roles records (``actors/roles``).
 What was found is kept until it proves wrong. It proves no absence: whether a topic was deleted is decided only by the
@@ -24,7 +24,7 @@ FetchMetadata = Callable[[list[str]], Awaitable[object]]
 CONNECT_TIMEOUT_S: Final = 1.0
 FIND_TIMEOUT_S: Final = 6.0
 KNOWN_MAX: Final = 10_000
-"""Most topics, and most groups, that are remembered."""
+"""Most topics, and most groups and transactional ids, that are remembered."""
 
 _Place = tuple[str, int]
 
@@ -73,7 +73,8 @@ class Routes:
         self._topics: dict[str, _Seen] = {}
         self._look_ups = 0
         """How many have begun."""
-        self._groups: dict[str, _Place] = {}
+        self._coordinators: dict[tuple[str, str], _Place] = {}
+        """By kind, and group or transactional id."""
         self._brokers: list[_Place] = []
         self._connections: dict[_Place, Connection] = {}
         self._looking = asyncio.Lock()
@@ -116,16 +117,24 @@ class Routes:
 
     async def group_coordinator(self, group: str) -> Route:
         """Return the way to a group's coordinator, which is started if need be. Raises RaylogError or OSError."""
-        place = self._groups.get(group)
+        return await self._coordinator("group", group)
+
+    async def transaction_coordinator(self, transactional_id: str) -> Route:
+        """Return the way to the coordinator of a transactional id, likewise."""
+        return await self._coordinator("transaction", transactional_id)
+
+    async def _coordinator(self, kind: str, key: str) -> Route:
+        known = kind, key
+        place = self._coordinators.get(known)
         if place is None or self._standing(place) is None:  # its process may have ended, and another have the address
-            place = await self._find_coordinator(group)
-            if len(self._groups) >= KNOWN_MAX:
-                self._groups.clear()
-            self._groups[group] = place
+            place = await self._find_coordinator(kind, key)
+            if len(self._coordinators) >= KNOWN_MAX:
+                self._coordinators.clear()
+            self._coordinators[known] = place
 
         def forget() -> None:
-            if self._groups.get(group) == place:
-                del self._groups[group]
+            if self._coordinators.get(known) == place:
+                del self._coordinators[known]
 
         try:
             return Route(await self.connect(place), forget=forget)
@@ -153,17 +162,17 @@ class Routes:
             self._topics[name] = seen
             return seen
 
-    async def _find_coordinator(self, group: str) -> _Place:
+    async def _find_coordinator(self, kind: str, key: str) -> _Place:
         async with self._looking:
             if not self._brokers:
                 reply = await self._metadata([])
                 self._brokers = [(broker.host, broker.port) for broker in reply.brokers]
             if not self._brokers:
-                raise LeaderNotAvailable("No broker is online that could find the group's coordinator.")
+                raise LeaderNotAvailable("No broker is online that could find the coordinator.")
             broker = self._brokers[0]
         try:
             connection = await self.connect(broker)
-            request = FindCoordinatorRequest("group", group)
+            request = FindCoordinatorRequest(kind, key)
             answer = await connection.call(FIND_COORDINATOR.name, request, timeout_s=FIND_TIMEOUT_S)
         except BaseException:  # any end, a cancellation too: this way may lead nowhere
             if self._brokers[:1] == [broker]:  # the next search takes another one

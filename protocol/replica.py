@@ -23,6 +23,8 @@ class ProduceRequest(Message, frozen=True):
 
     ``current_leader_epoch``: the leader's epoch as the sender knows it; another one is refused. ``acks``: 0 = no
     answer, 1 = the leader has appended, -1 = every in-sync replica has. ``timeout_ms``: how long these may take.
+    ``transactional_id``: of the batches of a transaction; the leader queries its coordinator before the first one
+    is appended, and refuses it without.
     """
 
     topic_id: str
@@ -30,6 +32,7 @@ class ProduceRequest(Message, frozen=True):
     current_leader_epoch: Int32
     acks: Int64
     timeout_ms: Int64
+    transactional_id: str = ""
 
 
 class ProduceReply(Message, frozen=True):

@@ -126,6 +126,20 @@ class DescribeTransactionReply(Description, frozen=True):
     groups: Sequence[str]
 
 
+class VerifyTransactionRequest(Message, frozen=True):
+    """Say whether the transaction of this producer is open, and has the partition.
+
+    Sent by a leader before it appends the first batch of a transaction (KIP-890). InvalidTxnState: it is not, or the
+    partition was not added; InvalidProducerEpoch: it has ended, or another producer has the transactional id.
+    """
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    topic_id: str
+    partition: Int32
+
+
 class TransactionMetricsRequest(Message, frozen=True):
     """Get how many transactions of this coordinator are in which state, and what its process uses."""
 
@@ -189,6 +203,9 @@ DESCRIBE_TRANSACTION: Final = Method(
     TokenScope.TRANSACTION,
     since=TRANSACTIONS_LEVEL,
 )
+VERIFY_TRANSACTION: Final = Method(
+    "verify_transaction", VerifyTransactionRequest, Empty, CLUSTER, since=TRANSACTIONS_LEVEL
+)
 TRANSACTION_METRICS: Final = Method(
     "transaction_metrics", TransactionMetricsRequest, TransactionMetricsReply, CLUSTER, since=TRANSACTIONS_LEVEL
 )
@@ -202,6 +219,7 @@ TRANSACTION_COORDINATOR: Final = Endpoint.of(
         END_TXN,
         LIST_TRANSACTIONS,
         DESCRIBE_TRANSACTION,
+        VERIFY_TRANSACTION,
         TRANSACTION_METRICS,
     ),
 )

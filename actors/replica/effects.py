@@ -86,6 +86,7 @@ class ReplicaEffects:
         ports = self._ports
         return {
             ev.AppendBatches: self._append_batches,
+            ev.VerifyTransaction: ports.verify,
             ev.AppendMarker: self._append_marker,
             ev.AppendFetched: self._append_fetched,
             ev.AnswerProduce: self._answer_produce,

@@ -140,6 +140,9 @@ class Log(Protocol):
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
         """Give a producer's batches their offsets and append them."""
 
+    def opens_transaction(self, payload: Records) -> tuple[int, int] | None:
+        """Return producer id and epoch of a batch that would open a transaction here; None = none would."""
+
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> Appended:
         """End the transaction of a producer; a duplicate where its end was written before."""
 
@@ -275,6 +278,8 @@ class ReplicaPorts:
     rebuild: Callable[[RebuildLog], None]
     """Must have the log set aside at the next start, and end the process."""
     role_changed: Callable[[ev.RoleChanged], None]
+    verify: Callable[[ev.VerifyTransaction], None]
+    """Must have :meth:`ReplicaRunner.transaction_confirmed` called in any case, by the deadline."""
     fatal: Callable[[str], None]
     """Must end the process: the disk failed or a defect showed."""
     is_busy: Callable[[], bool] = lambda: False

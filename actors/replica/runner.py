@@ -156,10 +156,19 @@ class ReplicaRunner:
     # ------------------------------------------------------------ requests
 
     def produce(self, request: ReplicaRequest, args: wire.ProduceRequest) -> None:
-        """Take a producer's batches. Raises InvalidRequest for an unknown ``acks``."""
+        """Take a producer's batches.
+
+        Raises InvalidRequest for an unknown ``acks``, and for a first batch of a transaction that wants no answer;
+        InvalidRecord where batches of several producers would open transactions at once.
+        """
         acks = args.acks
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
+        opened, claim = self.log.opens_transaction(request.payload), None
+        if opened is not None:
+            if acks == 0:
+                raise InvalidRequest("The first batch of a transaction needs acks=all.")
+            claim = ev.TxnClaim(transactional_id=args.transactional_id, producer_id=opened[0], producer_epoch=opened[1])
         request.began_ns = now_ns = self._monotonic_ns()
         self._effects.now_ms = now_ms = now_ns // 1_000_000
         number = self.requests.remember(request)
@@ -171,10 +180,16 @@ class ReplicaRunner:
                 acks=acks,
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
+                claim=claim,
             )
         )
         if acks == 0:  # no answer is waited for
             self.requests.pop(number, None)
+
+    def transaction_confirmed(self, request: int, error: RaylogError | None) -> None:
+        """Take a coordinator's answer: the transaction is open and has this partition, or the error of its batches."""
+        self._effects.now_ms = now_ms = self._now_ms()
+        self.feed(ev.TransactionConfirmed(cause="verify", now_ms=now_ms, request=request, error=error))
 
     def replica_fetch(self, request: ReplicaRequest, args: wire.ReplicaFetchRequest) -> None:
         """Take a follower's fetch."""

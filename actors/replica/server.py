@@ -31,6 +31,7 @@ from raylog.actors.replica.reporting.beating import Beating
 from raylog.actors.replica.reporting.metrics import replica_metrics
 from raylog.actors.replica.reporting.status import has_reported, heartbeat, replica_status
 from raylog.actors.replica.runner import ReplicaRunner
+from raylog.actors.replica.verifying import TransactionVerifier
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.roles.leader_roles import LeaderRoles
 from raylog.actors.roles.local import LocalRequest
@@ -51,6 +52,7 @@ from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
+from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.controller import (
     ALTER_PARTITION,
     REGISTER_REPLICA,
@@ -126,6 +128,7 @@ class ReplicaServer:
             controller=self._link,
             on_failed=on_fatal,
         )
+        self._verifier = self._new_verifier()
         self._leader = FollowerLink(
             topic_id=spec.topic_id,
             partition=spec.partition,
@@ -134,6 +137,15 @@ class ReplicaServer:
             on_answer=self._on_fetch_answer,
             on_failure=self._on_fetch_failure,
             fetch_timeout_s=self._settings.fetch_timeout_ms / 1000,
+        )
+
+    def _new_verifier(self) -> TransactionVerifier:
+        return TransactionVerifier(
+            self.spec.topic_id,
+            self.spec.partition,
+            fetch_metadata=self._metadata_of,
+            secret=self.spec.secret,
+            answer=lambda number, error: self._running().transaction_confirmed(number, error),
         )
 
     def _permissions(self) -> Permissions:
@@ -187,6 +199,7 @@ class ReplicaServer:
                 resign=lambda effect: self._spawn(self._resign(effect), "resignation"),
                 rebuild=lambda effect: give_up(self._running().damage, log.folder, effect, self._on_fatal),
                 role_changed=self._role_changed,
+                verify=lambda question: self._spawn(self._verifier.query(question), "verification"),
                 is_busy=lambda: self._roles.is_busy,
                 needed_from=lambda: self._roles.needed_from,
                 fatal=self._on_fatal,
@@ -226,6 +239,7 @@ class ReplicaServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._verifier.close()
         self._beating.close()
         if self._rest is not None:
             self._rest.close()
@@ -300,7 +314,9 @@ class ReplicaServer:
 
     @property
     def _is_busy(self) -> bool:
-        return self._stopping is not None or len(self._tasks) > OWN_TASKS or self._roles.is_busy
+        if self._stopping is not None or len(self._tasks) > OWN_TASKS:
+            return True
+        return self._roles.is_busy or self._verifier.is_busy
 
     def _metrics(self, runner: ReplicaRunner) -> dict[str, object]:
         return replica_metrics(self.spec, runner, self._server, self._roles.figures())
@@ -472,6 +488,10 @@ class ReplicaServer:
             await self._link.call(RESIGN_LEADER.name, resignation, timeout_s=PROPOSE_TIMEOUT_S)
         except RaylogError as error:
             logger.warning("%s: leadership is not resigned yet, trying again: %s", self.partition, error)
+
+    async def _metadata_of(self, topics: list[str]) -> object:
+        reply = await self._link.call(METADATA.name, MetadataRequest(topics), timeout_s=PROPOSE_TIMEOUT_S)
+        return reply.args
 
     # ------------------------------------------------------------ time and tasks
 

@@ -17,6 +17,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(transactions.ADD_PARTITIONS_TO_TXN, ev.AddPartitionsReceived),
         DerivedEvent(transactions.ADD_OFFSETS_TO_TXN, ev.AddOffsetsReceived),
         DerivedEvent(transactions.END_TXN, ev.EndReceived),
+        DerivedEvent(transactions.VERIFY_TRANSACTION, ev.VerifyReceived),
         DerivedEvent(transactions.LIST_TRANSACTIONS, ev.ListReceived),
         DerivedEvent(transactions.DESCRIBE_TRANSACTION, ev.DescribeReceived),
     )

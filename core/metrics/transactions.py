@@ -18,6 +18,11 @@ COUNTERS: Final = (
         "raylog_transactional_ids_expired_total",
         "Transactional ids that were forgotten, being unused.",
     ),
+    (
+        "claims_refused",
+        "raylog_transaction_claims_refused_total",
+        "First batches of transactions that were refused: none was open, or it did not have the partition.",
+    ),
     ("markers_written", "raylog_transaction_markers_total", "Outcomes that a partition or a group has received."),
     ("markers_repeated", "raylog_transaction_marker_retries_total", "Outcomes that had to be sent again."),
 )

@@ -41,8 +41,21 @@ class StateReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TxnClaim:
+    """What the batch says that would open a transaction in this partition; no transactional id = it was not sent."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceReceived:
-    """Produce request; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it."""
+    """Produce request; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it.
+
+    ``claim``: its append would open a transaction, as the log is now; None = it would not. Never with ``acks`` 0: the
+    shell keeps no such request.
+    """
 
     cause: str
     now_ms: int
@@ -50,6 +63,20 @@ class ProduceReceived:
     acks: int
     leader_epoch: LeaderEpoch
     deadline_ms: int
+    claim: TxnClaim | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfirmed:
+    """Answer to question ``request`` of :class:`VerifyTransaction`: the transaction is open, and has this partition.
+
+    ``error``: it is not (InvalidTxnState, InvalidProducerEpoch), or no coordinator has answered in time (retriable).
+    """
+
+    cause: str
+    now_ms: int
+    request: RequestId
+    error: RaylogError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +295,7 @@ class Tick:
 
 LeaderRequest = ProduceReceived | MarkerReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
 """Events that only a leader of the right epoch serves."""
-LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped
+LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped | TransactionConfirmed
 FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended | LogCut
 EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced | DamageFound
 ControllerEvent = StateReceived | IsrChangeAnswered | SleepRequested | SleepAnswered
@@ -293,6 +320,19 @@ class AppendBatches:
     cause: str
     request: RequestId
     leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyTransaction:
+    """Query the coordinator of a transactional id whether this transaction is open, and has this partition.
+
+    :class:`TransactionConfirmed` follows in any case, at ``deadline_ms`` at the latest.
+    """
+
+    cause: str
+    request: RequestId
+    claim: TxnClaim
+    deadline_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,6 +521,7 @@ class RoleChanged:
 Effect = (
     AssignLeaderEpoch
     | AppendBatches
+    | VerifyTransaction
     | AppendMarker
     | AppendFetched
     | TruncateLog

@@ -23,6 +23,7 @@ from raylog.core.ids import NO_EPOCH, BrokerId, Incarnation, Offset
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
+from raylog.core.replication.claims import Claims
 from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.events import (
     AnswerDiverging,
@@ -58,6 +59,7 @@ class Leader:
         "_next_request",
         "_note",
         "_resign_at_ms",
+        "claims",
         "deletions",
         "epoch_start",
         "fetches",
@@ -88,6 +90,7 @@ class Leader:
         self.followers: dict[BrokerId, FollowerProgress] = {}
         self.produces = ParkedProduces()
         self.fetches = ParkedFetches()
+        self.claims = Claims()
         self.deletions = Deletions(log, self.isr, self.followers)
         self._me = me
         self._my_incarnation = incarnation
@@ -250,7 +253,7 @@ class Leader:
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
         """Refuse every parked request: another leader or another epoch will serve these records."""
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
-        requests += [*self.deletions.take_all(), *self.visibility.take_all()]
+        requests += [*self.claims.take_all(), *self.deletions.take_all(), *self.visibility.take_all()]
         out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
 
     @property
@@ -279,6 +282,7 @@ class Leader:
         """Drop a parked request whose connection is closed."""
         self.produces.drop(request)
         self.fetches.drop(request)
+        self.claims.drop(request)
         self.deletions.drop(request)
         self.visibility.drop(request)
 
@@ -305,6 +309,7 @@ class Leader:
         if self._answerable > log.high_watermark:
             require(False, "requests are answered beyond the high watermark")
         self.produces.validate(log.durable_end, self._answerable)
+        self.claims.validate()
 
     # ------------------------------------------------------------ inside
 
@@ -338,7 +343,9 @@ class Leader:
         log, state = self._log, self.isr.state
         if state.elr or state.adding or state.removing or len(state.isr) < len(state.replicas):
             return False
-        if self.isr.pending is not None or self.produces.is_busy or self.deletions.waiting or log.in_transaction:
+        if self.isr.pending is not None:
+            return False
+        if self.produces.is_busy or self.claims.is_busy or self.deletions.waiting or log.in_transaction:
             return False
         if log.disk.hanging_ms or log.disk.is_failing(now_ms) or not log.high_watermark == log.durable_end == log.end:
             return False

@@ -58,6 +58,7 @@ from raylog.core.replication.events import (
     StateReceived,
     Synced,
     Tick,
+    TransactionConfirmed,
 )
 from raylog.core.replication.follower import Follower
 from raylog.core.replication.leader import Leader
@@ -99,25 +100,18 @@ class ReplicaMachine(ReplicaViews):
                     self._on_request(event, out)
                 case LeaderAppended():
                     self._on_leader_appended(event, out)
-                case FetchAnswered():
-                    if self._follower is not None:
-                        self._follower.on_answered(event, out)
-                case FollowerAppended():
-                    if self._follower is None:
-                        require(False, "records were fetched by a replica that does not follow")
-                    else:
-                        self._follower.on_appended(event, out)
+                case FetchAnswered() | FollowerAppended() | FetchFailed():
+                    self._on_fetched(event, out)
                 case LogCut():
                     self._on_cut(event, out)
-                case FetchFailed():
-                    if self._follower is not None:
-                        self._follower.on_failed(event, out)
                 case Synced():
                     self._on_synced(event, out)
                 case Tick():
                     self._on_tick(event, out)
                 case FetchStillWaits():
                     self._on_still_waits(event, out)
+                case TransactionConfirmed():
+                    self._on_confirmed(event, out)
                 case RequestDropped():
                     self._on_dropped(event)
                 case AppendFailed():
@@ -199,8 +193,26 @@ class ReplicaMachine(ReplicaViews):
         if event.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
             self._refuse_as_too_few(leader, event, out)
             return
+        if event.claim is not None:
+            leader.claims.wait(event, event.claim, self._next_request(), out)
+            return
         leader.produces.add(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
         out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
+
+    def _on_confirmed(self, event: TransactionConfirmed, out: Outbox[Effect]) -> None:
+        """Append what has waited for a coordinator, or refuse it; what makes another claim begins to wait for that."""
+        leader = self._leader
+        found = None if leader is None else leader.claims.answered(event)
+        if leader is None or found is None:
+            return
+        confirmed, waiting = found
+        for produce in waiting:
+            if produce.claim != confirmed:
+                self._on_produce(leader, replace(produce, now_ms=event.now_ms), out)
+            elif event.error is not None:
+                out.now.append(RefuseRequest(cause=produce.cause, request=produce.request, error=event.error))
+            else:
+                self._on_produce(leader, replace(produce, claim=None), out)
 
     def _on_marker(self, leader: Leader, event: MarkerReceived, out: Outbox[Effect]) -> None:
         state = leader.isr.state
@@ -261,6 +273,17 @@ class ReplicaMachine(ReplicaViews):
         produce.first = event.first_offset
         leader.produces.wait(event.request, produce, event.end_offset)
         leader.advance(event.cause, out)
+
+    def _on_fetched(self, event: FetchAnswered | FollowerAppended | FetchFailed, out: Outbox[Effect]) -> None:
+        follower = self._follower
+        if follower is None:
+            require(not isinstance(event, FollowerAppended), "records were fetched by a replica that does not follow")
+        elif isinstance(event, FetchAnswered):
+            follower.on_answered(event, out)
+        elif isinstance(event, FollowerAppended):
+            follower.on_appended(event, out)
+        else:
+            follower.on_failed(event, out)
 
     def _on_append_failed(self, event: AppendFailed, out: Outbox[Effect]) -> None:
         if self._leader is not None:

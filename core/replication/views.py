@@ -170,7 +170,7 @@ def _quiet_leader(
 ) -> Quiet | None:
     """Return since when nothing was written or read, and when something is due; None = something is under way."""
     waiting, visibility = leader.visibility.waiting, leader.visibility
-    if leader.produces.is_busy or leader.deletions.waiting or leader.isr.pending is not None:
+    if leader.produces.is_busy or leader.claims.is_busy or leader.deletions.waiting or leader.isr.pending is not None:
         return None
     if leader.idleness.is_closed or any(fetch.is_blocked for fetch in waiting.values()):
         return None

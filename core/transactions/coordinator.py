@@ -46,6 +46,7 @@ from raylog.core.transactions.events import (
     Notice,
     ProducerIdsGranted,
     ProducerRequest,
+    VerifyReceived,
 )
 from raylog.core.transactions.identity import NO_IDENTITY, Identity
 from raylog.core.transactions.producer_ids import ProducerIds
@@ -185,6 +186,8 @@ class TransactionMachine:
                 self._add(event, (), (event.group_id,), decision)
             case EndReceived():
                 self._end(event, decision)
+            case VerifyReceived():
+                self._verify(event, decision)
             case ListReceived():
                 self._list(event, decision)
             case DescribeReceived():
@@ -283,6 +286,15 @@ class TransactionMachine:
             else:
                 decision.write(rules.aborted_unbegun(txn, self._ids.take, decision.wall_ms))
         decision.reply(event.request, [*self._txns[event.transactional_id].producer])
+
+    def _verify(self, event: VerifyReceived, decision: TxnDecision) -> None:
+        """Answer a leader. What is confirmed is stored: the answer waits for the record that added the partition."""
+        error = rules.claim_error(self._txns.get(event.transactional_id), event)
+        if error is None:
+            decision.reply(event.request, [])
+        else:
+            self.counters["claims_refused"] += 1
+            decision.refuse(event.request, error)
 
     def _decide(self, txn: TxnChanged, *, committed: bool, last: Identity, decision: TxnDecision) -> None:
         """Write the outcome of an open transaction: the commit point. Its markers follow once that is stored."""

@@ -69,6 +69,14 @@ class AddOffsetsReceived(ProducerRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReceived(ProducerRequest):
+    """A leader queries whether the producer's transaction is open, and has its partition."""
+
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndReceived(ProducerRequest):
     """EndTxn request: the outcome of the transaction."""
 
@@ -114,7 +122,7 @@ class ProducerIdsGranted(CoordinatorEvent):
 
 WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived
 """Requests that may wait for a transaction to end, or for producer ids."""
-RequestEvent = WaitingRequest | EndReceived | ListReceived | DescribeReceived
+RequestEvent = WaitingRequest | EndReceived | VerifyReceived | ListReceived | DescribeReceived
 Notice = RequestDropped | Tick | SleepRequested | SleepRefused | MarkerWritten | ProducerIdsGranted
 """Events that are answered to no client."""
 Event = RequestEvent | Notice

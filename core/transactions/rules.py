@@ -11,6 +11,7 @@ from typing import Final
 
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
+    InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionTimeout,
@@ -18,7 +19,7 @@ from raylog.core.errors import (
     ProducerFenced,
     RaylogError,
 )
-from raylog.core.transactions.events import InitReceived, ProducerRequest
+from raylog.core.transactions.events import InitReceived, ProducerRequest, VerifyReceived
 from raylog.core.transactions.identity import MARKER_EPOCH_MAX, NO_IDENTITY, Identity
 from raylog.core.transactions.records import NEVER, TxnChanged, TxnPartition
 from raylog.core.transactions.settings import TxnSettings
@@ -137,6 +138,31 @@ def added(
     if both == (txn.partitions, txn.groups):
         return txn
     return replace(txn, partitions=both[0], groups=both[1], changed_ms=wall_ms)
+
+
+def claim_error(txn: TxnChanged | None, event: VerifyReceived) -> RaylogError | None:
+    """Return why no batch of this producer may open a transaction in the partition; None = it may.
+
+    A partition that was added gets a marker, whatever becomes of the transaction. No other one does. A transaction that
+    was kept for another process takes no more records: its writer is not the producer any more.
+    """
+    name = event.transactional_id
+    if txn is not None and txn.producer.producer_id == event.producer_id and event.producer_epoch < txn.producer.epoch:
+        return InvalidProducerEpoch(
+            f"The transaction of {name!r} with epoch {event.producer_epoch} has ended, or a newer producer has the "
+            "transactional id."
+        )
+    if txn is None or txn.producer != event.identity or txn.state is not TxnState.ONGOING or txn.writer != txn.producer:
+        return InvalidTxnState(
+            f"Producer {event.producer_id} with epoch {event.producer_epoch} has no open transaction of {name!r}: "
+            "begin one, and add the partition to it, before its records are sent."
+        )
+    if any((each.topic_id, each.partition) == (event.topic_id, event.partition) for each in txn.partitions):
+        return None
+    return InvalidTxnState(
+        f"Partition {event.partition} of the topic with id {event.topic_id!r} was not added to the open transaction of "
+        f"{name!r}: add it before its records are sent."
+    )
 
 
 def decided(txn: TxnChanged, committed: bool, last: Identity, take_id: TakeId, wall_ms: int) -> TxnChanged:

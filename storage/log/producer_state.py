@@ -161,6 +161,11 @@ class ProducerState:
         first_ms = min((entry.last_seen_ms for entry in self.producers.values()), default=now_ms)
         self._full_until_ms = now_ms + min(1_000, max(0, first_ms + SPARED_MS - now_ms))
 
+    def has_fenced(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a later epoch of the producer has written here, so that a batch of this one is refused."""
+        entry = self.producers.get(producer_id)
+        return entry is not None and producer_epoch < entry.epoch
+
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether the batch may be appended: None, or the place of its first copy.
 

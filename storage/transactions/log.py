@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from raylog.storage.batch.compression import Buffer
-from raylog.storage.batch.header import BatchHeader, parse_header, stamp_all
+from raylog.storage.batch.header import BatchHeader, is_transactional, parse_header, stamp_all
 from raylog.storage.batch.marker import TxnMarker
-from raylog.storage.errors import LogDamaged
+from raylog.storage.errors import CorruptBatch, LogDamaged, refused
 from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.kept_epochs import KeptEpochs
 from raylog.storage.log.producer_state import ActiveProducer, ProducerState
@@ -54,6 +54,31 @@ class TransactionalLog(ReadableLog):
     def count_producers_as_seen(self, now_ms: int) -> None:
         """Have producers that send nothing from here on forgotten only after their whole time."""
         self.producers.count_as_seen(now_ms)
+
+    def opens_transaction(self, payload: Buffer) -> tuple[int, int] | None:
+        """Producer id and epoch of a batch whose append would open a transaction here; None = no batch would.
+
+        Read up to the first header that is malformed: behind such a one nothing is stored. Raises InvalidRecord where
+        several producers would open one, or one producer with several epochs.
+        """
+        if not is_transactional(payload):
+            return None
+        known, opened = self.producers, self.producers.transactions.open
+        found: tuple[int, int] | None = None
+        position = 0
+        while position < len(payload):
+            try:
+                header = parse_header(payload, position)
+            except CorruptBatch:
+                break
+            position += header.size
+            writer = header.producer_id, header.producer_epoch
+            if not header.is_transactional or writer[0] in opened or known.has_fenced(*writer):
+                continue
+            if found not in (None, writer):
+                raise refused("its batches would open several transactions; send those of each producer alone")
+            found = writer
+        return found
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> AppendInfo:
         """End a producer's transaction, as its leader; in the page cache on return.

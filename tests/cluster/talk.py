@@ -145,11 +145,20 @@ class Talk:
         return [topic_id, partition, row.leader_epoch], (row.host, row.port)
 
     async def produce(
-        self, name: str, *values: bytes, partition: int = 0, acks: int = -1, timeout_ms: int = 5000, **stamp: int
+        self,
+        name: str,
+        *values: bytes,
+        partition: int = 0,
+        acks: int = -1,
+        timeout_ms: int = 5000,
+        transactional_id: str = "",
+        **stamp: int,
     ) -> int:
         """Produce one batch to the leader; returns the first offset. ``stamp`` takes producer id, epoch, sequence."""
         head, endpoint = await self.leader(name, partition)
-        return await self.produce_at(endpoint, head, *values, acks=acks, timeout_ms=timeout_ms, **stamp)
+        return await self.produce_at(
+            endpoint, head, *values, acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id, **stamp
+        )
 
     async def produce_at(
         self,
@@ -159,6 +168,7 @@ class Talk:
         acks: int = -1,
         timeout_ms: int = 5000,
         timestamp_ms: int | None = None,
+        transactional_id: str = "",
         **stamp: int,
     ) -> int:
         """Produce one batch to an endpoint, whether it leads or not."""
@@ -167,7 +177,7 @@ class Talk:
         if acks == 0:
             (await self.connection(endpoint)).notify("produce", [*head, 0, timeout_ms], batch)
             return -1
-        reply = await self.call(endpoint, "produce", [*head, acks, timeout_ms], batch)
+        reply = await self.call(endpoint, "produce", [*head, acks, timeout_ms, transactional_id], batch)
         return int(reply.args[0])
 
     async def fetch(

@@ -163,6 +163,7 @@ class DeliveryContext:
         self.request_timeout_s = config.request_timeout_ms / 1000
         self.attributes = 0 if config.transactional_id is None else TRANSACTIONAL_BIT
         """Of all batches."""
+        self.transactional_id = config.transactional_id or ""
         self.transaction: Transaction | None = None
         """Of a producer with a transactional id, set before it sends anything."""
         self.counts = SendCounts()

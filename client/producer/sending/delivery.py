@@ -266,9 +266,9 @@ class Delivery:
         batch.state = SENT
         batch.sent_s = now_s
         queue = self._queue
-        request = self._request(
-            self._topic_id, queue.partition, self._leader_epoch, self._acks, context.config.request_timeout_ms
-        )
+        head = self._topic_id, queue.partition, self._leader_epoch, self._acks, context.config.request_timeout_ms
+        # The leader queries the coordinator before the first batch, and any may be the first one to a new leader.
+        request = ProduceRequest(*head, context.transactional_id) if context.transactional_id else self._request(*head)
         attempt = batch.attempts
         if self._acks == 0:
             try:

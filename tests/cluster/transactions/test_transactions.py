@@ -191,26 +191,22 @@ def test_an_administrator_fences_and_aborts(topic: str, admin: raylog.Admin) -> 
         assert read(topic) == [[], []]
 
 
-def test_a_transaction_that_no_coordinator_knows_is_found_and_ended(
+def test_a_transaction_that_no_coordinator_knows_is_refused(
     topic: str, cluster: raylog.Cluster, admin: raylog.Admin
 ) -> None:
-    where = TopicPartition(topic, 0)
     wire = Wire(cluster.secret())
     try:
         _, _, epoch, host, port, *_ = wire.look(topic, 0)
         topic_id = admin.describe_topic(topic).topic_id
         meta = BatchMeta(producer_id=987_654, producer_epoch=4, base_sequence=0, attributes=TRANSACTIONAL_BIT)
         batch = encode_batch(None, [b"left open"], [1_000], None, meta)
-        wire.run(wire.call((host, port), "produce", [topic_id, 0, epoch, -1, 5000], batch))
+        with pytest.raises(InvalidTxnState):
+            wire.run(wire.call((host, port), "produce", [topic_id, 0, epoch, -1, 5000, "nobody"], batch))
     finally:
         wire.close()
     with raylog.Producer() as producer:
-        producer.send(topic, b"behind it", partition=0)
-    assert read(topic) == [[], []], "it holds back what comes after it"
-    [found] = admin.find_hanging_transactions([topic])
-    assert (found.partition, found.producer.producer_id, found.producer.txn_start_offset) == (where, 987_654, 0)
-    admin.abort_transaction(where, 987_654)
-    assert read(topic) == [[b"behind it"], []]
+        producer.send(topic, b"not behind it", partition=0)
+    assert read(topic) == [[b"not behind it"], []]
     assert admin.find_hanging_transactions([topic]) == []
 
 

@@ -112,6 +112,7 @@ class ReplicaProcess(Pausable):
                 resign=self._resign,
                 rebuild=lambda _: self.simulation.wipe(self.broker),
                 role_changed=self._role_changed,
+                verify=lambda _: None,
                 fatal=self._fatal,
             ),
             flush=_RELAXED if log.writes_through else _AT_ONCE,

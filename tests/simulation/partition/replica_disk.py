@@ -112,6 +112,9 @@ class OpenedLog:
         """Refuse it: the entries of this simulation are no bytes."""
         raise InvalidRequest(f"The entry at offset {offset} has no bytes.")
 
+    def opens_transaction(self, payload: list[Entry]) -> None:
+        """The producers of this simulation have no transactions."""
+
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> VirtualAppend:
         """Refuse it: the producers of this simulation have no transactions."""
         raise InvalidTxnState(f"Producer {marker.producer_id} has no transaction here; end it where it has one.")

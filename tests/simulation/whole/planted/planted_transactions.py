@@ -34,6 +34,10 @@ def _to_the_watermark(_: object) -> Callable[..., int]:
     return lambda self, high_watermark: high_watermark
 
 
+def _none_opens(_: object) -> Callable[..., None]:
+    return lambda *_, **__: None
+
+
 def _none_aborted(_: object) -> Callable[..., Sequence[Any]]:
     return lambda *_, **__: ()
 
@@ -217,5 +221,7 @@ TRANSACTION_BUGS: Final = (
         "W27",
         "W9",
     ),
+    _bug("a leader queries no coordinator", TransactionalLog, "opens_transaction", _none_opens, "W25"),
+    _bug("a coordinator confirms what is not open", rules, "claim_error", _none_opens, "W25"),
     _bug("an abort commits", CoordinatorCalls, "end", _always_committed, "W24"),
 )

@@ -316,6 +316,34 @@ class Copier(Transactor):
             raise GivenUp
 
 
+class Careless(Transactor):
+    """Sends to partitions that it has not added to its transaction, as a broken client does; none of it is stored."""
+
+    async def run(self) -> None:
+        """Try now and then, each time as a new producer, until the world is quiet."""
+        while not self.world.is_quiet:
+            producer = await self.begun()
+            if producer is None:
+                return
+            try:
+                await self._send_unasked(producer)
+            except RaylogError as error:
+                self.world.log(self.name, f"gives up: {error!r}")
+            await self.ended(producer)
+            await asyncio.sleep(self.between(1.0, 8.0))
+
+    async def _send_unasked(self, producer: AsyncProducer) -> None:
+        at, engine = self.pick(self.part.inputs), producer._engine
+        await producer.begin_transaction()
+        topic = await self._step("metadata", engine.cluster.topic(at.topic, timeout_s=API_S), API_S)
+        engine.transactions.state.partitions[tuple(at)] = topic.topic_id
+        future = await self._step("send", producer.send(at.topic, b"unasked", partition=at.partition), API_S)
+        stored = await self._stored(b"unasked", future)
+        if stored is not None:
+            raise Violation("W25", f"{at} has a record at {stored.offset} in a transaction that it was not added to")
+        await self._step("abort", producer.abort_transaction(), END_S)
+
+
 class Plain(Client):
     """Sends records outside of all transactions to the same partitions, with an idempotent producer."""
 

@@ -15,7 +15,7 @@ from tests.simulation.whole.books import At
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.transactions.account_clients import AccountAdministrator, AccountReader
 from tests.simulation.whole.transactions.accounts import Accounts
-from tests.simulation.whole.transactions.clients import STRIKE_SHARE, Copier, Plain, Teller
+from tests.simulation.whole.transactions.clients import STRIKE_SHARE, Careless, Copier, Plain, Teller
 from tests.simulation.whole.transactions.ledger import Ledger
 from tests.simulation.whole.transactions.readers import CommittedReader, Follower
 from tests.simulation.whole.transactions.renewal import Renewal
@@ -99,6 +99,7 @@ class Transactions:
         for place in self._kinds:
             self.fill(place)
         world.spawn("plain", Plain(world, "plain").run())
+        world.spawn("careless", Careless(world, "careless", "careless").run())
         world.spawn("follower", Follower(world, "follower").run())
         if self.renews:
             world.spawn("renewal", Renewal(world, "renewal").run())

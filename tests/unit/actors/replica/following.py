@@ -87,6 +87,7 @@ class Following:
                 propose_sleep=_nothing,
                 resign=_nothing,
                 rebuild=_nothing,
+                verify=lambda question: self.runner.transaction_confirmed(question.request, None),
                 role_changed=_nothing,
                 fatal=self.fatal.append,
                 needed_from=needed_from,
@@ -139,7 +140,7 @@ class Following:
     def produce(self, payload: bytes) -> Request:
         """A producer's batch; the request has the answer."""
         request = Request(payload)
-        self.runner.produce(cast(ReplicaRequest, request), wire.ProduceRequest("id", 0, -1, 1, 1_000))
+        self.runner.produce(cast(ReplicaRequest, request), wire.ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
         return request
 
     def pass_time(self, ms: int, *, tick_ms: int) -> None:

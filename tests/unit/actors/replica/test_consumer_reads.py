@@ -67,6 +67,7 @@ def leading(folder: Path, **config: Any) -> Iterator[ReplicaRunner]:
             propose_sleep=nothing,
             resign=nothing,
             rebuild=nothing,
+            verify=lambda question: runner.transaction_confirmed(question.request, None),
             role_changed=nothing,
             fatal=nothing,
         ),

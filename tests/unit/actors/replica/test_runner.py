@@ -33,6 +33,7 @@ def runner_of(folder: Path, is_busy: Callable[[], bool] = lambda: False) -> Iter
         propose_sleep=nothing,
         resign=nothing,
         rebuild=nothing,
+        verify=nothing,
         role_changed=nothing,
         fatal=nothing,
         is_busy=is_busy,

@@ -70,7 +70,7 @@ def produce(
         "attributes": bits,
     }
     request = Request(batch(value, **(fields if producer >= 0 else {})))
-    runner.produce(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000))
+    runner.produce(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
     return request
 
 
@@ -140,7 +140,7 @@ def test_an_abort_is_named_to_readers_of_committed_records_only(tmp_path: Path) 
 def keyed(runner: ReplicaRunner, key: bytes, value: bytes, **fields: int) -> None:
     """A batch of one record with a key."""
     request = Request(encode_batch([key], [value], [NOW], None, BatchMeta(**fields)))
-    runner.produce(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000))
+    runner.produce(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
     assert request.answer.base_offset >= 0
 
 

@@ -410,3 +410,23 @@ def test_a_segment_ends_before_its_aborted_transactions_are_many(
     again = open_log(tmp_path / "t-0")
     assert len(again.aborted_transactions(0, again.log_end_offset)) == 35
     again.close()
+
+
+def test_the_first_batch_of_a_transaction_is_recognised(log: PartitionLog) -> None:
+    assert log.opens_transaction(sent()) == (P, 0)
+    assert log.opens_transaction(sent(transactional=False)) is None
+    log.append_as_leader(sent(), 1, NOW)
+    assert log.opens_transaction(sent(sequence=1)) is None
+    assert log.opens_transaction(sent(Q)) == (Q, 0)
+    assert log.opens_transaction(sent(sequence=1) + sent(Q)) == (Q, 0)
+    log.append_marker(TxnMarker(P, 1, 0, committed=True), 1, NOW)
+    assert log.opens_transaction(sent(epoch=1)) == (P, 1)
+    assert log.opens_transaction(sent(sequence=1)) is None, "the append refuses it: its epoch has passed"
+
+
+def test_one_request_opens_one_transaction(log: PartitionLog) -> None:
+    assert log.opens_transaction(sent() + sent(sequence=1)) == (P, 0)
+    for payload in (sent() + sent(Q), sent() + sent(epoch=1)):
+        with pytest.raises(InvalidRecord, match="several transactions"):
+            log.opens_transaction(payload)
+    assert log.opens_transaction(b"no batch") is None

@@ -1,0 +1,109 @@
+"""Transactions that begin in a partition: their first batches wait until the coordinator has confirmed them.
+
+A batch is the writer's own word. One that opens a transaction which no coordinator knows would get no marker, and hold
+back every reader of committed records for good. So a leader appends it only after the coordinator of its transactional
+id has answered that the producer's transaction is open, and has this partition (KIP-890). What is open already is
+appended at once. Nothing of this outlives the leadership: what is open is seen from the log, and the next leader
+queries for itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from raylog.core.errors import ConcurrentTransactions, InvalidTxnState, RaylogError
+from raylog.core.invariants import require
+from raylog.core.outbox import Outbox
+from raylog.core.replication.events import (
+    Effect,
+    ProduceReceived,
+    RefuseRequest,
+    RequestId,
+    TransactionConfirmed,
+    TxnClaim,
+    VerifyTransaction,
+)
+
+CONFIRMED_WITHIN_MS: Final = 5_000
+"""Longest time that a coordinator is queried; a request that cannot wait so long is refused at its own deadline."""
+WAITING_MAX: Final = 1_000
+"""Most requests that wait in a partition; each is of a producer that sends its first batch."""
+
+
+@dataclass(slots=True)
+class _Query:
+    """A question that is under way, and the requests of its producer in the order in which they came."""
+
+    request: RequestId
+    claim: TxnClaim
+    waiting: list[ProduceReceived] = field(default_factory=list)
+
+
+class Claims:
+    """The produce requests of one leader that wait for coordinators; one question for each producer at a time."""
+
+    __slots__ = ("_queries",)
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._queries: dict[int, _Query] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a coordinator is queried."""
+        return bool(self._queries)
+
+    def wait(self, event: ProduceReceived, claim: TxnClaim, request: RequestId, out: Outbox[Effect]) -> None:
+        """Have the request wait behind those of its producer; ``request`` numbers a question that it may need."""
+        error: RaylogError | None = None
+        if not claim.transactional_id:
+            error = InvalidTxnState(
+                f"A batch of producer {claim.producer_id} would open a transaction, and its request names no "
+                "transactional id, so that no coordinator can be queried. Send it in `transactional_id`."
+            )
+        elif sum(len(query.waiting) for query in self._queries.values()) >= WAITING_MAX:
+            error = ConcurrentTransactions(
+                f"{WAITING_MAX} batches wait already until their transactions are confirmed; try again."
+            )
+        if error is not None:
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
+            return
+        query = self._queries.get(claim.producer_id)
+        if query is None:
+            query = self._queries[claim.producer_id] = self._query(event, claim, request, out)
+        query.waiting.append(event)
+
+    def _query(self, event: ProduceReceived, claim: TxnClaim, request: RequestId, out: Outbox[Effect]) -> _Query:
+        deadline_ms = min(event.deadline_ms, event.now_ms + CONFIRMED_WITHIN_MS)
+        out.now.append(VerifyTransaction(cause=event.cause, request=request, claim=claim, deadline_ms=deadline_ms))
+        return _Query(request, claim)
+
+    def answered(self, event: TransactionConfirmed) -> tuple[TxnClaim, list[ProduceReceived]] | None:
+        """Take the requests that have waited for this answer, and those behind them; None = it is not waited for.
+
+        Those behind them may make another claim: they are to be looked at again.
+        """
+        for producer_id, query in self._queries.items():
+            if query.request == event.request:
+                del self._queries[producer_id]
+                return query.claim, query.waiting
+        return None
+
+    def drop(self, request: RequestId) -> None:
+        """Drop a request whose connection is closed; a question is answered even if nothing waits for it any more."""
+        for query in self._queries.values():
+            query.waiting = [event for event in query.waiting if event.request != request]
+
+    def take_all(self) -> list[RequestId]:
+        """Remove all requests and return them; answers that come later are to none."""
+        queries, self._queries = self._queries, {}
+        return [event.request for query in queries.values() for event in query.waiting]
+
+    def validate(self) -> None:
+        """Raise InvariantBroken unless each request waits behind a question of its own producer."""
+        for producer_id, query in self._queries.items():
+            if query.claim.producer_id != producer_id or any(
+                event.claim is None or event.claim.producer_id != producer_id for event in query.waiting
+            ):
+                require(False, f"a request waits for the transaction of producer {producer_id}, and is of another one")

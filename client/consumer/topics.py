@@ -17,6 +17,11 @@ from raylog.client.consumer.partition import Start
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 
+DISCOVERY_MS = 2_000
+"""Topics and partitions that the cluster gets are noticed after so long, where no coordinator tells of them.
+
+It is cheap: a broker answers in a few bytes while nothing has changed."""
+
 
 class SubscribedTopics:
     """Keeps the topics of a pattern up to date; assigns all partitions where no group shares them."""
@@ -39,6 +44,8 @@ class SubscribedTopics:
         self._on_error = on_error
         self._notify = notify
         self._following: asyncio.Task[None] | None = None
+        self._discovering: asyncio.Task[None] | None = None
+        self._discovered: frozenset[str] = frozenset()
         self._learning: asyncio.Task[None] | None = None
 
     def follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
@@ -47,10 +54,11 @@ class SubscribedTopics:
 
     async def _follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
         assignment = self._assignment
+        version = -1
         while assignment.pattern is pattern:
-            pause_ms = self._config.metadata_max_age_ms
+            pause_ms = self._pause_ms
             try:
-                await self._cluster.refresh(None)
+                version = await self._cluster.refresh_since(None, version, timeout_s=self._request_s)
             except RaylogError as error:
                 pause_ms = self._config.retry_backoff_max_ms
                 if not error.retriable:
@@ -62,8 +70,32 @@ class SubscribedTopics:
                 on_topics()
             await asyncio.sleep(pause_ms / 1000)
 
+    @property
+    def _pause_ms(self) -> int:
+        return min(self._config.metadata_max_age_ms, DISCOVERY_MS)
+
+    @property
+    def _request_s(self) -> float:
+        return self._config.request_timeout_ms / 1000
+
+    async def _discover(self, topics: frozenset[str]) -> None:
+        """Notice partitions that these topics get, while they are subscribed to."""
+        version = -1
+        while self._assignment.topics == topics:
+            try:
+                version = await self._cluster.refresh_since(topics, version, timeout_s=self._request_s)
+            except RaylogError as error:
+                if not error.retriable:
+                    self._on_error(error)
+            await asyncio.sleep(self._pause_ms / 1000)
+
     def assign_all(self) -> bool:
         """Assign all partitions of the subscribed topics; True when they are others than before."""
+        if self._assignment.pattern is None and self._discovered != self._assignment.topics:
+            self._discovered = self._assignment.topics
+            if self._discovering is not None:
+                self._discovering.cancel()
+            self._discovering = self._own(self._discover(self._discovered))
         topics, known = self._assignment.topics, self._cluster.metadata.topics
         missing = sorted(topics - known.keys())
         if missing and (self._learning is None or self._learning.done()):
@@ -81,7 +113,7 @@ class SubscribedTopics:
     async def _learn(self, topics: Iterable[str]) -> None:
         try:
             for topic in topics:
-                await self._cluster.topic(topic, timeout_s=self._config.request_timeout_ms / 1000)
+                await self._cluster.topic(topic, timeout_s=self._request_s)
         except RaylogError as error:
             self._on_error(error)
         self._notify()

@@ -154,7 +154,7 @@ class AsyncProducer(AsyncTransactions):
         partition: int | None,
         when: When,
     ) -> AsyncScheduledFuture:
-        waiting, queues = await self._engine.route_of_delayed(topic)
+        waiting, queues = await self._engine.route_of_delayed(topic, partition)
         due = waiting.due(pairs, partition, when)
         append = partial(
             self._engine.accumulator.append, queues, key, value, due.pairs, waiting.shard, due.timestamp_ms

@@ -52,10 +52,20 @@ class Assignment:
     # Subscription
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Replace the subscription. Raises InvalidRequest after assign()."""
+        """Replace the subscription. Raises InvalidRequest after assign().
+
+        With a pattern the topics stay what they are until it is known which match it.
+        """
         self._set_mode(Mode.TOPICS if pattern is None else Mode.PATTERN)
-        self.topics = frozenset(topics)
+        if pattern is None:
+            self.topics = frozenset(topics)
         self.pattern = pattern
+
+    def is_subscribed(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> bool:
+        """Whether this is the subscription already."""
+        if pattern is not None:
+            return self.mode is Mode.PATTERN and self.pattern == pattern
+        return self.mode is Mode.TOPICS and self.topics == frozenset(topics)
 
     def assign(self, partitions: Iterable[TopicPartition], start: Start) -> None:
         """Read exactly these partitions. Raises InvalidRequest after subscribe()."""

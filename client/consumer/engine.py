@@ -27,6 +27,7 @@ from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.consumer.listener import ListenerCalls
+from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.positions import PositionFinder
 from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S
@@ -87,18 +88,26 @@ class Engine:
         self.committed = CommittedOffsets(
             self.cluster, config.group_id, require_stable=True, on_commit=self._interceptors.committed
         )
+        self._newcomers = Newcomers(self.cluster.metadata)
         self._finder = PositionFinder(
             self.cluster,
             config,
             self.assignment,
             self.committed,
+            self._newcomers,
             on_found=self._position_found,
             own=self._own,
             on_end=self.notify,
             on_error=self._keep_error,
         )
         self._topics = SubscribedTopics(
-            self.cluster, config, self.assignment, own=self._own, on_error=self._keep_error, notify=self.notify
+            self.cluster,
+            config,
+            self.assignment,
+            self._newcomers,
+            own=self._own,
+            on_error=self._keep_error,
+            notify=self.notify,
         )
         self._sessions = SessionMaker(
             self.cluster,
@@ -205,8 +214,9 @@ class Engine:
             raise error
 
     def _keep_error(self, error: RaylogError) -> None:
-        # The group drops a deleted topic at the next rebalance, or reports that none is left.
-        if self.group is None or not isinstance(error, UnknownTopicOrPartition):
+        # The group drops a deleted topic at the next rebalance, or reports that none is left; a pattern just drops it.
+        drops = self.group is not None or self.assignment.mode is Mode.PATTERN
+        if not drops or not isinstance(error, UnknownTopicOrPartition):
             self._error = error
             self.notify()
 
@@ -214,8 +224,13 @@ class Engine:
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
         """Share these topics with the group, or read all of them without one; see `Assignment.subscribe`."""
-        self.assignment.subscribe([checked_topic(topic) for topic in topics], pattern)
+        names = [checked_topic(topic) for topic in topics]
+        if self.assignment.is_subscribed(names, pattern):
+            return  # no reason for a rebalance
+        self.assignment.subscribe(names, pattern)
         if pattern is None:
+            if self.config.auto_offset_reset == "latest":
+                self._topics.note(self.assignment.topics)
             self._subscribed()
         else:
             self._topics.follow(pattern, self._subscribed)
@@ -251,6 +266,7 @@ class Engine:
         group, self.group = self.group, None
         self.committed.membership = None
         self.assignment.clear()
+        self._newcomers.forget()
         self._assignment_changed()
         if group is not None:
             await group.close()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import Start
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
@@ -31,6 +33,7 @@ class SubscribedTopics:
         cluster: ClusterClient,
         config: ConsumerConfig,
         assignment: Assignment,
+        newcomers: Newcomers,
         *,
         own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_error: Callable[[RaylogError], None],
@@ -40,6 +43,7 @@ class SubscribedTopics:
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
+        self._newcomers = newcomers
         self._own = own
         self._on_error = on_error
         self._notify = notify
@@ -50,11 +54,14 @@ class SubscribedTopics:
 
     def follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
         """Subscribe to the topics that match, and look for new ones periodically; `on_topics`: they are others now."""
+        self._newcomers.follow_pattern()
+        if self._following is not None:
+            self._following.cancel()
         self._following = self._own(self._follow(pattern, on_topics))
 
     async def _follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
         assignment = self._assignment
-        version = -1
+        version = noted = -1
         while assignment.pattern is pattern:
             pause_ms = self._pause_ms
             try:
@@ -65,10 +72,32 @@ class SubscribedTopics:
                     self._on_error(error)
             topics = self._cluster.metadata.topics.values()
             matching = frozenset(info.name for info in topics if not info.internal and pattern.fullmatch(info.name))
+            if assignment.pattern is pattern and noted < 0 <= version:
+                self._newcomers.note(matching)
+                noted = version
             if assignment.pattern is pattern and matching != assignment.topics:
                 assignment.topics = matching
                 on_topics()
             await asyncio.sleep(pause_ms / 1000)
+
+    def note(self, topics: Collection[str]) -> None:
+        """Note which of these topics exist as the subscription to them begins."""
+        missing = self._newcomers.follow_topics(topics)
+        if missing:
+            self._own(self._note(missing))  # type: ignore[unused-awaitable]  # the consumer's own
+
+    async def _note(self, topics: Collection[str]) -> None:
+        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        while True:
+            try:
+                await self._cluster.refresh(topics)
+                break
+            except RaylogError as error:
+                if not error.retriable:
+                    self._on_error(error)
+                    break
+                await asyncio.sleep(backoff.next_s())
+        self._newcomers.note(topics)
 
     @property
     def _pause_ms(self) -> int:
@@ -107,7 +136,7 @@ class SubscribedTopics:
         ]
         if set(wanted) == self._assignment.states.keys():
             return False
-        self._assignment.set_partitions(wanted, Start.POLICY)
+        self._assignment.set_partitions(wanted, Start.FIRST)
         return True
 
     async def _learn(self, topics: Iterable[str]) -> None:

@@ -95,6 +95,8 @@ class ToyCluster:
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
         self.asleep: set[tuple[str, int]] = set()
         """Partitions that sleep: their leaders' brokers serve them, by `extra_methods`."""
+        self.leaderless: set[tuple[str, int]] = set()
+        """Partitions that have no leader at the moment."""
         self.version = 0
         self.producer_ids = 0
         self.stopped: set[int] = set()
@@ -308,6 +310,7 @@ class ToyCluster:
             is_asleep = (name, partition.partition) in self.asleep
             leader = self.replicas.get((name, partition.partition, partition.leader))
             leader = self.brokers.get(partition.leader) if is_asleep else leader
+            leader = None if (name, partition.partition) in self.leaderless else leader
             host, port = (leader.host, leader.port) if leader is not None else ("", 0)
             reached = [MetadataReplica(broker, place.host, place.port) for broker, place in places]
             row = MetadataPartition(

@@ -126,6 +126,8 @@ class CommittedOffsets:
         self._group = group
         self._require_stable = require_stable
         self._one_at_a_time = asyncio.Lock()
+        self.stored: dict[TopicPartition, int] = {}
+        """The offset that this consumer has committed last, of each partition."""
         self.membership: GroupMember | None = None
         """The group membership that commits carry; None: a consumer with manual assignment."""
 
@@ -230,6 +232,7 @@ class CommittedOffsets:
                 ]
                 if rows:
                     await self._commit_rows(group, speaker, rows, timeout_s)
+                    self.stored |= {each: offsets[each].offset for each in ids}
                     if self._on_commit is not None:
                         self._on_commit({each: offsets[each] for each in ids})
         except TimeoutError:

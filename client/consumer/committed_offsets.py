@@ -17,6 +17,7 @@ from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import Call, Membership
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import (
     CommitFailed,
     InvalidGroupId,
@@ -268,7 +269,7 @@ class CommittedOffsets:
         if callback is not None:
             try:
                 callback(offsets, error)
-            except Exception:  # an error in the user's callback does not fail this consumer
+            except USER_ERRORS:  # an error in the user's callback does not fail this consumer
                 logger.exception("The callback of a commit raised an error.")
 
     async def _commit_rows(

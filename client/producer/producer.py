@@ -321,8 +321,12 @@ class Producer(Transactions):
         deadline_s = time.monotonic() + self._engine.max_block_s
         while True:
             room = threading.Event()
-            if self._accumulator.when_room(room.set):
-                room.wait(max(0.0, deadline_s - time.monotonic()))
+            callback = room.set  # one object, by which it is found again
+            try:
+                if self._accumulator.when_room(callback):
+                    room.wait(max(0.0, deadline_s - time.monotonic()))
+            finally:
+                self._accumulator.stop_waiting(callback)
             appended = append()
             if appended is not None:
                 return appended

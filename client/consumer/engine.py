@@ -172,13 +172,10 @@ class Engine:
         """
         group = self.group
         if commit and self.commits_by_itself and (group is None or group.may_commit):
+            offsets = self.positions()
             if failure is not None:
-                logger.warning(
-                    "%s ends the consumer: what the last poll returned is not committed, and will be read again.",
-                    type(failure).__name__,
-                )
+                offsets = self._left(offsets, failure)
             try:
-                offsets = self.positions() if failure is None else self._handled()
                 await self.committed.commit(offsets, timeout_s=timeout_s)
             except RaylogError as error:
                 logger.warning("The last positions were not committed; they will be read again: %s", error)
@@ -467,14 +464,22 @@ class Engine:
             if position is not None and each.topic in known
         }
 
-    def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _left(
+        self, returned: Mapping[TopicPartition, OffsetAndMetadata], failure: BaseException
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is left to commit when an exception has left the user's code: not what the last poll returned.
 
         Nor what lies before an offset that was committed: the user may have done so record by record.
         """
         stored = self.committed.stored
         before = self._offsets(self.assignment.handing.before_last(self.assignment.states.values()))
-        return {each: given for each, given in before.items() if stored.get(each, -1) < given.offset}
+        left = {each: given for each, given in before.items() if stored.get(each, -1) < given.offset}
+        if any(max(stored.get(at, -1), left[at].offset if at in left else -1) < returned[at].offset for at in returned):
+            logger.warning(
+                "%s ends the consumer: what the last poll returned is not committed, and will be read again.",
+                type(failure).__name__,
+            )
+        return left
 
     def with_epochs(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]

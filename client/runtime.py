@@ -97,7 +97,7 @@ class Runtime:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(self._running.set)
         try:
-            self._run_forever()
+            self._run_until_stopped()
             left = asyncio.all_tasks(self.loop)
             for task in left:
                 task.cancel()
@@ -105,11 +105,11 @@ class Runtime:
                 self.loop.run_until_complete(asyncio.wait(left, timeout=_STOP_TIMEOUT_S / 2))
         finally:
             self.loop.close()
-            for future in list(self._waits):  # nobody else ends them any more
+            for future in list(self._waits):  # no task ends them any more
                 if not future.done():
                     future.set_exception(_ended())
 
-    def _run_forever(self) -> None:
+    def _run_until_stopped(self) -> None:
         """Run the loop until it is stopped; what is to end the program ends only the call that has raised it."""
         while not self._is_stopped:
             try:

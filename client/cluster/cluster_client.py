@@ -143,7 +143,7 @@ class ClusterClient:
         """
         wanted = None if topics is None else frozenset(topics)
         replies = [version]
-        for reply in await self._ask_metadata(wanted, Deadline(timeout_s), version):
+        for reply in await self._request_metadata(wanted, Deadline(timeout_s), version):
             if not reply.is_unchanged:
                 self._apply(reply, is_whole=wanted is None)
             replies.append(reply.version)
@@ -153,7 +153,7 @@ class ClusterClient:
         """The topic's metadata, fetched again if it has to have grown for the partition to exist.
 
         Brokers learn of a new partition at different moments, so UnknownTopicOrPartition is raised after at most a
-        second of asking; otherwise as `topic`.
+        second of requests; otherwise as `topic`.
         """
         deadline = Deadline(timeout_s)
         info = await self.topic(name, timeout_s=deadline.left_s)
@@ -443,10 +443,10 @@ class ClusterClient:
                 pass  # the controller may be restarting too; the caller's loop retries both
 
     async def _fetch_metadata(self, topics: frozenset[str] | None, deadline: Deadline) -> None:
-        for reply in await self._ask_metadata(topics, deadline):
+        for reply in await self._request_metadata(topics, deadline):
             self._apply(reply, is_whole=topics is None)
 
-    async def _ask_metadata(
+    async def _request_metadata(
         self, topics: frozenset[str] | None, deadline: Deadline, known_version: int = -1
     ) -> list[MetadataReply]:
         if topics is None and (grant := self._grant) is not None:

@@ -129,7 +129,7 @@ class Engine:
         self._next_commit_s = math.inf
         self._committing: asyncio.Task[None] | None = None
         self._commits: set[asyncio.Task[None]] = set()
-        """Those under way that nobody awaits."""
+        """Those under way that no caller awaits."""
         self._abandoned: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 

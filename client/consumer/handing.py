@@ -44,7 +44,7 @@ class Handing:
             self.moved = []
 
     def gave_nothing(self) -> None:
-        """The take found no record: it has passed over what nobody sees, if it has moved at all."""
+        """The take found no record: it has passed over what no reader sees, if it has moved at all."""
         self.is_done = True
         self.moved = []
 

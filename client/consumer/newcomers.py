@@ -1,6 +1,6 @@
 """Which partitions were born after the subscription to their topics began. Pure; owned by `engine.py`.
 
-`auto_offset_reset=latest` is for what a new reader wants to skip. Nobody can have wanted to skip the records of a
+`auto_offset_reset=latest` is for what a new reader wants to skip. No reader can have wanted to skip the records of a
 partition that did not exist yet: it is read from its start, however late the reader learns of it.
 """
 
@@ -65,7 +65,7 @@ class Newcomers:
             async with asyncio.timeout(timeout_s):
                 await self._is_settled.wait()
         except TimeoutError:
-            raise RequestTimedOut("No broker has told yet which of the topics exist; check that it runs.") from None
+            raise RequestTimedOut("No broker has answered which of the topics exist; check that one runs.") from None
 
     def is_new(self, partition: TopicPartition) -> bool:
         """Whether the partition did not exist when its topic was first subscribed to."""

@@ -102,7 +102,7 @@ class PositionFinder:
         return [each for each in states if each not in lost]
 
     def _is_final(self, error: RaylogError) -> bool:
-        """Tell the user of an error that is about a topic, or that no repetition heals; whether it is of the latter."""
+        """Report an error that is about a topic, or that no repetition heals; whether it is of the latter."""
         if not error.retriable or "topic" in error.details:
             self._on_error(error)
         return not error.retriable

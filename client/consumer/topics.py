@@ -20,7 +20,7 @@ from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 
 DISCOVERY_MS = 2_000
-"""Topics and partitions that the cluster gets are noticed after so long, where no coordinator tells of them.
+"""Topics and partitions that the cluster gets are noticed after so long, where no coordinator reports them.
 
 It is cheap: a broker answers in a few bytes while nothing has changed."""
 

@@ -178,7 +178,7 @@ class Accumulator:
         return True
 
     def stop_waiting(self, callback: Callable[[], object]) -> None:
-        """Forget a callback of `when_room`: nobody waits for it any more. Idempotent."""
+        """Forget a callback of `when_room`: no caller waits for it any more. Idempotent."""
         with self.turn:
             if callback in self._waiters:
                 self._waiters.remove(callback)

@@ -277,7 +277,7 @@ class Batch:
         _call(callback)
 
     def stop_waiting(self, callback: Callable[[], object]) -> None:
-        """Forget a callback of `when_done`: nobody waits for it any more. Idempotent."""
+        """Forget a callback of `when_done`: no caller waits for it any more. Idempotent."""
         with _lock:
             if callback in self._callbacks:
                 self._callbacks.remove(callback)

@@ -73,7 +73,7 @@ class Sender:
             self.look_again()
             if waiters:
                 await asyncio.wait([waiter for _, waiter in waiters])
-        except asyncio.CancelledError:  # its time is over: nobody waits for these any more
+        except asyncio.CancelledError:  # its time is over: no caller waits for these any more
             for batch, callback in callbacks:
                 batch.stop_waiting(callback)
             raise

@@ -145,7 +145,7 @@ def test_the_loop_survives_user_code_that_ends_the_program(error: BaseException)
         own.stop()
 
 
-def test_who_waits_for_a_thread_that_has_ended_is_refused() -> None:
+def test_a_wait_for_a_thread_that_has_ended_is_refused() -> None:
     own = runtime.Runtime()
     refused: list[BaseException] = []
     begun = threading.Event()

@@ -287,11 +287,11 @@ class ToyCluster:
 
     def _on_metadata(self, request: Request) -> None:
         self.informants.append(request.connection)
-        asked = METADATA.read_request(request.args)
-        if asked.known_version == self.version:
+        wanted_now = METADATA.read_request(request.args)
+        if wanted_now.known_version == self.version:
             request.reply(MetadataReply("toy", self.version, (), (), self.creates_topics, is_unchanged=True))
             return
-        wanted = asked.topics
+        wanted = wanted_now.topics
         names = list(self.topics) if wanted is None else wanted
         brokers = [
             MetadataBroker(broker, item.host, item.port, f"node-{broker}") for broker, item in self.brokers.items()

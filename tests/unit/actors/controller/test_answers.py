@@ -9,7 +9,7 @@ def test_a_topic_that_is_named_twice_is_described_once() -> None:
     assert [row.topic for row in found.topics] == ["b", "a"]
 
 
-def test_nothing_is_listed_for_who_knows_the_version() -> None:
+def test_nothing_is_listed_for_a_client_that_knows_the_version() -> None:
     image = MetadataImage()
     assert metadata_answer(image, None, image.version - 1).is_unchanged is False
     found = metadata_answer(image, ["a"], image.version)

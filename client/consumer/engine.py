@@ -89,17 +89,7 @@ class Engine:
             self.cluster, config.group_id, require_stable=True, on_commit=self._interceptors.committed
         )
         self._newcomers = Newcomers(self.cluster.metadata)
-        self._finder = PositionFinder(
-            self.cluster,
-            config,
-            self.assignment,
-            self.committed,
-            self._newcomers,
-            on_found=self._position_found,
-            own=self._own,
-            on_end=self.notify,
-            on_error=self._keep_error,
-        )
+        self._finder = self._new_finder()
         self._topics = SubscribedTopics(
             self.cluster,
             config,
@@ -132,6 +122,19 @@ class Engine:
         """Those under way that no caller awaits."""
         self._abandoned: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _new_finder(self) -> PositionFinder:
+        return PositionFinder(
+            self.cluster,
+            self.config,
+            self.assignment,
+            self.committed,
+            self._newcomers,
+            on_found=self._position_found,
+            own=self._own,
+            on_end=self.notify,
+            on_error=self._keep_error,
+        )
 
     def _new_state(
         self, key: Deserializer | None, value: Deserializer | None, partition: TopicPartition, start: Start

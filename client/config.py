@@ -180,7 +180,9 @@ class ConsumerConfig(ClientConfig):
     group_id: str | None = key(None, "The group to share the topics with; none: this consumer reads by itself.")
     group_instance_id: str | None = key(None, "A name that survives restarts, so that a restart causes no rebalance.")
     auto_offset_reset: str = key(
-        "latest", "Where to begin without a valid offset.", one_of=("latest", "earliest", "none")
+        "latest",
+        "Where to begin without a valid offset. What is born after the subscription began is read from its start.",
+        one_of=("latest", "earliest", "none"),
     )
     enable_auto_commit: bool = key(True, "Commit the positions in the background of poll().")
     auto_commit_interval_ms: int = key(5_000, "Time between two such commits.", low=1)

@@ -17,6 +17,7 @@ import msgspec
 
 from raylog.client.arguments import Headers
 from raylog.client.types import OffsetAndMetadata, Record, RecordMetadata
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import InterceptorFailed, InvalidConfig, InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
 
@@ -151,7 +152,7 @@ class ProducerInterceptors:
         for call in self._on_acknowledgement:
             try:
                 call(metadata, error)
-            except Exception:  # the outcome is known, and there is no caller to raise it to
+            except USER_ERRORS:  # the outcome is known, and there is no caller to raise it to
                 logger.exception("%s raised an error.", _name(call))
 
     def refused(self, count: int, error: Exception) -> None:
@@ -201,7 +202,7 @@ class ConsumerInterceptors:
         for call in self._on_commit:
             try:
                 call(offsets)
-            except Exception:  # the offsets are committed, and there is no caller to raise it to
+            except USER_ERRORS:  # the offsets are committed, and there is no caller to raise it to
                 logger.exception("%s raised an error.", _name(call))
 
     def close(self) -> None:

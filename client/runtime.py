@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from raylog.client.user_code import EXITS
 from raylog.core.errors import ClientClosed
 
 Parameters = ParamSpec("Parameters")
@@ -23,6 +25,13 @@ Result = TypeVar("Result")
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0
+
+
+logger = logging.getLogger(__name__)
+
+
+def _ended() -> ClientClosed:
+    return ClientClosed("The thread of this process's clients has ended; make a new client.")
 
 
 class Runtime:
@@ -33,6 +42,9 @@ class Runtime:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._serve, name="raylog-client", daemon=True)
         self._running = threading.Event()
+        self._is_stopped = False
+        self._waits: set[concurrent.futures.Future[Any]] = set()
+        """What threads wait for."""
         self.thread.start()
         if not self._running.wait(_START_TIMEOUT_S):
             raise RuntimeError(f"The client's thread did not start within {_START_TIMEOUT_S} seconds.")
@@ -51,9 +63,13 @@ class Runtime:
             work.close()
             if os.getpid() != self._process:
                 raise ClientClosed("The client was made before the fork; make a new one in the child process.")
-            raise ClientClosed("The thread of this process's clients has ended; make a new client.")
+            raise _ended()
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        self._waits.add(future)
+        future.add_done_callback(self._waits.discard)
         try:
+            if not self.thread.is_alive() and not future.done():
+                raise _ended()  # it has ended since
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
             raise RuntimeError("The call was cancelled because the client's loop is ending.") from None
@@ -67,11 +83,13 @@ class Runtime:
 
     def is_current_thread(self) -> bool:
         """Whether the caller runs on the loop's thread."""
-        return threading.get_ident() == self.thread.ident
+        # The system gives the identifier of a thread that has ended to the next one.
+        return self.thread.is_alive() and threading.get_ident() == self.thread.ident
 
     def stop(self) -> None:
         """End the loop and its tasks. Waits at most two seconds."""
         if self.thread.is_alive() and not self.is_current_thread():
+            self._is_stopped = True
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join(_STOP_TIMEOUT_S)
 
@@ -79,7 +97,7 @@ class Runtime:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(self._running.set)
         try:
-            self.loop.run_forever()
+            self._run_until_stopped()
             left = asyncio.all_tasks(self.loop)
             for task in left:
                 task.cancel()
@@ -87,6 +105,17 @@ class Runtime:
                 self.loop.run_until_complete(asyncio.wait(left, timeout=_STOP_TIMEOUT_S / 2))
         finally:
             self.loop.close()
+            for future in list(self._waits):  # no task ends them any more
+                if not future.done():
+                    future.set_exception(_ended())
+
+    def _run_until_stopped(self) -> None:
+        """Run the loop until it is stopped; what is to end the program ends only the call that has raised it."""
+        while not self._is_stopped:
+            try:
+                self.loop.run_forever()
+            except EXITS as error:
+                logger.error("User code has raised %r on the clients' thread, which goes on.", error, exc_info=error)
 
 
 class Signal:

@@ -20,9 +20,12 @@ class MetadataRequest(Message, frozen=True):
     """Describe brokers, topics and leaders, as far as this server has applied the metadata log.
 
     ``topics``: names of topics; None = all. A topic that does not exist is in the reply, with an error code.
+    ``known_version``: that of an earlier reply about these topics; while nothing has changed since, the reply says so
+    and lists nothing. -1 = none. A server of an earlier release does not know it, and lists everything.
     """
 
     topics: Names | None
+    known_version: Int64 = -1
 
 
 class MetadataBroker(Message, frozen=True):
@@ -80,7 +83,8 @@ class MetadataReply(Message, frozen=True):
     """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer.
 
     ``creates_topics``: the cluster has `auto.create.topics.enable`, so a client may create a topic by using it.
-    ``feature_level``: the cluster's; a server of an earlier release does not name it.
+    ``feature_level``: the cluster's; a server of an earlier release does not name it. ``is_unchanged``: the version is
+    the one that the request knows; brokers and topics are left out.
     """
 
     cluster_id: str
@@ -89,6 +93,7 @@ class MetadataReply(Message, frozen=True):
     topics: Sequence[MetadataTopic]
     creates_topics: bool = False
     feature_level: Int64 = 1
+    is_unchanged: bool = False
 
 
 class InitProducerIdRequest(Message, frozen=True):

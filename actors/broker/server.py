@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
@@ -339,7 +339,7 @@ class BrokerServer:
     def _on_request(self, request: Request) -> None:
         match args := BROKER.read_request(request.method, request.args):
             case MetadataRequest():
-                self._answer_metadata(request, args.topics)
+                self._answer_metadata(request, args)
             case InitProducerIdRequest():
                 self._spawn(self._init_producer_id(request, lasting=args.lasting), request)
             case FindCoordinatorRequest():
@@ -355,11 +355,11 @@ class BrokerServer:
             case _:
                 self._voter.on_request(request, args)
 
-    def _answer_metadata(self, request: Request, names: Sequence[str] | None) -> None:
+    def _answer_metadata(self, request: Request, args: MetadataRequest) -> None:
         if not self._registered.is_set():
             request.fail(_without_controller())
             return
-        request.reply(metadata_answer(self.image, names))
+        request.reply(metadata_answer(self.image, args.topics, args.known_version))
 
     async def _answer_metrics(self, request: Request) -> None:
         request.reply((await self.metrics.report()).to_wire())

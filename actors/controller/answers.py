@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.coordinators import topic_behind
@@ -15,13 +16,22 @@ from raylog.core.metadata.image import BrokerImage, MetadataImage, TopicImage
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReplica, MetadataReply, MetadataTopic
 
+NO_VERSION: Final = -1
 
-def metadata_answer(image: MetadataImage, names: Sequence[str] | None) -> MetadataReply:
-    """Return the reply to ``metadata``; None = all topics. A name that is there twice is answered once."""
+
+def metadata_answer(
+    image: MetadataImage, names: Sequence[str] | None, known_version: int = NO_VERSION
+) -> MetadataReply:
+    """Return the reply to ``metadata``; None = all topics. A name that is there twice is answered once.
+
+    Nothing is listed for a client that has the answer of this version.
+    """
+    creates_topics = image.config.get("auto.create.topics.enable") == "true"  # unset, it is off
+    if known_version == image.version:
+        return MetadataReply(image.cluster_id, image.version, (), (), creates_topics, image.feature_level, True)
     brokers = [MetadataBroker(found.broker, found.host, found.port, found.node_id) for found in image.online_brokers()]
     wanted = sorted(image.topics) if names is None else dict.fromkeys(names)
     topics = [_topic_answer(image, image.topics.get(name), name) for name in wanted]
-    creates_topics = image.config.get("auto.create.topics.enable") == "true"  # unset, it is off
     return MetadataReply(image.cluster_id, image.version, brokers, topics, creates_topics, image.feature_level)
 
 

@@ -256,7 +256,7 @@ class ControllerServer:
             case ControllerMetricsRequest():
                 request.reply(self._metrics(runner.machine))
             case MetadataRequest():
-                runner.inform(request, metadata_answer(runner.machine.image, args.topics))
+                runner.inform(request, metadata_answer(runner.machine.image, args.topics, args.known_version))
             case _:
                 runner.take(request, lambda number: event_for(args, session, number, monotonic_ms()))
 

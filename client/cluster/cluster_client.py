@@ -32,7 +32,7 @@ from raylog.core.errors import (
     did_you_mean,
 )
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
-from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
+from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataReply, MetadataRequest
 from raylog.protocol.message import NAMES_MAX
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import LIST_OFFSETS, READ_UNCOMMITTED, ListOffsetsReply, ListOffsetsRequest
@@ -144,6 +144,45 @@ class ClusterClient:
         self._refreshing = task
         await self._wait_for(task, deadline, raise_its_error=True)
 
+    async def refresh_since(self, topics: Iterable[str] | None, version: int, *, timeout_s: float) -> int:
+        """Fetch metadata of these topics (None: all) if the cluster's is not of this version any more; its version now.
+
+        `version` is what the last call for the same topics returned, -1 before the first. While nothing changes this
+        costs a broker next to nothing, so it may be called every few seconds. Raises as `refresh`.
+        """
+        wanted = None if topics is None else frozenset(topics)
+        replies = [version]
+        for reply in await self._request_metadata(wanted, Deadline(timeout_s), version):
+            if not reply.is_unchanged:
+                self._apply(reply, is_whole=wanted is None)
+            replies.append(reply.version)
+        return max(version, min(replies[1:]))
+
+    async def topic_with(self, name: str, partition: int, *, timeout_s: float) -> TopicInfo:
+        """The topic's metadata, fetched again if it has to have grown for the partition to exist.
+
+        Brokers learn of a new partition at different moments, so UnknownTopicOrPartition is raised after at most a
+        second of requests; otherwise as `topic`.
+        """
+        deadline = Deadline(timeout_s)
+        info = await self.topic(name, timeout_s=deadline.left_s)
+        unknown_s = self._now_s() + min(timeout_s / 2, NEW_TOPIC_GRACE_S)
+        backoff = self._backoff()
+        while not 0 <= partition < len(info.partitions):
+            if partition >= 0:
+                self._doubted = self._informant
+                await self.refresh((name,), timeout_s=deadline.left_s)
+                info = await self.topic(name, timeout_s=deadline.left_s)
+                if partition < len(info.partitions):
+                    break
+            left_s = unknown_s - self._now_s()
+            if partition < 0 or left_s <= 0:
+                raise UnknownTopicOrPartition(
+                    f"Topic {name!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}.", topic=name
+                )
+            await asyncio.sleep(min(backoff.next_s(), left_s))
+        return info
+
     async def topic(self, name: str, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
         """The topic's metadata, fetched if not known. Raises UnknownTopicOrPartition that names the nearest topic.
 
@@ -218,14 +257,10 @@ class ClusterClient:
         Raises UnknownTopicOrPartition, LeaderNotAvailable; does not wait for an election.
         """
         deadline = Deadline(timeout_s)
-        info = await self.topic(topic, timeout_s=timeout_s)
-        if not 0 <= partition < len(info.partitions):
-            raise UnknownTopicOrPartition(
-                f"Topic {topic!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}.", topic=topic
-            )
+        info = await self.topic_with(topic, partition, timeout_s=timeout_s)
         if info.partitions[partition].endpoint is None:
             await self.refresh((topic,), timeout_s=deadline.left_s)
-            info = self.metadata.topic(topic) or info
+            info = await self.topic_with(topic, partition, timeout_s=deadline.left_s)
         found = info.partitions[partition]
         if found.endpoint is None:
             raise LeaderNotAvailable(f"Partition {topic}-{partition} has no leader at the moment.")
@@ -419,16 +454,26 @@ class ClusterClient:
                 pass  # the controller may be restarting too; the caller's loop retries both
 
     async def _fetch_metadata(self, topics: frozenset[str] | None, deadline: Deadline) -> None:
+        for reply in await self._request_metadata(topics, deadline):
+            self._apply(reply, is_whole=topics is None)
+
+    async def _request_metadata(
+        self, topics: frozenset[str] | None, deadline: Deadline, known_version: int = -1
+    ) -> list[MetadataReply]:
         if topics is None and (grant := self._grant) is not None:
             names: list[str] | None = sorted(topic.topic for topic in grant.topics)  # all that it may see
         else:
             names = None if topics is None else sorted(topics)
-        for part in [names] if names is None else _parts(names):
-            reply = await self.call_broker(METADATA, MetadataRequest(part), timeout_s=deadline.left_s)
-            changed = self.metadata.update(reply, is_whole=topics is None)
-            if changed:
-                for listener in self._listeners:
-                    listener(changed)
+        return [
+            await self.call_broker(METADATA, MetadataRequest(part, known_version), timeout_s=deadline.left_s)
+            for part in ([names] if names is None else _parts(names))
+        ]
+
+    def _apply(self, reply: MetadataReply, *, is_whole: bool) -> None:
+        changed = self.metadata.update(reply, is_whole=is_whole)
+        if changed:
+            for listener in self._listeners:
+                listener(changed)
 
     async def _wait_for(self, task: asyncio.Task[None], deadline: Deadline, *, raise_its_error: bool) -> None:
         await asyncio.wait([task], timeout=deadline.left_s)

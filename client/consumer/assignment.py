@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
+from raylog.client.consumer.handing import Handing
 from raylog.client.consumer.partition import OPENED_BYTES_MAX, PartitionState, Start
 from raylog.client.interceptors import refuse_columns
 from raylog.client.reading.column_batch import ColumnBatch
@@ -44,6 +45,8 @@ class Assignment:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.consumed_bytes = self.consumed_records = 0
         """Of partitions that are not assigned any more."""
+        self.handing = Handing()
+        """What the last take has moved."""
         self._order: list[PartitionState] = []
         self._turn = 0
         self._current: PartitionState | None = None
@@ -52,10 +55,20 @@ class Assignment:
     # Subscription
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Replace the subscription. Raises InvalidRequest after assign()."""
+        """Replace the subscription. Raises InvalidRequest after assign().
+
+        With a pattern the topics stay what they are until it is known which match it.
+        """
         self._set_mode(Mode.TOPICS if pattern is None else Mode.PATTERN)
-        self.topics = frozenset(topics)
+        if pattern is None:
+            self.topics = frozenset(topics)
         self.pattern = pattern
+
+    def is_subscribed(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> bool:
+        """Whether this is the subscription already."""
+        if pattern is not None:
+            return self.mode is Mode.PATTERN and self.pattern == pattern
+        return self.mode is Mode.TOPICS and self.topics == frozenset(topics)
 
     def assign(self, partitions: Iterable[TopicPartition], start: Start) -> None:
         """Read exactly these partitions. Raises InvalidRequest after subscribe()."""
@@ -115,10 +128,12 @@ class Assignment:
         order = self._order
         count = len(order)
         room = OPENED_BYTES_MAX
+        self.handing.begin()
         for step in range(count):
             state = order[(self._turn + step) % count]
-            if wanted and state.partition not in wanted:
+            if (wanted and state.partition not in wanted) or not state.has_records:
                 continue
+            self.handing.note(state)
             room += state.opened_bytes
             try:
                 records = state.take(limit) if self._intercept is None else _intercepted(state, limit, self._intercept)
@@ -147,9 +162,13 @@ class Assignment:
         """The next record of the current partition, or None; a partition stays current for a batch."""
         if self._intercept is not None:
             return next((record for records in self.take(1).values() for record in records), None)
-        current = self._current
+        current, handing = self._current, self.handing
+        handing.begin()
         if current is not None:
-            record = current.take_one() if current.has_opened else None
+            record = None
+            if current.has_opened:
+                handing.note(current)
+                record = current.take_one()
             if record is not None:
                 return record
         order = self._order
@@ -158,6 +177,7 @@ class Assignment:
             state = order[(self._turn + step) % count]
             if state.has_records:
                 self._turn = (self._turn + step + 1) % count
+                handing.note(state)
                 record = state.take_one()
                 if record is not None:
                     self._current = state
@@ -175,8 +195,12 @@ class Assignment:
         order = self._order
         count = len(order)
         room, grown = COLUMNS_BYTES, 0
+        self.handing.begin()
         for step in range(count):
             state = order[(self._turn + step) % count]
+            if not state.has_records:
+                continue
+            self.handing.note(state)
             while limit > 0 and grown <= OPENED_BYTES_MAX:
                 piece = state.take_columns(limit, fail=not pieces, may_read=room > 0)
                 if piece is None:

@@ -12,7 +12,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -22,6 +22,7 @@ from raylog.client.consumer.operations import Operations
 from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.types import Record
+from raylog.core.errors import ConcurrentUse
 from raylog.core.ids import TopicPartition
 
 Result = TypeVar("Result")
@@ -38,6 +39,7 @@ class AsyncConsumer(Operations):
         """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value."""
         super().__init__(Engine(load(ConsumerConfig, config, keywords)))
         self._topics = topics
+        self._is_polling = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -47,10 +49,13 @@ class AsyncConsumer(Operations):
 
     async def stop(self, *, autocommit: bool = True, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit the positions (with automatic commits), call the listener, leave the group, close. Idempotent."""
+        await self._stop(autocommit, timeout_s)
+
+    async def _stop(self, autocommit: bool, timeout_s: float, failure: BaseException | None = None) -> None:
         engine = self._engine
         if engine.is_closed or self._loop is None:
             return
-        call = await engine.last_call(commit=autocommit, timeout_s=timeout_s)
+        call = await engine.last_call(commit=autocommit, timeout_s=timeout_s, failure=failure)
         try:
             if call is not None:
                 await self._call_listener(call)
@@ -61,8 +66,18 @@ class AsyncConsumer(Operations):
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+    async def __aexit__(self, _: object, failure: BaseException | None, __: object) -> None:
+        """Stop. What the last poll returned is not committed where an exception leaves the block."""
+        await self._stop(True, CLOSE_TIMEOUT_S, failure)
+
+    async def unsubscribe(self) -> None:
+        """Call the listener, unsubscribe and leave the group. Does not commit; waits for commits under way."""
+        call = await self._engine.before_unsubscribe()
+        try:
+            if call is not None:
+                await self._call_listener(call)
+        finally:
+            await self._engine.unsubscribe()
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)
@@ -86,35 +101,62 @@ class AsyncConsumer(Operations):
         """
         limit = self.config.max_poll_records if max_records is None else max_records
         take = partial(self._engine.assignment.take, limit, partitions)
-        return await self._poll(take, timeout_ms / 1000, partitions) or {}
+        return await self._handed(self._poll(take, timeout_ms / 1000, partitions)) or {}
 
     async def getone(self) -> Record:
         """The next record; waits without a limit. Otherwise as `getmany`."""
         record = None
         while record is None:
-            record = await self._poll(self._engine.assignment.take_one, math.inf)
+            record = await self._handed(self._poll(self._engine.assignment.take_one, math.inf))
         return record
 
     async def getcolumns(self, *, timeout_ms: float = 0, max_records: int | None = None) -> ColumnBatch:
         """The next records as columns, at most `max_records` (None: all that is buffered); empty after `timeout_ms`."""
         limit = sys.maxsize if max_records is None else max_records
         take = partial(self._engine.assignment.take_columns, limit)
-        return await self._poll(take, timeout_ms / 1000) or ColumnBatch([])
+        return await self._handed(self._poll(take, timeout_ms / 1000)) or ColumnBatch([])
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Record:
         """The next record. Ends when none came for consumer_timeout_ms."""
-        record = await self._poll(self._engine.assignment.take_one, self._iteration_s)
+        record = await self._handed(self._poll(self._engine.assignment.take_one, self._iteration_s))
         if record is None:
             raise StopAsyncIteration
         return record
 
+    async def _handed(self, poll: Coroutine[Any, Any, Result | None]) -> Result | None:
+        """What a poll has taken, which is with the user from here on."""
+        handing = self._engine.assignment.handing
+        before = handing.moved
+        try:
+            taken = await poll
+            handing.is_done = True
+            return taken
+        except BaseException as error:
+            handing.interrupted(error, before)
+            raise
+
     async def _poll(
         self, take: Callable[[], Result], timeout_s: float, only: Iterable[TopicPartition] = ()
     ) -> Result | None:
+        if self._is_polling:
+            raise ConcurrentUse(
+                "A poll is running already: an AsyncConsumer is for one task at a time, and a rebalance listener, which"
+                " is called inside a poll, may not poll. Give each task a consumer of its own, with the same group_id."
+            )
+        self._is_polling = True
+        try:
+            return await self._poll_alone(take, timeout_s, only)
+        finally:
+            self._is_polling = False
+
+    async def _poll_alone(
+        self, take: Callable[[], Result], timeout_s: float, only: Iterable[TopicPartition]
+    ) -> Result | None:
         engine = self._engine
+        engine.assignment.handing.next_poll()
         if engine.is_smooth() and (taken := engine.taken(take)):
             return taken
         deadline_s = time.monotonic() + timeout_s

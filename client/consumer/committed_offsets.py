@@ -17,6 +17,7 @@ from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import Call, Membership
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import (
     CommitFailed,
     InvalidGroupId,
@@ -126,6 +127,8 @@ class CommittedOffsets:
         self._group = group
         self._require_stable = require_stable
         self._one_at_a_time = asyncio.Lock()
+        self.stored: dict[TopicPartition, int] = {}
+        """The offset that this consumer has committed last, of each partition."""
         self.membership: GroupMember | None = None
         """The group membership that commits carry; None: a consumer with manual assignment."""
 
@@ -237,6 +240,7 @@ class CommittedOffsets:
                 ]
                 if rows:
                     await self._commit_rows(group, speaker, rows, timeout_s)
+                    self.stored |= {each: offsets[each].offset for each in ids}
                     if self._on_commit is not None:
                         self._on_commit({each: offsets[each] for each in ids})
         except TimeoutError:
@@ -272,7 +276,7 @@ class CommittedOffsets:
         if callback is not None:
             try:
                 callback(offsets, error)
-            except Exception:  # an error in the user's callback does not fail this consumer
+            except USER_ERRORS:  # an error in the user's callback does not fail this consumer
                 logger.exception("The callback of a commit raised an error.")
 
     async def _commit_rows(

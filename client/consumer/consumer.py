@@ -14,8 +14,8 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Literal, Self, TypeVar, overload
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from raylog.client.config import ConsumerConfig, load
 from raylog.client.consumer.asynchronous import AsyncConsumer
@@ -31,7 +31,43 @@ from raylog.core.ids import TopicPartition
 
 __all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
 
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+class _Turn:
+    """Held by the thread that polls, or seeks: it deletes `free`, and sets it again.
+
+    As in `Spinlock`: no signal handler runs between the deletion and a `try` right behind it, so that an interrupted
+    poll never leaves it held.
+    """
+
+    __slots__ = ("free",)
+
+    def __init__(self) -> None:
+        self.free = True
+
+
+def _alone(
+    method: Callable[Concatenate[Any, Parameters], None],
+) -> Callable[Concatenate[Any, Parameters], None]:
+    """A method that moves positions: not while a poll takes records, but inside a poll's listener."""
+
+    @wraps(method)
+    def call(consumer: Consumer, /, *args: Parameters.args, **options: Parameters.kwargs) -> None:
+        if consumer._poller == threading.get_ident():
+            return method(consumer, *args, **options)
+        turn = consumer._one_poll
+        try:
+            del turn.free
+        except AttributeError:
+            raise consumer._concurrent_use() from None
+        try:
+            method(consumer, *args, **options)
+        finally:
+            turn.free = True
+
+    return call
 
 
 class Consumer(ConsumerState, SynchronousClient):
@@ -51,7 +87,7 @@ class Consumer(ConsumerState, SynchronousClient):
         self._is_open = False
         ConsumerState.__init__(self, Engine(load(ConsumerConfig, config, keywords)))
         SynchronousClient.__init__(self, Operations(self._engine))
-        self._one_poll = threading.Lock()
+        self._one_poll = _Turn()
         self._poller = 0
         """The thread that waits in a poll, or calls the listener there."""
         self._runtime.run(self._engine.start(topics))
@@ -63,20 +99,34 @@ class Consumer(ConsumerState, SynchronousClient):
 
         `timeout` is in seconds.
         """
+        self._close(autocommit, timeout)
+
+    def __exit__(self, *raised: object) -> None:
+        """Close. What the last poll returned is not committed where an exception leaves the block."""
+        failure = next((each for each in raised if isinstance(each, BaseException)), None)
+        self._close(True, CLOSE_TIMEOUT_S, failure)
+
+    def _close(self, autocommit: bool, timeout: float, failure: BaseException | None = None) -> None:
         if not self._is_open:
             return
         self._is_open = False
         if not self._runtime.thread.is_alive():
             return  # in a forked child, or at interpreter exit: the loop and its connections do not exist
-        is_alone = self._one_poll.acquire(blocking=False)  # the listener must not poll here either
+        is_alone = False
         try:
-            call = self._runtime.run(self._engine.last_call(commit=autocommit, timeout_s=timeout))
+            del self._one_poll.free  # the listener must not poll here either
+            is_alone = True
+        except AttributeError:
+            pass  # another thread polls, or this one, in whose listener or signal handler this is
+        try:
+            work = self._engine.last_call(commit=autocommit, timeout_s=timeout, failure=failure)
+            call = self._runtime.run(work)
             if call is not None:
                 self._poller = threading.get_ident()
                 self._engine.listener.make(call)
         finally:
             if is_alone:
-                self._one_poll.release()
+                self._one_poll.free = True
             self._runtime.run(self._engine.close(timeout_s=timeout))
 
     def __del__(self) -> None:
@@ -86,8 +136,16 @@ class Consumer(ConsumerState, SynchronousClient):
                 self._runtime.call_soon(self._engine.abandon)
 
     subscribe = on_loop(Operations.subscribe)
-    unsubscribe = blocking(Operations.unsubscribe)
     assign = on_loop(Operations.assign)
+
+    def unsubscribe(self) -> None:
+        """Call the listener, unsubscribe and leave the group. Does not commit; waits for commits under way."""
+        call = self._run(self._engine.before_unsubscribe())
+        try:
+            if call is not None:
+                self._engine.listener.make(call)
+        finally:
+            self._run(self._engine.unsubscribe())
 
     # Records
 
@@ -98,12 +156,24 @@ class Consumer(ConsumerState, SynchronousClient):
         auto_offset_reset OffsetOutOfRange and LogTruncation, and fatal group errors.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
-        return self._take_or_poll(partial(self._engine.assignment.take, limit), timeout_ms / 1000) or {}
+        assignment = self._engine.assignment
+        before = assignment.handing.moved
+        try:
+            return self._take_or_poll(partial(assignment.take, limit), timeout_ms / 1000) or {}
+        except BaseException as error:
+            assignment.handing.interrupted(error, before)
+            raise
 
     def consume(self, num: int = 1, timeout: float | None = None) -> list[Record]:
         """Up to `num` records in one list, as soon as there are any; [] after `timeout` seconds (None: never)."""
         timeout_ms = math.inf if timeout is None or timeout < 0 else timeout * 1000
-        return [record for records in self.poll(timeout_ms, max_records=num).values() for record in records]
+        assignment = self._engine.assignment
+        before = assignment.handing.moved
+        try:
+            return [record for records in self.poll(timeout_ms, max_records=num).values() for record in records]
+        except BaseException as error:
+            assignment.handing.interrupted(error, before)
+            raise
 
     def consume_batch(self, max_records: int | None = None, timeout: float | None = None) -> ColumnBatch:
         """Up to `max_records` records as columns, as soon as there are any; empty after `timeout` s (None: never).
@@ -114,7 +184,13 @@ class Consumer(ConsumerState, SynchronousClient):
         """
         limit = sys.maxsize if max_records is None else max_records
         timeout_s = math.inf if timeout is None or timeout < 0 else timeout
-        return self._take_or_poll(partial(self._engine.assignment.take_columns, limit), timeout_s) or ColumnBatch([])
+        assignment = self._engine.assignment
+        before = assignment.handing.moved
+        try:
+            return self._take_or_poll(partial(assignment.take_columns, limit), timeout_s) or ColumnBatch([])
+        except BaseException as error:
+            assignment.handing.interrupted(error, before)
+            raise
 
     def __iter__(self) -> Self:
         return self
@@ -122,61 +198,85 @@ class Consumer(ConsumerState, SynchronousClient):
     def __next__(self) -> Record:
         """The next record. Ends when none came for consumer_timeout_ms, and after close()."""
         engine = self._engine
-        take = engine.assignment.take_one
-        if self._one_poll.acquire(blocking=False):  # else another thread polls, and the slow path raises
-            try:
-                record = engine.taken(take) if engine.is_smooth() else None
-            finally:
-                self._one_poll.release()
+        take, handing = engine.assignment.take_one, engine.assignment.handing
+        before = handing.moved
+        turn = self._one_poll
+        try:
+            del turn.free
+        except AttributeError:
+            raise self._concurrent_use() from None
+        try:
+            record = engine.taken(take) if engine.is_smooth() else None
+            if record is not None:
+                handing.is_done = True
+                return record
+        except BaseException as error:
+            handing.interrupted(error, before)
+            raise
+        finally:
+            turn.free = True
+        try:
+            record = self._take_or_poll(take, self._iteration_s) if self._is_open else None
             if record is not None:
                 return record
-        if not self._is_open:
-            raise StopIteration
-        record = self._take_or_poll(take, self._iteration_s)
-        if record is None:
-            raise StopIteration
-        return record
+        except BaseException as error:
+            handing.interrupted(error, before)
+            raise
+        raise StopIteration
 
     def _take_or_poll(self, take: Callable[[], Result], timeout_s: float) -> Result | None:
         """Records buffered or received in time; taken and waited for in this thread until the loop has work to do."""
-        engine = self._engine
+        engine, handing = self._engine, self._engine.assignment.handing
         deadline_s = time.monotonic() + timeout_s
-        if engine.is_smooth() and self._one_poll.acquire(blocking=False):
+        turn = self._one_poll
+        if engine.is_smooth():
             try:
+                del turn.free
+            except AttributeError:
+                raise self._concurrent_use() from None
+            try:
+                handing.next_poll()
                 while engine.is_smooth():
                     engine.expect_signal()
                     taken = engine.taken(take)
                     if taken:
+                        handing.is_done = True
                         return taken
                     if not engine.wait_here(deadline_s):
                         break
             finally:
-                self._one_poll.release()
+                turn.free = True
         return self._poll(take, deadline_s)
 
     def _poll(self, take: Callable[[], Result], deadline_s: float) -> Result | None:
         """The steps of `AsyncConsumer._poll`, with taking and the listener in the caller's thread."""
-        if not self._one_poll.acquire(blocking=False):
-            raise self._concurrent_use()
-        engine = self._engine
-        self._poller = threading.get_ident()
+        engine, handing = self._engine, self._engine.assignment.handing
+        turn = self._one_poll
         try:
+            del turn.free
+        except AttributeError:
+            raise self._concurrent_use() from None
+        try:
+            self._poller = threading.get_ident()
+            handing.next_poll()
             while True:
                 call = self._run(engine.ready(deadline_s))
                 if call is not None:
                     self._call_listener(call)
                 elif engine.may_take and (taken := engine.taken(take)):
+                    handing.is_done = True
                     return taken
                 elif time.monotonic() >= deadline_s:
                     return None
         finally:
             self._poller = 0
-            self._one_poll.release()
+            turn.free = True
 
     def _concurrent_use(self) -> ConcurrentUse:
         if self._poller == threading.get_ident():
             return ConcurrentUse(
-                "poll() is running already: a rebalance listener is called inside poll(), and may not poll."
+                "poll() is running already in this thread: a rebalance listener is called inside poll(), and may not "
+                "poll."
             )
         return ConcurrentUse(
             "poll() is running already in another thread: a Consumer is for one thread at a time. Give each thread a "
@@ -192,10 +292,10 @@ class Consumer(ConsumerState, SynchronousClient):
 
     # Positions
 
-    seek = on_loop(Operations.seek)
-    seek_to_beginning = blocking(Operations.seek_to_beginning)
-    seek_to_end = blocking(Operations.seek_to_end)
-    seek_to_committed = blocking(Operations.seek_to_committed)
+    seek = _alone(on_loop(Operations.seek))
+    seek_to_beginning = _alone(blocking(Operations.seek_to_beginning))
+    seek_to_end = _alone(blocking(Operations.seek_to_end))
+    seek_to_committed = _alone(blocking(Operations.seek_to_committed))
     position = blocking(Operations.position)
     pause = on_loop(Operations.pause)
     resume = on_loop(Operations.resume)

@@ -27,6 +27,7 @@ from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.consumer.listener import ListenerCalls
+from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.positions import PositionFinder
 from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S
@@ -87,18 +88,16 @@ class Engine:
         self.committed = CommittedOffsets(
             self.cluster, config.group_id, require_stable=True, on_commit=self._interceptors.committed
         )
-        self._finder = PositionFinder(
+        self._newcomers = Newcomers(self.cluster.metadata)
+        self._finder = self._new_finder()
+        self._topics = SubscribedTopics(
             self.cluster,
             config,
             self.assignment,
-            self.committed,
-            on_found=self._position_found,
+            self._newcomers,
             own=self._own,
-            on_end=self.notify,
             on_error=self._keep_error,
-        )
-        self._topics = SubscribedTopics(
-            self.cluster, config, self.assignment, own=self._own, on_error=self._keep_error, notify=self.notify
+            notify=self.notify,
         )
         self._sessions = SessionMaker(
             self.cluster,
@@ -119,8 +118,23 @@ class Engine:
         """The loop has work to do before records may be taken."""
         self._next_commit_s = math.inf
         self._committing: asyncio.Task[None] | None = None
+        self._commits: set[asyncio.Task[None]] = set()
+        """Those under way that no caller awaits."""
         self._abandoned: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _new_finder(self) -> PositionFinder:
+        return PositionFinder(
+            self.cluster,
+            self.config,
+            self.assignment,
+            self.committed,
+            self._newcomers,
+            on_found=self._position_found,
+            own=self._own,
+            on_end=self.notify,
+            on_error=self._keep_error,
+        )
 
     def _new_state(
         self, key: Deserializer | None, value: Deserializer | None, partition: TopicPartition, start: Start
@@ -152,16 +166,37 @@ class Engine:
             self.is_closed = True
             raise
 
-    async def last_call(self, *, commit: bool, timeout_s: float) -> ListenerCall | None:
-        """The steps before `close`: the last commit; returns the pending call of the listener."""
+    async def last_call(
+        self, *, commit: bool, timeout_s: float, failure: BaseException | None = None
+    ) -> ListenerCall | None:
+        """The steps before `close`: the last commit; returns the pending call of the listener.
+
+        `failure` has left the user's code: what the last poll returned counts as not handled.
+        """
         group = self.group
         if commit and self.commits_by_itself and (group is None or group.may_commit):
+            offsets = self.positions()
+            if failure is not None:
+                offsets = self._left(offsets, failure)
             try:
-                await self.committed.commit(self.positions(), timeout_s=timeout_s)
+                await self.committed.commit(offsets, timeout_s=timeout_s)
             except RaylogError as error:
                 logger.warning("The last positions were not committed; they will be read again: %s", error)
-        held = list(self.assignment.states)
-        return ListenerCall("revoked", held) if group is not None and held else None
+        await self._commits_ended(timeout_s)
+        return self._farewell()
+
+    def _farewell(self) -> ListenerCall | None:
+        """The listener's call for all that is held; of a member that was removed it belongs to others already."""
+        group, held = self.group, list(self.assignment.states)
+        if group is None or not held:
+            return None
+        return ListenerCall("revoked" if group.membership.is_stable and not group.membership.lost else "lost", held)
+
+    async def _commits_ended(self, timeout_s: float) -> None:
+        """Wait for the commits that were requested, and for their callbacks."""
+        pending = {task for task in self._commits if not task.done()}
+        if pending:
+            await asyncio.wait(pending, timeout=timeout_s)
 
     async def close(self, *, timeout_s: float) -> None:
         """Leave the group, end all tasks and connections. Does not commit. Idempotent."""
@@ -205,8 +240,9 @@ class Engine:
             raise error
 
     def _keep_error(self, error: RaylogError) -> None:
-        # The group drops a deleted topic at the next rebalance, or reports that none is left.
-        if self.group is None or not isinstance(error, UnknownTopicOrPartition):
+        # The group drops a deleted topic at the next rebalance, or reports that none is left; a pattern just drops it.
+        drops = self.group is not None or self.assignment.mode is Mode.PATTERN
+        if not drops or not isinstance(error, UnknownTopicOrPartition):
             self._error = error
             self.notify()
 
@@ -214,8 +250,13 @@ class Engine:
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
         """Share these topics with the group, or read all of them without one; see `Assignment.subscribe`."""
-        self.assignment.subscribe([checked_topic(topic) for topic in topics], pattern)
+        names = [checked_topic(topic) for topic in topics]
+        if self.assignment.is_subscribed(names, pattern):
+            return  # no reason for a rebalance
+        self.assignment.subscribe(names, pattern)
         if pattern is None:
+            if self.config.auto_offset_reset == "latest":
+                self._topics.note(self.assignment.topics)
             self._subscribed()
         else:
             self._topics.follow(pattern, self._subscribed)
@@ -246,11 +287,17 @@ class Engine:
         found.is_polling = group.is_polling
         return found.turn()
 
+    async def before_unsubscribe(self) -> ListenerCall | None:
+        """The steps before `unsubscribe`: commits under way end; returns the pending call of the listener."""
+        await self._commits_ended(self.config.request_timeout_ms / 1000)
+        return self._farewell()
+
     async def unsubscribe(self) -> None:
         """Unsubscribe; leave the group."""
         group, self.group = self.group, None
         self.committed.membership = None
         self.assignment.clear()
+        self._newcomers.forget()
         self._assignment_changed()
         if group is not None:
             await group.close()
@@ -282,7 +329,8 @@ class Engine:
     def is_smooth(self) -> bool:
         """Whether records may be taken without a turn on the loop. From the user's thread."""
         now_s = time.monotonic()
-        if self._attention or self.is_closed or now_s >= self._next_commit_s:
+        is_due = self._attention or now_s >= self._next_commit_s
+        if is_due or self.is_closed or not self.assignment.handing.is_done:
             return False
         if self.group is not None:
             self.group.last_poll_s = now_s
@@ -314,9 +362,14 @@ class Engine:
         From the user's thread, after `is_smooth`, or after `ready` while `may_take`: the time of a poll may end amid a
         rebalance, and what it gave back then would be read again by the next owner. Raises as `take`.
         """
+        handing = self.assignment.handing
         try:
-            return take()
+            taken = take()
+            if not taken:
+                handing.gave_nothing()
+            return taken
         except RaylogError as error:
+            handing.failed(error)
             self._attention = True
             is_lost = isinstance(error, OffsetOutOfRange) and self.config.auto_offset_reset != "none"
             if is_lost or isinstance(error, NearReadFailed):
@@ -366,6 +419,7 @@ class Engine:
         if self.assignment.mode is Mode.NONE:
             raise InvalidRequest("The consumer has nothing to read; call subscribe() or assign() first.")
         self._attention = True
+        self._put_back()
         self._raise_error()
         if self.group is not None:
             call = self._group_turn(self.group)
@@ -379,6 +433,13 @@ class Engine:
             self._commit_in_background()
         self._attention = self.group is not None and self.group.needs_turn
         return None
+
+    def _put_back(self) -> None:
+        """An earlier poll was interrupted amid a take: what it did not return comes again."""
+        if not self.assignment.handing.is_done:
+            for state in self.assignment.handing.put_back():
+                if self.assignment.states.get(state.partition) is state:
+                    self.fetcher.restart(state)
 
     def listener_called(self) -> None:
         """The listener was called."""
@@ -395,13 +456,33 @@ class Engine:
     # Positions
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit without arguments stores: the position of every partition that has one, and a topic."""
-        known = self.cluster.metadata.topics
+        """What a commit without arguments stores: behind what was returned of every partition that has a position."""
+        return self._offsets(self.assignment.handing.returned(self.assignment.states.values()))
+
+    def _offsets(self, positions: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, OffsetAndMetadata]:
+        states, known = self.assignment.states, self.cluster.metadata.topics
         return {
-            state.partition: OffsetAndMetadata(state.position, "", state.epoch_before(state.position), state.topic_id)
-            for state in self.assignment.states.values()
-            if state.position is not None and state.partition.topic in known
+            each: OffsetAndMetadata(position, "", states[each].epoch_before(position), states[each].topic_id)
+            for each, position in positions.items()
+            if position is not None and each.topic in known
         }
+
+    def _left(
+        self, returned: Mapping[TopicPartition, OffsetAndMetadata], failure: BaseException
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is left to commit when an exception has left the user's code: not what the last poll returned.
+
+        Nor what lies before an offset that was committed: the user may have done so record by record.
+        """
+        stored = self.committed.stored
+        before = self._offsets(self.assignment.handing.before_last(self.assignment.states.values()))
+        left = {each: given for each, given in before.items() if stored.get(each, -1) < given.offset}
+        if any(max(stored.get(at, -1), left[at].offset if at in left else -1) < returned[at].offset for at in returned):
+            logger.warning(
+                "%s ends the consumer: what the last poll returned is not committed, and will be read again.",
+                type(failure).__name__,
+            )
+        return left
 
     def with_epochs(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -440,7 +521,8 @@ class Engine:
                 f"The position of {state.partition} was not found within {timeout_s:g} seconds; check that the cluster "
                 "runs."
             ) from None
-        return state.position
+        returned = self.assignment.handing.returned([state])[state.partition]
+        return state.position if returned is None else returned
 
     # Commits
 
@@ -449,7 +531,10 @@ class Engine:
     ) -> asyncio.Task[None]:
         """Store offsets without waiting; `callback(offsets, error or None)` is called on the loop's thread."""
         timeout_s, speaker = self.config.request_timeout_ms / 1000, self.committed.speaker()
-        return self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
+        task = self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+        return task
 
     def _commit_positions(self) -> Awaitable[None]:
         """Commit the positions of this moment: what is returned meanwhile is not processed yet."""

@@ -179,8 +179,7 @@ class Fetcher:
             state.topic_id = info.topic_id
         elif state.topic_id != info.topic_id:
             # Deleted and created again: the position belonged to other records.
-            state.topic_id = info.topic_id
-            state.find_start(Start.POLICY)
+            state.begin_again(info.topic_id, Start.COMMITTED if config.group_id else Start.FIRST)
             self._on_change()
             return
         assert leader.endpoint is not None  # `leader` raises without one

@@ -127,10 +127,6 @@ class Operations(ConsumerState):
         self._engine.subscribe(names, None if pattern is None else re.compile(pattern))
         self._engine.listener.set(listener, on_assigned, on_revoked, on_lost)
 
-    async def unsubscribe(self) -> None:
-        """Unsubscribe and leave the group. Does not commit."""
-        await self._engine.unsubscribe()
-
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without sharing. Starts at committed offsets if there is a group_id."""
         self._engine.assign([checked_partition(each) for each in partitions])

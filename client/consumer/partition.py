@@ -37,7 +37,9 @@ class Start(Enum):
     """Where a partition without a position starts."""
 
     COMMITTED = "committed"
-    """At the group's committed offset; without one, by auto_offset_reset."""
+    """At the group's committed offset; without one, as FIRST."""
+    FIRST = "first"
+    """At its start if it was born after the subscription began, else by auto_offset_reset."""
     POLICY = "policy"
     """By auto_offset_reset."""
     EARLIEST = "earliest"
@@ -72,6 +74,7 @@ class PartitionState:
         "epochs",
         "fetch_offset",
         "high_watermark",
+        "is_of_new_topic",
         "log_start_offset",
         "partition",
         "pause_s",
@@ -100,6 +103,8 @@ class PartitionState:
         self.paused = False
         self.topic_id = ""
         """Topic id of this position; empty = not looked up. Another id is another topic."""
+        self.is_of_new_topic = False
+        """The topic was created again while this partition was read."""
         self.high_watermark = -1
         self.visible_end = -1
         """Where the records end that the isolation level shows: the high watermark, or the last stable offset."""
@@ -168,6 +173,17 @@ class PartitionState:
         self.fetch_offset = -1
         self.start = start
         self._drop()
+
+    def begin_again(self, topic_id: str, start: Start) -> None:
+        """The topic was created again: nothing that is known of the old one counts."""
+        self.topic_id = topic_id
+        self.is_of_new_topic = True
+        self.high_watermark = self.visible_end = self.log_start_offset = -1
+        self.compared_epoch = -1
+        self.doubted = (-1, -1)
+        self.epochs = EpochHistory()
+        self.segment_file = None
+        self.find_start(start)
 
     def refetch(self) -> None:
         """Drop buffered records and fetch again from the position; after a pause, if that was done there before."""

@@ -1,22 +1,25 @@
 """Start positions of partitions: the committed offset, or by auto_offset_reset. Used by `engine.py`.
 
-May touch: the network.
+Each partition gets its position when its own leader has answered: one without a leader holds up no other. May touch:
+the network.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ConsumerConfig
-from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.committed_offsets import CommittedOffsets, list_offsets
+from raylog.client.consumer.assignment import Assignment, Mode
+from raylog.client.consumer.committed_offsets import CommittedOffsets
+from raylog.client.consumer.newcomers import Newcomers, added_later
 from raylog.client.consumer.partition import PartitionState, Start
+from raylog.client.reading.isolation import LEVELS
 from raylog.core.errors import NoOffsetForPartition, RaylogError
-from raylog.core.ids import EARLIEST, LATEST
+from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 
 _TIMESTAMPS = {Start.EARLIEST: EARLIEST, Start.LATEST: LATEST}
 _POLICIES = {"earliest": EARLIEST, "latest": LATEST}
@@ -31,6 +34,7 @@ class PositionFinder:
         config: ConsumerConfig,
         assignment: Assignment,
         committed: CommittedOffsets,
+        newcomers: Newcomers,
         *,
         own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_found: Callable[[PartitionState], None],
@@ -45,86 +49,142 @@ class PositionFinder:
         self._config = config
         self._assignment = assignment
         self._committed = committed
+        self._newcomers = newcomers
         self._own = own
         self._on_found = on_found
         self._on_end = on_end
         self._on_error = on_error
-        self._finding: asyncio.Task[None] | None = None
+        self._sought: set[PartitionState] = set()
+        """The partitions of all searches under way."""
 
     def begin(self) -> None:
-        """Start looking up missing positions, if there are any and no look-up is running."""
-        lacking = any(state.position is None for state in self._assignment.states.values())
-        if lacking and (self._finding is None or self._finding.done()):
-            self._finding = self._own(self._find_all())
+        """Start looking up missing positions that no search under way is for."""
+        lacking = [
+            state for state in self._assignment.states.values() if state.position is None and state not in self._sought
+        ]
+        if lacking:
+            self._sought.update(lacking)
+            self._own(self._search(lacking))  # type: ignore[unused-awaitable]  # the consumer's own
 
-    async def _find_all(self) -> None:
-        """Look up every missing position, with backoff, until there is none or only the user can resolve the error."""
-        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
-        while True:
-            lacking = [state for state in self._assignment.states.values() if state.position is None]
-            if not lacking:
-                break
-            try:
-                await self._find(lacking)
-            except RaylogError as error:
-                if not error.retriable or "topic" in error.details:
-                    self._on_error(error)
-                if not error.retriable:
-                    break
-            if any(state.position is None for state in lacking):
-                await asyncio.sleep(backoff.next_s())
+    async def _search(self, states: list[PartitionState]) -> None:
+        """Look up these positions, until they are there or only the user can resolve the error."""
+        try:
+            await asyncio.gather(*map(self._find, await self._settled(states)))
+        finally:
+            self._sought.difference_update(states)
         self._on_end()
 
-    async def _find(self, lacking: list[PartitionState]) -> None:
+    def _lacks(self, state: PartitionState) -> bool:
+        return state.position is None and self._assignment.states.get(state.partition) is state
+
+    async def _settled(self, states: Sequence[PartitionState]) -> list[PartitionState]:
+        """Look up the committed offsets, with backoff, and where else to begin; those that can go on."""
+        backoff = self._backoff()
+        while True:
+            open_ones = [each for each in states if self._lacks(each) and each.start in (Start.COMMITTED, Start.FIRST)]
+            if not open_ones:
+                break
+            try:
+                await self._settle(open_ones)
+            except RaylogError as error:
+                if self._is_final(error):
+                    return []
+                await asyncio.sleep(backoff.next_s())
+        lost = [each for each in states if self._lacks(each) and self._timestamp(each) is None]
+        if lost:
+            named = ", ".join(str(each.partition) for each in lost)
+            self._on_error(
+                NoOffsetForPartition(
+                    f"There is no offset to begin at for {named}, and auto_offset_reset is 'none'; seek(), "
+                    "or set it to 'earliest' or 'latest'."
+                )
+            )
+        return [each for each in states if each not in lost]
+
+    def _is_final(self, error: RaylogError) -> bool:
+        """Report an error that is about a topic, or that no repetition heals; whether it is of the latter."""
+        if not error.retriable or "topic" in error.details:
+            self._on_error(error)
+        return not error.retriable
+
+    async def _settle(self, states: list[PartitionState]) -> None:
         """One attempt; states without an answer stay unchanged. Sessions guard against a concurrent seek."""
-        timeout_s = self._config.request_timeout_ms / 1000
-        sessions = {state: state.session for state in lacking}
-
-        def current(state: PartitionState) -> bool:
-            return state.session == sessions[state] and state.position is None
-
-        at_committed = {state.partition: state for state in lacking if state.start is Start.COMMITTED}
+        sessions = {state: state.session for state in states}
+        at_committed = {state.partition: state for state in states if state.start is Start.COMMITTED}
         if at_committed:
-            found = await self._committed.fetch(at_committed, timeout_s=timeout_s)
+            found = await self._committed.fetch(at_committed, timeout_s=self._timeout_s)
             for partition, state in at_committed.items():
                 offset = found.get(partition)
-                if not current(state):
+                if state.session != sessions[state] or state.position is not None:
                     continue
                 if offset is None:
-                    state.start = Start.POLICY
+                    state.start = Start.FIRST
                 else:
                     state.topic_id = offset.topic_id  # if another topic has the name by now, the fetcher begins again
                     self._set_position(state, offset.offset, offset.leader_epoch)
-        lost = [state.partition for state in lacking if current(state) and self._timestamp(state) is None]
-        if lost:
-            named = ", ".join(map(str, lost))
-            raise NoOffsetForPartition(
-                f"There is no offset to begin at for {named}, and auto_offset_reset is 'none'; seek(), or set it to "
-                "'earliest' or 'latest'."
-            )
-        wanted = {state.partition: self._timestamp(state) for state in lacking if current(state)}
-        answers = await list_offsets(
-            self._cluster,
-            {each: time for each, time in wanted.items() if time is not None},
-            self._config.isolation_level,
-            timeout_s=timeout_s,
-        )
-        failure: RaylogError | None = None
-        for state in lacking:
-            answer = answers.get(state.partition)
-            if isinstance(answer, RaylogError):
-                if not answer.retriable or (failure is None and "topic" in answer.details):
-                    failure = answer
-            elif answer is not None and current(state):
+        first = [state for state in states if state.start is Start.FIRST and state.position is None]
+        new = await self._new_ones(first)
+        for state in first:
+            if state.session == sessions[state]:
+                state.start = Start.EARLIEST if state.partition in new else Start.POLICY
+
+    async def _new_ones(self, states: list[PartitionState]) -> set[TopicPartition]:
+        """Those that did not exist when this consumer subscribed, or its group began to read their topic."""
+        if self._config.auto_offset_reset != "latest" or not states:
+            return set()
+        await self._newcomers.settled(self._timeout_s)
+        new = {each.partition for each in states if each.is_of_new_topic or self._newcomers.is_new(each.partition)}
+        old_topics = {each.partition.topic for each in states if each.partition not in new}
+        if not self._config.group_id or self._assignment.mode is Mode.MANUAL:
+            return new
+        known = self._cluster.metadata.topics
+        rows = {
+            topic: [TopicPartition(topic, number) for number in range(len(known[topic].partitions))]
+            for topic in old_topics & known.keys()
+        }
+        wanted = [each for row in rows.values() if len(row) > 1 for each in row]
+        found = await self._committed.fetch(wanted, timeout_s=self._timeout_s) if wanted else {}
+        for topic, row in rows.items():
+            later = added_later({each.partition: found.get(each) for each in row})
+            new |= {TopicPartition(topic, number) for number in later}
+        return new
+
+    async def _find(self, state: PartitionState) -> None:
+        """Look up one position by the partition's leader."""
+        backoff = self._backoff()
+        while self._lacks(state):
+            session, timestamp_ms = state.session, self._timestamp(state)
+            if state.start in (Start.COMMITTED, Start.FIRST) or timestamp_ms is None:  # moved meanwhile, as by a seek
+                if not await self._settled([state]):
+                    return
+                continue
+            try:
+                answer = await self._cluster.list_offset(
+                    state.partition,
+                    timestamp_ms,
+                    timeout_s=self._timeout_s,
+                    isolation_level=LEVELS[self._config.isolation_level],
+                )
+            except RaylogError as error:
+                if self._is_final(error):
+                    return
+                await asyncio.sleep(backoff.next_s())
+                continue
+            if state.session == session and state.position is None and answer.offset >= 0:
                 self._set_position(state, answer.offset)
-        if failure is not None:
-            raise failure  # after the others have their positions: it concerns one topic
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._config.request_timeout_ms / 1000
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
 
     def _set_position(self, state: PartitionState, offset: int, epoch: int = -1) -> None:
         state.move_to(offset, epoch)
         self._on_found(state)
 
     def _timestamp(self, state: PartitionState) -> int | None:
-        if state.start in (Start.POLICY, Start.COMMITTED):
+        if state.start in (Start.POLICY, Start.COMMITTED, Start.FIRST):
             return _POLICIES.get(self._config.auto_offset_reset)
         return _TIMESTAMPS[state.start]

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import Start
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
+
+DISCOVERY_MS = 2_000
+"""Topics and partitions that the cluster gets are noticed after so long, where no coordinator reports them.
+
+It is cheap: a broker answers in a few bytes while nothing has changed."""
 
 
 class SubscribedTopics:
@@ -26,6 +33,7 @@ class SubscribedTopics:
         cluster: ClusterClient,
         config: ConsumerConfig,
         assignment: Assignment,
+        newcomers: Newcomers,
         *,
         own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_error: Callable[[RaylogError], None],
@@ -35,35 +43,88 @@ class SubscribedTopics:
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
+        self._newcomers = newcomers
         self._own = own
         self._on_error = on_error
         self._notify = notify
         self._following: asyncio.Task[None] | None = None
+        self._discovering: asyncio.Task[None] | None = None
+        self._discovered: frozenset[str] = frozenset()
         self._learning: asyncio.Task[None] | None = None
 
     def follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
         """Subscribe to the topics that match, and look for new ones periodically; `on_topics`: they are others now."""
+        self._newcomers.follow_pattern()
+        if self._following is not None:
+            self._following.cancel()
         self._following = self._own(self._follow(pattern, on_topics))
 
     async def _follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
         assignment = self._assignment
+        version = noted = -1
         while assignment.pattern is pattern:
-            pause_ms = self._config.metadata_max_age_ms
+            pause_ms = self._pause_ms
             try:
-                await self._cluster.refresh(None)
+                version = await self._cluster.refresh_since(None, version, timeout_s=self._request_s)
             except RaylogError as error:
                 pause_ms = self._config.retry_backoff_max_ms
                 if not error.retriable:
                     self._on_error(error)
             topics = self._cluster.metadata.topics.values()
             matching = frozenset(info.name for info in topics if not info.internal and pattern.fullmatch(info.name))
+            if assignment.pattern is pattern and noted < 0 <= version:
+                self._newcomers.note(matching)
+                noted = version
             if assignment.pattern is pattern and matching != assignment.topics:
                 assignment.topics = matching
                 on_topics()
             await asyncio.sleep(pause_ms / 1000)
 
+    def note(self, topics: Collection[str]) -> None:
+        """Note which of these topics exist as the subscription to them begins."""
+        missing = self._newcomers.follow_topics(topics)
+        if missing:
+            self._own(self._note(missing))  # type: ignore[unused-awaitable]  # the consumer's own
+
+    async def _note(self, topics: Collection[str]) -> None:
+        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        while True:
+            try:
+                await self._cluster.refresh(topics)
+                break
+            except RaylogError as error:
+                if not error.retriable:
+                    self._on_error(error)
+                    break
+                await asyncio.sleep(backoff.next_s())
+        self._newcomers.note(topics)
+
+    @property
+    def _pause_ms(self) -> int:
+        return min(self._config.metadata_max_age_ms, DISCOVERY_MS)
+
+    @property
+    def _request_s(self) -> float:
+        return self._config.request_timeout_ms / 1000
+
+    async def _discover(self, topics: frozenset[str]) -> None:
+        """Notice partitions that these topics get, while they are subscribed to."""
+        version = -1
+        while self._assignment.topics == topics:
+            try:
+                version = await self._cluster.refresh_since(topics, version, timeout_s=self._request_s)
+            except RaylogError as error:
+                if not error.retriable:
+                    self._on_error(error)
+            await asyncio.sleep(self._pause_ms / 1000)
+
     def assign_all(self) -> bool:
         """Assign all partitions of the subscribed topics; True when they are others than before."""
+        if self._assignment.pattern is None and self._discovered != self._assignment.topics:
+            self._discovered = self._assignment.topics
+            if self._discovering is not None:
+                self._discovering.cancel()
+            self._discovering = self._own(self._discover(self._discovered))
         topics, known = self._assignment.topics, self._cluster.metadata.topics
         missing = sorted(topics - known.keys())
         if missing and (self._learning is None or self._learning.done()):
@@ -75,13 +136,13 @@ class SubscribedTopics:
         ]
         if set(wanted) == self._assignment.states.keys():
             return False
-        self._assignment.set_partitions(wanted, Start.POLICY)
+        self._assignment.set_partitions(wanted, Start.FIRST)
         return True
 
     async def _learn(self, topics: Iterable[str]) -> None:
         try:
             for topic in topics:
-                await self._cluster.topic(topic, timeout_s=self._config.request_timeout_ms / 1000)
+                await self._cluster.topic(topic, timeout_s=self._request_s)
         except RaylogError as error:
             self._on_error(error)
         self._notify()

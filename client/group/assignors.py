@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.members import in_order, subscribers_of
 from raylog.client.group.sticky import CooperativeStickyAssignor, StickyAssignor
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import AssignorFailed, InconsistentGroupProtocol, InvalidConfig, did_you_mean
 from raylog.core.ids import TopicPartition
 
@@ -116,7 +117,7 @@ def assign(
     try:
         returned = known[name].assign(subscriptions, partition_counts)
         given = {member: list(dict.fromkeys(TopicPartition(*each) for each in returned[member])) for member in returned}
-    except Exception as error:  # any error of the user's class
+    except USER_ERRORS as error:  # any error of the user's class
         raise AssignorFailed(
             f"The assignor {name!r} raised ({type(error).__name__}: {error}); no partition was assigned. Correct its "
             "assign(): it returns partitions by member id.",

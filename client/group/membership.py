@@ -18,6 +18,7 @@ from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, S
 from raylog.client.group.assignors import RangeAssignor, assign, rebalance_protocol_of
 from raylog.client.group.embedded_protocol import PROTOCOL_TYPE, encode_subscription
 from raylog.client.group.exchange import assignment_for, is_early, read_assignment, read_subscription
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import (
     AssignorFailed,
     FencedInstanceId,
@@ -223,7 +224,7 @@ class Membership:
             )
         try:
             user_data = assignor.user_data(topics, self.owned, self.owned_generation)
-        except Exception as error:  # any error of the user's class
+        except USER_ERRORS as error:  # any error of the user's class
             raise AssignorFailed(
                 f"user_data() of the assignor {assignor.name!r} raised ({type(error).__name__}: {error}); this member "
                 "cannot join without it.",
@@ -389,5 +390,5 @@ class Membership:
 def _notify(assignor: PartitionAssignor, partitions: Sequence[TopicPartition], generation: int) -> None:
     try:
         assignor.on_assignment(partitions, generation)
-    except Exception:  # an error of the user's class does not undo what the group has agreed on
+    except USER_ERRORS:  # an error of the user's class does not undo what the group has agreed on
         logger.exception("The assignor %r raised in on_assignment().", assignor.name)

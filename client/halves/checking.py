@@ -21,6 +21,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.types import Header
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import RaylogError
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
@@ -222,7 +223,7 @@ class GroupChecker:
             if inspect.isawaitable(stated):
                 stated = await stated
             return HalfVerdict.UNKNOWN if stated is None else HalfVerdict(stated)
-        except Exception:  # whatever the user's function raises: it is queried again
+        except USER_ERRORS:  # whatever the user's function raises: it is queried again
             logger.exception("the checker of %s failed for %s, which is queried about again", self._group, half.txid)
             return HalfVerdict.UNKNOWN
 

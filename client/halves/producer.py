@@ -190,7 +190,7 @@ class HalfMessageProducer(Producer):
         book.check_open("A record")
         self._check_usable()
         record = self._preparing.record(key, value, headers, book)
-        waiting, queues = self._runtime.run(self._engine.route_of_delayed(topic))
+        waiting, queues = self._runtime.run(self._engine.route_of_delayed(topic, partition))
         append = self._preparing.append(book, record, partition, waiting, queues)
         stored = append() or self._when_room(append)
         with book.storing():
@@ -252,7 +252,7 @@ class AsyncHalfMessageProducer(AsyncProducer):
     ) -> None:
         book.check_open("A record")
         record = self._preparing.record(key, value, headers, book)
-        waiting, queues = await self._engine.route_of_delayed(topic)
+        waiting, queues = await self._engine.route_of_delayed(topic, partition)
         append = self._preparing.append(book, record, partition, waiting, queues)
         stored = append() or await self._when_room(append)
         with book.storing():

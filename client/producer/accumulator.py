@@ -177,6 +177,12 @@ class Accumulator:
         self._wake()  # a lingering batch would hold its memory for no reason now
         return True
 
+    def stop_waiting(self, callback: Callable[[], object]) -> None:
+        """Forget a callback of `when_room`: no caller waits for it any more. Idempotent."""
+        with self.turn:
+            if callback in self._waiters:
+                self._waiters.remove(callback)
+
     def topic_queues(self, info: TopicInfo) -> TopicQueues:
         """The queues of a topic, updated with its metadata."""
         with self.turn:

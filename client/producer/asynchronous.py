@@ -154,7 +154,7 @@ class AsyncProducer(AsyncTransactions):
         partition: int | None,
         when: When,
     ) -> AsyncScheduledFuture:
-        waiting, queues = await self._engine.route_of_delayed(topic)
+        waiting, queues = await self._engine.route_of_delayed(topic, partition)
         due = waiting.due(pairs, partition, when)
         append = partial(
             self._engine.accumulator.append, queues, key, value, due.pairs, waiting.shard, due.timestamp_ms
@@ -208,8 +208,12 @@ class AsyncProducer(AsyncTransactions):
         deadline_s = loop.time() + self._engine.max_block_s
         while True:
             room: asyncio.Future[None] = loop.create_future()
-            if self._engine.accumulator.when_room(lambda room=room: room.done() or room.set_result(None)):  # type: ignore[misc]
-                await asyncio.wait([room], timeout=max(0.0, deadline_s - loop.time()))
+            callback = partial(_set, room)
+            try:
+                if self._engine.accumulator.when_room(callback):
+                    await asyncio.wait([room], timeout=max(0.0, deadline_s - loop.time()))
+            finally:
+                self._engine.accumulator.stop_waiting(callback)
             appended = append()
             if appended is not None:
                 return appended
@@ -231,3 +235,8 @@ class AsyncProducer(AsyncTransactions):
     def metrics(self) -> ClientMetrics:
         """Metrics since the start, by Kafka's names, and those of each topic; times in milliseconds, sizes in bytes."""
         return self._engine.metrics()
+
+
+def _set(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)

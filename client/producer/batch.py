@@ -276,6 +276,12 @@ class Batch:
                 return
         _call(callback)
 
+    def stop_waiting(self, callback: Callable[[], object]) -> None:
+        """Forget a callback of `when_done`: no caller waits for it any more. Idempotent."""
+        with _lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
 
 def _header_of(encoded: EncodedBody, meta: BatchMeta) -> bytes:
     return header_before(

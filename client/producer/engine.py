@@ -139,21 +139,26 @@ class Engine:
         deadline = Deadline(self.max_block_s)
         self.cluster.watch((checked_topic(topic),))
         try:
-            info = await self.cluster.topic(topic, timeout_s=deadline.left_s)
-            if partition is not None and partition >= len(info.partitions):  # it may have grown since the look-up
-                await self.cluster.refresh((topic,), timeout_s=deadline.left_s)
+            if partition is None or partition < 0:  # one that is negative is refused where it is looked up
                 info = await self.cluster.topic(topic, timeout_s=deadline.left_s)
+            else:  # it may have grown since the look-up
+                info = await self.cluster.topic_with(topic, partition, timeout_s=deadline.left_s)
         except RaylogError:
             self.cluster.unwatch((topic,))
             raise
         return self.accumulator.topic_queues(info)
 
-    async def route_of_delayed(self, topic: str) -> tuple[Waiting, TopicQueues]:
-        """Find where a topic's delayed records wait. Waits up to `max_block_ms`, over all its requests."""
+    async def route_of_delayed(self, topic: str, partition: int | None = None) -> tuple[Waiting, TopicQueues]:
+        """Find where a topic's delayed records wait; it has this partition, or that is an error of the record.
+
+        Waits up to `max_block_ms`, over all its requests.
+        """
         self.check_usable()
         self.scheduling.check()
         deadline = Deadline(self.max_block_s)
-        waiting = self.scheduling.known(topic) or await self.scheduling.find(topic, deadline.left_s)
+        waiting = self.scheduling.known(topic, partition)
+        if waiting is None:
+            waiting = await self.scheduling.find(topic, deadline.left_s, partition)
         queues = self.accumulator.topic_queues_by_name.get(SCHEDULED_TOPIC)
         if queues is None or waiting.shards > queues.count:
             queues = await self.route(SCHEDULED_TOPIC, waiting.shards - 1)
@@ -200,7 +205,7 @@ class Engine:
         self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, when: When
     ) -> tuple[list[tuple[Callable[[], Batch | None], int]], list[int]]:
         """The same for columns of delayed records, and when each is due. Raises what `send` raises for a delay too."""
-        waiting, queues = await self.route_of_delayed(topic)
+        waiting, queues = await self.route_of_delayed(topic, partition)
         count = len(values)
         given = waiting.dues_ms(count, when.delay, when.deliver_at)
         dues = [given] * count if isinstance(given, int) else given
@@ -218,7 +223,7 @@ class Engine:
         """
         if self.interceptors is not None:
             raise refuse_columns("send_arrow()", "send_batch()")
-        waiting, queues = await self.route_of_delayed(topic)
+        waiting, queues = await self.route_of_delayed(topic, max(distinct_of(partitions), default=None))
         count, due_ms = len(columns.values), waiting.due_ms(delay_ms, None)
         of_partitions = {number: waiting.header(number) for number in (None, *distinct_of(partitions))}
         targets = [None] * count if partitions is None else partitions.to_pylist()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Generator
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -71,8 +72,13 @@ class AsyncSendFuture(SendFuture, frozen=True, eq=False, gc=False):
         if not self._batch.is_done:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
-            self._batch.when_done(lambda: _wake(loop, waiter))
-            yield from waiter
+            callback = partial(_wake, loop, waiter)
+            self._batch.when_done(callback)
+            try:
+                yield from waiter
+            finally:
+                if waiter.cancelled():
+                    self._batch.stop_waiting(callback)
         return self.result(0)
 
 

@@ -198,11 +198,11 @@ class Producer(Transactions):
         engine = self._engine
         pairs = checked_headers(headers)
         checked = engine.checked_key(key), engine.checked_value(value)
-        waiting = engine.scheduling.known(topic)
+        waiting = engine.scheduling.known(topic, partition)
         queues = self._topic_queues.get(SCHEDULED_TOPIC)
         if waiting is None or queues is None or waiting.shards > queues.count:
             self._check_usable()
-            waiting, queues = self._runtime.run(engine.route_of_delayed(topic))
+            waiting, queues = self._runtime.run(engine.route_of_delayed(topic, partition))
         due = waiting.due(pairs, partition, when)
         append = partial(self._accumulator.append, queues, *checked, due.pairs, waiting.shard, due.timestamp_ms)
         stored = append() or self._when_room(append)
@@ -328,8 +328,12 @@ class Producer(Transactions):
         deadline_s = time.monotonic() + self._engine.max_block_s
         while True:
             room = threading.Event()
-            if self._accumulator.when_room(room.set):
-                room.wait(max(0.0, deadline_s - time.monotonic()))
+            callback = room.set  # one object, by which it is found again
+            try:
+                if self._accumulator.when_room(callback):
+                    room.wait(max(0.0, deadline_s - time.monotonic()))
+            finally:
+                self._accumulator.stop_waiting(callback)
             appended = append()
             if appended is not None:
                 return appended

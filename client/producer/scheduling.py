@@ -191,26 +191,31 @@ class Scheduling:
                 f"enable_idempotence={self._config.enable_idempotence}."
             )
 
-    def known(self, topic: str) -> Waiting | None:
+    def known(self, topic: str, partition: int | None = None) -> Waiting | None:
         """What is known of a topic and still valid.
 
         It is not when metadata have another id for the topic, or records were refused since: a topic may have been
-        created again.
+        created again. Nor when it has no such partition: it may have grown.
         """
         found = self._known.get(topic)
+        if found is not None and partition is not None and partition >= found.partitions:
+            return None
         if found is None or time.monotonic() >= found.until_s or found.failures != self._failures():
             return None
         info = self._cluster.metadata.topic(topic)
         return found if info is None or info.topic_id == found.topic_id else None
 
-    async def find(self, topic: str, timeout_s: float) -> Waiting:
+    async def find(self, topic: str, timeout_s: float, partition: int | None = None) -> Waiting:
         """Where a topic's delayed records wait. Raises UnknownTopicOrPartition, UnsupportedVersion, RequestTimedOut."""
         deadline = Deadline(timeout_s)
         failures = self._failures()
         if is_internal(topic):
             raise InvalidRecord(f"{topic} is a topic of Raylog's own: no delayed record can go there.")
         await self._cluster.refresh((checked_topic(topic),), timeout_s=deadline.left_s)
-        info = await self._cluster.topic(topic, timeout_s=deadline.left_s)
+        if partition is None or partition < 0:  # one that is negative is refused with the record
+            info = await self._cluster.topic(topic, timeout_s=deadline.left_s)
+        else:
+            info = await self._cluster.topic_with(topic, partition, timeout_s=deadline.left_s)
         made = await self._cluster.call_broker(
             ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest(SCHEDULED_TOPIC), timeout_s=deadline.left_s
         )

@@ -21,6 +21,7 @@ from raylog.client.queues.priorities import turns_of
 from raylog.client.queues.source import QueueSource
 from raylog.client.runtime import Signal
 from raylog.client.serializers import deserializer
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
@@ -74,7 +75,7 @@ class QueueEngine:
         self._membership: QueueMembership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
-        self._error: RaylogError | None = None
+        self._error: BaseException | None = None
 
     # Life
 
@@ -211,8 +212,8 @@ class QueueEngine:
         if self.is_closed:
             raise ClientClosed("The queue's consumer is closed.")
 
-    def fail(self, error: RaylogError) -> None:
-        """Have the next call of the user raise an error."""
+    def fail(self, error: BaseException) -> None:
+        """Have the next call of the user raise an error, or what is to end the program."""
         self._error = self._error or error
         self._news.set()
         self.arrived.set()
@@ -277,7 +278,7 @@ class QueueEngine:
         if self._on_failed is not None:
             try:
                 self._on_failed(partition, first, end, error)
-            except Exception:  # any error of the user's function
+            except USER_ERRORS:  # any error of the user's function
                 logger.exception("on_failed raised")
         else:
             logger.warning("%s, offsets %d to %d: %s", partition, first, end, error)

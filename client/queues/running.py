@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import QueueMessage, Reject, Retry
+from raylog.client.user_code import EXITS
 from raylog.core.errors import InvalidConfig
 from raylog.core.queues import events as ev
 
@@ -54,8 +55,8 @@ class _Run:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[Any, deque[QueueMessage]] = {}
         """Messages behind one of their key that is being handled."""
-        self._refusal: InvalidConfig | None = None
-        """Why a verdict of the handler is none."""
+        self._refusal: BaseException | None = None
+        """Why the run ends: a verdict of the handler is none, or the handler exits."""
 
     async def run(self) -> None:
         """Hand messages to handlers until the end; those under way are waited for."""
@@ -142,6 +143,9 @@ class _Run:
         except asyncio.CancelledError:
             self._settle(message, message.release)
             raise
+        except EXITS as exit_error:  # a handler that ends the program ends `run`; the record is handed out again
+            self._refusal = self._refusal or exit_error
+            self._settle(message, message.release)
         except Exception as failure:  # any error of the user's handler: the record is tried again
             logger.warning("%r failed: %r", message, failure)
             self._retry(message, None, f"{type(failure).__name__}: {failure}"[:REASON_MAX])

@@ -31,6 +31,7 @@ from raylog.client.queues.verdicts import (
     unopened_verdicts,
 )
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
+from raylog.client.user_code import EXITS
 from raylog.core.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
@@ -76,7 +77,7 @@ class Member(Protocol):
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
 
-    def fail(self, error: RaylogError) -> None:
+    def fail(self, error: BaseException) -> None:
         """Have the next call of the user raise an error."""
 
     def call_on_loop(self, function: Callable[[], object]) -> None:
@@ -184,6 +185,9 @@ class QueueSource:
                     with buffer.fetching(self.partition):
                         await self._fetch(count)
                 backoff.reset()
+            except EXITS as exit_error:  # of a deserializer: it leaves the next call, and the loop lives on
+                self._engine.fail(exit_error)
+                return
             except Exception as failure:  # any error: without another fetch the partition would be left alone
                 error = as_raylog_error(failure)
                 if not isinstance(error, UnknownMemberId) and not error.retriable:

@@ -38,7 +38,6 @@ from raylog.core.errors import (
     InvalidConfig,
     OffsetOutOfRange,
     RaylogError,
-    UnknownTopicOrPartition,
 )
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.rpc import Token
@@ -320,12 +319,7 @@ class _Planner:
         wanted = self._wanted
         if wanted.assigned:
             for partition in wanted.assigned:
-                count = len((await self._client.topic(partition.topic, timeout_s=self._left_s())).partitions)
-                if partition.partition >= count:
-                    raise UnknownTopicOrPartition(
-                        f"Topic {partition.topic!r} has partitions 0 to {count - 1}, not {partition.partition}; "
-                        "change assign."
-                    )
+                await self._client.topic_with(*partition, timeout_s=self._left_s())
             return sorted(wanted.assigned)
         topics = wanted.topics
         if wanted.pattern is not None:

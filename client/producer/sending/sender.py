@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
@@ -63,15 +64,19 @@ class Sender:
         batches = self.accumulator.seal_all()
         for delivery in self._deliveries.values():
             batches += delivery.batches
-        waiters = []
         loop = asyncio.get_running_loop()
-        for batch in batches:
-            waiter: asyncio.Future[None] = loop.create_future()
-            batch.when_done(lambda waiter=waiter: None if waiter.done() else waiter.set_result(None))  # type: ignore[misc]
-            waiters.append(waiter)
-        self.look_again()
-        if waiters:
-            await asyncio.wait(waiters)
+        waiters = [(batch, loop.create_future()) for batch in batches]
+        callbacks = [(batch, partial(_set, waiter)) for batch, waiter in waiters]
+        try:
+            for batch, callback in callbacks:
+                batch.when_done(callback)
+            self.look_again()
+            if waiters:
+                await asyncio.wait([waiter for _, waiter in waiters])
+        except asyncio.CancelledError:  # its time is over: no caller waits for these any more
+            for batch, callback in callbacks:
+                batch.stop_waiting(callback)
+            raise
 
     async def close(self, error: RaylogError) -> None:
         """Stop; records that are not stored fail with `error`."""
@@ -244,3 +249,8 @@ class Sender:
             "buffer-total-bytes": memory,
             "buffer-available-bytes": memory - self.accumulator.buffered_bytes,
         }
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

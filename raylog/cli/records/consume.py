@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -80,12 +80,10 @@ def consume(
     try:
         with Consumer(**target.client_arguments(config)) as consumer:
             _take_up(consumer, topic, partition, place)
-            try:
-                for records in _polls(consumer, timeout_ms, max_messages):
-                    write_out(sys.stdout.buffer, map(to_bytes, records))
-                    count += len(records)
-            except KeyboardInterrupt:
-                pass  # this is how a person ends it
+            for records in _written(consumer, _polls(consumer, timeout_ms, max_messages), to_bytes):
+                count += records
+    except KeyboardInterrupt:
+        pass  # this is how a person ends it
     finally:
         signal.signal(signal.SIGTERM, before)
     click.echo(f"{count} {'record' if count == 1 else 'records'} read.", err=True)
@@ -142,6 +140,27 @@ def _polls(consumer: Consumer, timeout_ms: int | None, max_messages: int | None)
             last_s = time.monotonic()
         elif timeout_ms is not None and (time.monotonic() - last_s) * 1000 >= timeout_ms:
             return
+
+
+def _written(consumer: Consumer, polls: Iterable[list[Record]], to_bytes: Formatter) -> Iterator[int]:
+    """Write records out; yields how many. Where that ends with an error, a group goes on behind what was flushed."""
+    from raylog.core.errors import RaylogError
+    from raylog.core.ids import TopicPartition
+
+    ends: dict[TopicPartition, int] = {}
+    try:
+        for records in polls:
+            write_out(sys.stdout.buffer, map(to_bytes, records))
+            last = records[-1]
+            ends[TopicPartition(last.topic, last.partition)] = last.offset + 1
+            yield len(records)
+    except BaseException:  # of a pipe, of a format, Ctrl-C: the automatic commit leaves the whole last poll out
+        if ends and consumer.config.group_id and consumer.config.enable_auto_commit:
+            try:
+                consumer.commit(ends)
+            except RaylogError as error:
+                click.echo(f"raylog: what was read last is not committed: {error}", err=True)
+        raise
 
 
 def write_out(stream: BinaryIO, lines: Iterable[bytes]) -> None:

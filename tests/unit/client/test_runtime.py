@@ -13,6 +13,7 @@ from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.runtime import Signal
+from raylog.core.errors import ClientClosed
 
 
 async def answer(value: int) -> int:
@@ -119,3 +120,59 @@ def test_a_synchronous_client_has_the_methods_of_the_asynchronous_one(
             assert inspect.signature(ours) == inspect.signature(method), name
             assert inspect.getdoc(ours) == inspect.getdoc(method), name
             assert not inspect.iscoroutinefunction(ours), name
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_the_loop_survives_user_code_that_ends_the_program(error: BaseException) -> None:
+    own = runtime.Runtime()
+    ran = threading.Event()
+
+    async def exits() -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    def callback() -> None:
+        raise error
+
+    try:
+        with pytest.raises(type(error)):
+            own.run(exits(), 10)
+        own.call_soon(callback)
+        own.call_soon(ran.set)
+        assert ran.wait(10)
+        assert own.run(answer(7), 10) == 7
+    finally:
+        own.stop()
+
+
+def test_a_wait_for_a_thread_that_has_ended_is_refused() -> None:
+    own = runtime.Runtime()
+    refused: list[BaseException] = []
+    begun = threading.Event()
+
+    async def shielded() -> None:
+        begun.set()
+        while True:  # not even the end of the loop ends it
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
+    def wait() -> None:
+        try:
+            own.run(shielded())
+        except (ClientClosed, RuntimeError) as error:
+            refused.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert begun.wait(10)
+    own.stop()
+    waiting.join(10)
+    assert "has ended" in str(refused[0])
+    with pytest.raises(ClientClosed):
+        own.run(answer(1))
+    other = threading.Thread(target=lambda: refused.append(RuntimeError(str(own.is_current_thread()))))
+    other.start()  # the system may give it the identifier of the one that has ended
+    other.join(10)
+    assert str(refused[1]) == "False"

@@ -95,6 +95,8 @@ class ToyCluster:
         self.topics: dict[str, tuple[str, dict[str, Any]]] = {}
         self.asleep: set[tuple[str, int]] = set()
         """Partitions that sleep: their leaders' brokers serve them, by `extra_methods`."""
+        self.leaderless: set[tuple[str, int]] = set()
+        """Partitions that have no leader at the moment."""
         self.version = 0
         self.producer_ids = 0
         self.stopped: set[int] = set()
@@ -132,6 +134,10 @@ class ToyCluster:
     ) -> str:
         """Create a topic; its id."""
         return self.runtime.run(self._create_topic(name, partitions, replication_factor, config), 10)
+
+    def create_partitions(self, name: str, count: int) -> None:
+        """Add partitions to a topic, up to `count`."""
+        self.runtime.run(self._create_partitions(name, count), 10)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its replicas."""
@@ -212,17 +218,28 @@ class ToyCluster:
             raise errors.TopicAlreadyExists(f"Topic {name!r} exists.")
         topic_id = f"{len(self.topics) + self.version * 1000 + 1:032x}"
         for number in range(partitions):
-            count = len(self.broker_ids) if factor is None else factor
-            brokers = [self.broker_ids[(number + step) % len(self.broker_ids)] for step in range(count)]
-            one = ToyPartition(topic_id, name, number, brokers, leader=brokers[0])
-            self.partitions[name, number] = one
-            for broker in brokers:
-                replica = ToyReplica(one, broker, own=self._own, compared=self._compared)
-                self.handlers[name, number, broker] = replica
-                self.replicas[name, number, broker] = await self._listen(replica.handle, AT_REPLICAS)
+            await self._create_partition(topic_id, name, number, factor)
         self.topics[name] = (topic_id, dict(config or {}))
         self.version += 1
         return topic_id
+
+    async def _create_partition(self, topic_id: str, name: str, number: int, factor: int | None) -> None:
+        count = len(self.broker_ids) if factor is None else factor
+        brokers = [self.broker_ids[(number + step) % len(self.broker_ids)] for step in range(count)]
+        one = ToyPartition(topic_id, name, number, brokers, leader=brokers[0])
+        for broker in brokers:
+            replica = ToyReplica(one, broker, own=self._own, compared=self._compared)
+            self.handlers[name, number, broker] = replica
+            self.replicas[name, number, broker] = await self._listen(replica.handle, AT_REPLICAS)
+        self.partitions[name, number] = one
+
+    async def _create_partitions(self, name: str, count: int) -> None:
+        topic_id = self.topics[name][0]
+        known = [number for topic, number in self.partitions if topic == name]
+        factor = len(self.partitions[name, 0].replicas)
+        for number in range(len(known), count):
+            await self._create_partition(topic_id, name, number, factor)
+        self.version += 1
 
     async def _delete_topic(self, name: str) -> None:
         if self.topics.pop(name, None) is None:
@@ -270,7 +287,11 @@ class ToyCluster:
 
     def _on_metadata(self, request: Request) -> None:
         self.informants.append(request.connection)
-        wanted = METADATA.read_request(request.args).topics
+        wanted_now = METADATA.read_request(request.args)
+        if wanted_now.known_version == self.version:
+            request.reply(MetadataReply("toy", self.version, (), (), self.creates_topics, is_unchanged=True))
+            return
+        wanted = wanted_now.topics
         names = list(self.topics) if wanted is None else wanted
         brokers = [
             MetadataBroker(broker, item.host, item.port, f"node-{broker}") for broker, item in self.brokers.items()
@@ -289,6 +310,7 @@ class ToyCluster:
             is_asleep = (name, partition.partition) in self.asleep
             leader = self.replicas.get((name, partition.partition, partition.leader))
             leader = self.brokers.get(partition.leader) if is_asleep else leader
+            leader = None if (name, partition.partition) in self.leaderless else leader
             host, port = (leader.host, leader.port) if leader is not None else ("", 0)
             reached = [MetadataReplica(broker, place.host, place.port) for broker, place in places]
             row = MetadataPartition(

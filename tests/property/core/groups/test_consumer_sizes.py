@@ -25,13 +25,13 @@ STEPS = st.lists(st.one_of(BEATS, JOINS, LEAVES, SEEN), max_size=60)
 def test_no_record_is_larger_than_its_log_takes(steps: list[tuple[str, object, object]], name_bytes: int) -> None:
     groups = Groups(GroupSettings(record_bytes_max=LIMIT))
     members = [Member(groups, f"m{number}", instance=None if number % 2 else "i" * name_bytes) for number in range(4)]
-    for what, who, how in steps:
+    for what, place, how in steps:
         if what == "seen":
             groups.now_ms += 200
-            topics = {str(who): (f"id-{who}", int(str(how)))} if how else {}
-            groups.step(TopicsSeen(cause="test", now_ms=groups.now_ms, requested=[str(who)], topics=topics))
+            topics = {str(place): (f"id-{place}", int(str(how)))} if how else {}
+            groups.step(TopicsSeen(cause="test", now_ms=groups.now_ms, requested=[str(place)], topics=topics))
         else:
-            member = members[int(str(who))]
+            member = members[int(str(place))]
             if what == "join":
                 member.topics = tuple(sorted(how))  # type: ignore[call-overload]
                 member.beat(epoch=0)

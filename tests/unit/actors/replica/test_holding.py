@@ -80,7 +80,7 @@ def test_a_new_leader_holds_what_the_last_one_did_until_its_roles_know_it() -> N
     assert inheriting(hold, 30, 7) == 30
     assert inheriting(hold, None, 7) == 100
     hold.followed()
-    assert inheriting(hold, None, 7) == 7, "the next leader has said so"
+    assert inheriting(hold, None, 7) == 7, "the next leader has reported it"
 
 
 def test_what_is_inherited_is_held_for_a_day_and_not_below_the_start() -> None:

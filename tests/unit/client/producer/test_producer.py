@@ -148,6 +148,43 @@ def test_a_full_buffer_makes_send_wait_and_then_fail(cluster: ToyCluster) -> Non
     assert values(cluster, "t", 0).count(b"y" * 88) == 50
 
 
+def test_waits_that_were_given_up_leave_nothing_behind(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, ["hold"])
+    with Producer(**cluster.options, buffer_memory=1000, batch_size=100, max_block_ms=0) as producer:
+        for _ in range(10):
+            producer.send("t", b"x" * 88)
+        for _ in range(200):
+            with pytest.raises(BufferExhausted):
+                producer.send("t", b"x" * 88)
+        assert not producer._accumulator._waiters
+        for _ in range(20):
+            with pytest.raises(RequestTimedOut):
+                producer.flush(0.001)
+        batches = [batch for each in producer._engine._sender._deliveries.values() for batch in each.batches]
+        assert batches
+        assert not any(batch._callbacks for batch in batches)
+        cluster.release("t", 0)
+        producer.flush(10)
+
+
+async def test_waits_of_tasks_that_were_given_up_leave_nothing_behind(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, ["hold"])
+    options = {**cluster.options, "buffer_memory": 1000, "batch_size": 100, "max_block_ms": 60_000}
+    async with AsyncProducer(**options) as producer:
+        sent = [await producer.send("t", b"x" * 88) for _ in range(10)]
+        for _ in range(50):
+            with pytest.raises(TimeoutError):
+                _ = await asyncio.wait_for(producer.send("t", b"x" * 88), 0.001)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sent[0], 0.001)
+        assert not producer._engine.accumulator._waiters
+        assert not sent[0]._batch._callbacks
+        await asyncio.get_running_loop().run_in_executor(None, cluster.release, "t", 0)
+        await producer.flush(10)
+
+
 def test_flush_waits_for_what_was_sent_before(cluster: ToyCluster) -> None:
     cluster.create_topic("t", partitions=3)
     with Producer(**cluster.options, linger_ms=60_000) as producer:

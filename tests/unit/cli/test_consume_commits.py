@@ -1,0 +1,55 @@
+"""`raylog consume --group` commits what it has written and flushed, and nothing else."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from raylog.cli.records import consume
+from raylog.client.consumer.consumer import Consumer
+from raylog.core.ids import TopicPartition
+from tests.unit.cli.support import Outcome, raylog
+from tests.unit.client.consumer_support import fill, numbers, with_coordinator
+from tests.unit.client.toy_server import SECRET, ToyCluster
+
+HERE = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[ToyCluster]:
+    with ToyCluster(brokers=1) as running:
+        with_coordinator(running)
+        running.create_topic("t")
+        fill(running, "t", 0, numbers(0, 20))
+        yield running
+
+
+def run(cluster: ToyCluster, *arguments: str) -> Outcome:
+    given = ["consume", "--topic", "t", "--group", "g", "--from-beginning", *arguments]
+    return raylog(*given, "--bootstrap", cluster.bootstrap, RAYLOG_SECRET=SECRET.hex())
+
+
+def committed(cluster: ToyCluster) -> int | None:
+    with Consumer(**cluster.options, group_id="g") as consumer:
+        return consumer.committed(HERE)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_what_was_not_flushed_is_not_committed(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    write, calls = consume.write_out, [0]
+
+    def fails(stream: object, lines: object) -> None:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise error("amid the output")
+        write(stream, lines)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(consume, "POLL_RECORDS", 4)
+    monkeypatch.setattr(consume, "write_out", fails)
+    outcome = run(cluster)
+    assert len(outcome.out.splitlines()) == 8
+    assert committed(cluster) == 8
+    monkeypatch.undo()
+    assert len(run(cluster, "--timeout-ms", "500").out.splitlines()) == 12
+    assert committed(cluster) == 20

@@ -113,7 +113,7 @@ def test_an_address_in_the_environment_is_read_in_a_private_ray(
 
 
 def test_no_broker_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reachable.require_an_answer, "__kwdefaults__", {"timeout_s": 0.1})
+    monkeypatch.setattr(reachable.require_an_answer, "__kwdefaults__", {"timeout_s": 0.1, "waited_s": 0.0})
     port = free_port()
     with pytest.raises(ConnectionFailed, match=f"No broker answers at 127.0.0.1:{port}"):
         raylog.data.read("flights", bootstrap_servers=f"127.0.0.1:{port}", secret=SECRET.hex())

@@ -20,6 +20,7 @@ from raylog.core.queues.archiving.origins import Origin
 from raylog.protocol.replica import READ_COMMITTED, AbortedTxn
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.records import Columns, decode_batch
+from raylog.storage.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
 
@@ -141,12 +142,15 @@ class Chunk:
         return found
 
     def record(self, offset: int) -> tuple[Columns, int] | None:
-        """Return the columns that have a record, and its index there; None = there is none, or it cannot be opened."""
+        """Return the columns that have a record, and its index there; None = there is none.
+
+        Raises CorruptBatch where its batch cannot be opened.
+        """
         for place, header, is_hidden in self.batches:
             if header.base_offset <= offset < header.next_offset and not is_hidden:
                 columns = self._opened(place, header)
                 if columns is None:
-                    return None
+                    raise CorruptBatch("its body does not open", position=place)
                 for index, known in enumerate(columns.offsets):
                     if known == offset:
                         return columns, index

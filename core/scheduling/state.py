@@ -113,8 +113,8 @@ class SchedulerState:
 
     @property
     def is_busy(self) -> bool:
-        """Whether records wait or are on their way."""
-        if not self._is_loaded or self.pending.count > 0 or self.halves.held:
+        """Whether records wait or are on their way: their partition must not fall asleep, nothing would wake it."""
+        if not self._is_loaded or self.pending.count > 0 or self._taken or self.halves.held:
             return True
         return any(not lane.is_done for lane in self.lanes.values())
 

@@ -14,6 +14,7 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.dead_letters import Cause, Reason, cause_of, dead_headers
 from raylog.core.ids import TopicPartition
+from raylog.storage.batch.compression import ZSTD, compress
 from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.key_hash import partition_for_key
 from raylog.storage.batch.records import assemble_batch
@@ -121,7 +122,8 @@ def test_a_batch_that_does_not_open_is_named_and_passed(tmp_path: Path) -> None:
         await talk.produce("soon", b"before")
         head, endpoint = await talk.leader("soon")
         stamps = [int(time.time() * 1000)] * 3
-        await talk.call(endpoint, "produce", [*head, -1, 5_000], assemble_batch(MAGIC_COLUMNS, b"no msgpack", stamps))
+        batch = assemble_batch(MAGIC_COLUMNS, compress(ZSTD, b"no msgpack"), stamps, compression=ZSTD)
+        await talk.call(endpoint, "produce", [*head, -1, 5_000], batch)
         await talk.produce("soon", b"behind")
         assert [letter.value for letter in await read(cluster, "late", 2)] == [b"before", b"behind"]
         (letter,) = await read(cluster, "__undeliverable", 1)

@@ -19,6 +19,7 @@ from raylog.core.dead_letters import Cause, cause_of
 from raylog.core.errors import InvalidConfig
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
+from raylog.storage.batch.compression import ZSTD, compress
 from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.records import assemble_batch
 from tests.cluster.local_cluster import LocalCluster
@@ -254,9 +255,10 @@ def test_a_late_retry_of_a_large_record_comes_whole(
 
 
 async def send_unreadable(talk: Talk, topic: str) -> int:
-    """Append a batch with a right CRC whose body does not open; returns its offset."""
+    """Append a batch with a right CRC whose body does not open, which no header shows; returns its offset."""
     head, endpoint = await talk.leader(topic)
-    batch = assemble_batch(MAGIC_COLUMNS, b"no msgpack at all", [int(time.time() * 1000)])
+    stamps = [int(time.time() * 1000)]
+    batch = assemble_batch(MAGIC_COLUMNS, compress(ZSTD, b"no msgpack at all"), stamps, compression=ZSTD)
     return int((await talk.call(endpoint, "produce", [*head, -1, 5_000], batch)).args[0])
 
 
@@ -289,14 +291,15 @@ def test_a_body_that_does_not_open_ends_nothing(tmp_path: Path, kind: int) -> No
 def test_a_letter_whose_body_was_deleted_is_counted(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await create(cluster, "jobs")
+        await create(cluster, "dead", max_message_bytes="100000")
         await send(cluster, "jobs", [b"x" * 600_000] * 8)
         async with consumer(cluster) as worker:
-            messages = await taken(worker, 8)
-            async with AsyncAdmin(**cluster.clients()) as admin:
-                await admin.delete_records({TopicPartition("jobs", 0): 8})
-            for message in messages:
+            for message in await taken(worker, 8):
                 message.reject("bad")
             await worker.commit()
+            await until(cluster, lambda row: row.held == 8, "no letter fits")
+            async with AsyncAdmin(**cluster.clients()) as admin:
+                await admin.delete_records({TopicPartition("jobs", 0): 8})
         letters = await read(cluster, "dead", 8)
         lost = [letter for letter in letters if letter.value is None]
         assert lost, "the leader kept only what it had read last"

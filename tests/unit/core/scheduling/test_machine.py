@@ -24,6 +24,23 @@ def test_records_are_delivered_by_due_time_then_by_offset() -> None:
     assert desk.got() == [first, second, late]
 
 
+def test_it_is_busy_from_a_record_to_its_arrival_without_a_gap() -> None:
+    """A partition that falls asleep between two of these steps has nothing that wakes it for the record."""
+    desk = Desk()
+    desk.schedule(1_010)
+    desk.holds = True
+    desk.tick(100)
+    steps = 0
+    while desk.held:
+        assert desk.machine.is_busy, desk.held
+        desk.release(1)
+        steps += 1
+    assert (desk.got(), steps > 1) == ([1], True)
+    desk.holds = False
+    desk.run(10_000)
+    assert not desk.machine.is_busy
+
+
 def test_what_is_past_due_is_delivered_at_once() -> None:
     desk = Desk()
     (key,) = desk.schedule(5)

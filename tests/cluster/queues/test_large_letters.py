@@ -300,6 +300,7 @@ def test_a_letter_whose_body_was_deleted_is_counted(tmp_path: Path) -> None:
             await until(cluster, lambda row: row.held == 8, "no letter fits")
             async with AsyncAdmin(**cluster.clients()) as admin:
                 await admin.delete_records({TopicPartition("jobs", 0): 8})
+                await admin.alter_topic_config("dead", {"max.message.bytes": "1000000"})
         letters = await read(cluster, "dead", 8)
         lost = [letter for letter in letters if letter.value is None]
         assert lost, "the leader kept only what it had read last"

@@ -205,9 +205,14 @@ class FrameDecoder:
         self._take_memory(begun)
 
     def _take_memory(self, filled: memoryview) -> None:
-        """Give an incomplete large frame more memory, in proportion to what has come of it."""
+        """Give an incomplete large frame more memory, in proportion to what has come of it.
+
+        All of it at once without a budget: a member of the cluster sends what it announces.
+        """
         come = len(filled)
-        size = min(self._large_bytes, come * (GROWTH if come < GROWS_SLOWER_FROM else 2))
+        size = self._large_bytes
+        if self._grow is not None:
+            size = min(size, come * (GROWTH if come < GROWS_SLOWER_FROM else 2))
         more = size - self.held_bytes
         if self._grow is not None and not self._grow(more):
             self._large, self.held_bytes = None, 0

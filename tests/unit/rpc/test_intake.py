@@ -47,7 +47,7 @@ def intake() -> Intake:
 
 
 def test_an_announced_frame_takes_memory_as_it_arrives() -> None:
-    decoder = FrameDecoder(ANNOUNCED + 4)
+    decoder = FrameDecoder(ANNOUNCED + 4, grow=lambda _more: True)
     decoder.get_buffer()[:12] = struct.pack(">II", ANNOUNCED, 100) + b"xxxx"
     assert decoder.buffer_updated(12) == []
     assert (decoder.held_bytes, decoder.partial_bytes) == (12, 12)

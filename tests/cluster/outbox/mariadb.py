@@ -20,10 +20,16 @@ from tests.waiting import wait_for
 START_S = 60.0
 
 
+PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults", "resolveip")
+"""The server, and what makes its tables with the programs that it calls."""
+
+
 def reason_to_skip() -> str:
     """Why MariaDB cannot be tested here; empty when it can."""
-    if shutil.which("mariadbd") is None or shutil.which("mariadb-install-db") is None:
-        return "MariaDB is not installed (Debian: apt-get install mariadb-server-core)"
+    missing = [each for each in PROGRAMS if shutil.which(each) is None]
+    if missing:
+        where = "Debian: apt-get install mariadb-server-core mariadb-client-core"
+        return f"MariaDB is not installed, or not whole: {', '.join(missing)} is missing ({where})"
     return ""
 
 

@@ -23,7 +23,7 @@ WORDS = ("ray", "log", "broker", "stream", "actor")
 
 @ray.remote(max_retries=0)
 def count_words(dies_in: int | None) -> int:
-    """Count until no more lines come; returns the number of transactions. Dies inside the one with this number."""
+    """Count up to the last line; returns the number of transactions. Dies inside the one with this number."""
     transactions = 0
     with (
         raylog.Producer(transactional_id="word-count") as producer,
@@ -36,8 +36,13 @@ def count_words(dies_in: int | None) -> int:
     ):
         producer.init_transactions()  # fences the worker before, and aborts what it left open
         counts = committed_counts()
-        lines.assign([raylog.TopicPartition(LINES, number) for number in range(PARTITIONS)])
-        while found := lines.poll(timeout_ms=3_000, max_records=100):
+        partitions = [raylog.TopicPartition(LINES, number) for number in range(PARTITIONS)]
+        lines.assign(partitions)
+        ends = lines.end_offsets(partitions)
+        while any(lines.position(where) < end for where, end in ends.items()):
+            found = lines.poll(timeout_ms=1_000, max_records=100)
+            if not found:
+                continue
             with producer.transaction():
                 words = [word for records in found.values() for record in records for word in record.value.split()]
                 counts.update(words)

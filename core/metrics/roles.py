@@ -95,13 +95,17 @@ def roles_from_wire(row: object) -> dict[str, dict[str, int]]:
 def role_families(broker: int, roles: Mapping[TopicPartition, Mapping[str, Mapping[str, int]]]) -> list[Family]:
     """Return the metrics of the roles of one broker's leaders, a sample for each partition."""
     families: list[Family] = []
+    with_roles = ((place, found) for place, found in roles.items() if found)  # few replicas have one
+    ordered = sorted(with_roles, key=lambda item: item[0])
     for kind, figures in ROLES.items():
+        having = [
+            ({"broker": str(broker), "topic": place.topic, "partition": str(place.partition)}, found[kind])
+            for place, found in ordered
+            if kind in found
+        ]
         for name, (sort, text) in figures.items():
             suffix = "_total" if sort == "counter" else ""
             family = Family(f"raylog_{kind}_{name}{suffix}", sort, text)
-            for place, found in sorted(roles.items()):
-                if name in found.get(kind, {}):
-                    labels = {"broker": str(broker), "topic": place.topic, "partition": str(place.partition)}
-                    family.samples.append(("", labels, found[kind][name]))
+            family.samples.extend(("", labels, found[name]) for labels, found in having if name in found)
             families.append(family)
     return families

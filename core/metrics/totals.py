@@ -68,7 +68,8 @@ class Totals:
             sums[name] = sums.get(name, 0) + max(0, value - before.get(name, 0))
         for name, (counts, sum_us) in reading.latencies.items():
             known, known_us = ({}, 0) if last is None else last.latencies.get(name, ({}, 0))
-            grown = {bucket: count - known.get(bucket, 0) for bucket, count in counts.items()}
+            changed = counts.items() - known.items()  # most buckets stand still between two readings
+            grown = {bucket: count - known.get(bucket, 0) for bucket, count in changed}
             histogram = self.latencies.setdefault(name, LatencyHistogram())
             histogram.add({bucket: count for bucket, count in grown.items() if count > 0}, max(0, sum_us - known_us))
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.scrape import REPLICAS, measure
 
 pytestmark = pytest.mark.cluster
-CALLS_PER_REPLICA = 480
+CALLS_PER_REPLICA = 370
 """The most that one replica may cost the collecting thread."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from raylog.actors.clock import since_boot_ms, wall_ms
+from raylog.actors.clock import since_boot_ns, wall_ns
 from raylog.core.clock_guard import ClockGuard
 
 logger = logging.getLogger(__name__)
@@ -18,13 +18,13 @@ class CarefulClock:
     """Reads both clocks, passes them to the guard, and logs a jump."""
 
     def __init__(
-        self, name: str, *, since_boot: Callable[[], int] = since_boot_ms, wall: Callable[[], int] = wall_ms
+        self, name: str, *, since_boot: Callable[[], int] = since_boot_ns, wall: Callable[[], int] = wall_ns
     ) -> None:
-        """``name`` begins each line of the log."""
+        """``name`` begins each line of the log; both clocks are read in nanoseconds."""
         self._name = name
-        self._since_boot = since_boot
-        self._wall = wall
-        self._guard = ClockGuard(since_boot_ms=since_boot(), wall_ms=wall())
+        self._since_boot_ns = since_boot
+        self._wall_ns = wall
+        self._guard = ClockGuard(since_boot_ms=since_boot() // 1_000_000, wall_ms=wall() // 1_000_000)
         self.jump_ms = 0
         """How far the wall clock was off at the last check; 0 = it is trusted."""
 
@@ -34,11 +34,13 @@ class CarefulClock:
         It is never behind the time to delete by: while the wall clock is set back, the clock before counts. Otherwise
         what comes meanwhile would be old when the clock is right again.
         """
-        return max(self._wall(), self._guard.trusted_ms(self._since_boot()))
+        wall_ms = self._wall_ns() // 1_000_000
+        trusted_ms = self._since_boot_ns() // 1_000_000 + self._guard.ahead_ms
+        return wall_ms if wall_ms > trusted_ms else trusted_ms  # on the path of every batch: without a call of `max`
 
     def deleting_ms(self) -> int:
         """Return the time of day to delete by, in milliseconds since 1970."""
-        found = self._guard.look(since_boot_ms=self._since_boot(), wall_ms=self._wall())
+        found = self._guard.look(since_boot_ms=self._since_boot_ns() // 1_000_000, wall_ms=self._wall_ns() // 1_000_000)
         if found.report:
             logger.error(
                 "%s: the wall clock jumped by %+.0f s. Nothing is deleted that is not due by the clock before the jump "

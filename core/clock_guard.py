@@ -40,12 +40,13 @@ class ClockGuard:
     than the time since boot.
     """
 
-    __slots__ = ("_ahead", "_looked_ms", "_reported_ms", "_suspect_ahead", "_suspect_since_ms")
+    __slots__ = ("_looked_ms", "_reported_ms", "_suspect_ahead", "_suspect_since_ms", "ahead_ms")
 
     def __init__(self, *, since_boot_ms: int, wall_ms: int) -> None:
         """Trust the wall clock at the start: there is no earlier reading to compare it with."""
-        self._ahead = wall_ms - since_boot_ms
-        """Trusted time of day minus the time since boot."""
+        self.ahead_ms = wall_ms - since_boot_ms
+        """Trusted time of day minus the time since boot: by the clock that was last trusted. ``deleting_ms`` never
+        exceeds the later of the trusted time and the wall clock."""
         self._looked_ms = since_boot_ms
         """When the wall clock last agreed with the time since boot."""
         self._suspect_ahead: int | None = None
@@ -53,15 +54,10 @@ class ClockGuard:
         self._suspect_since_ms = 0
         self._reported_ms = 0
 
-    def trusted_ms(self, since_boot_ms: int) -> int:
-        """Return the time of day by the clock that was last trusted. ``deleting_ms`` never exceeds the later of this
-        and the wall clock."""
-        return since_boot_ms + self._ahead
-
     def look(self, *, since_boot_ms: int, wall_ms: int) -> ClockReading:
         """Return the time to delete by. The time since boot must not go back."""
         ahead = wall_ms - since_boot_ms
-        if self._agree(ahead, self._ahead, since_boot_ms - self._looked_ms):
+        if self._agree(ahead, self.ahead_ms, since_boot_ms - self._looked_ms):
             return self._believe(ahead, since_boot_ms, wall_ms)
         first = self._suspect_ahead is None
         if self._suspect_ahead is None or not self._agree(
@@ -73,11 +69,11 @@ class ClockGuard:
         report = first or since_boot_ms - self._reported_ms >= REPORT_MS
         if report:
             self._reported_ms = since_boot_ms
-        should_be = since_boot_ms + self._ahead
+        should_be = since_boot_ms + self.ahead_ms
         return ClockReading(deleting_ms=min(wall_ms, should_be), jump_ms=wall_ms - should_be, report=report)
 
     def _believe(self, ahead: int, since_boot_ms: int, wall_ms: int) -> ClockReading:
-        self._ahead, self._looked_ms, self._suspect_ahead = ahead, since_boot_ms, None
+        self.ahead_ms, self._looked_ms, self._suspect_ahead = ahead, since_boot_ms, None
         return ClockReading(deleting_ms=wall_ms, jump_ms=0, report=False)
 
     @staticmethod

@@ -410,7 +410,12 @@ class Connection(Caller, asyncio.BufferedProtocol):
             self.send_error(correlation_id, describe(token_expired()), request_bytes)
             return
         self._send(REPLY, correlation_id, None, args, payload)
-        self._answered(request_bytes)
+        self._unanswered -= 1  # as `_answered`, without its call: every batch passes here
+        self._unanswered_bytes -= request_bytes
+        if self._stake is not None:
+            self._stake.answered(request_bytes)
+        if self._reading_paused:
+            self._govern_reading()
 
     def send_error(self, correlation_id: int, description: list[object], request_bytes: int) -> None:
         """For Request: answer it with an error."""

@@ -213,12 +213,12 @@ class Clock(Protocol):
         """Nanoseconds that never go back."""
 
     @property
-    def since_boot_ms(self) -> Callable[[], int]:
-        """Milliseconds of a clock that cannot be set and goes on in suspension."""
+    def since_boot_ns(self) -> Callable[[], int]:
+        """Nanoseconds of a clock that cannot be set and goes on in suspension."""
 
     @property
-    def wall_ms(self) -> Callable[[], int]:
-        """Milliseconds since 1970."""
+    def wall_ns(self) -> Callable[[], int]:
+        """Nanoseconds since 1970."""
 
 
 class Sync(Protocol):

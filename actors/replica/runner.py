@@ -77,7 +77,7 @@ class ReplicaRunner:
         self.log = log
         self.machine: ReplicaMachine | None = None
         self.counters, self.hold = counters, Hold()
-        self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ms, wall=clock.wall_ms)
+        self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ns, wall=clock.wall_ns)
         """The time of day for retention, and for what is appended."""
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
         """Requests that the machine has not answered yet."""
@@ -179,7 +179,7 @@ class ReplicaRunner:
                 request=number,
                 acks=acks,
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
+                deadline_ms=now_ms + (WAIT_MS_MAX if args.timeout_ms > WAIT_MS_MAX else args.timeout_ms),
                 claim=claim,
             )
         )
@@ -467,8 +467,8 @@ class ReplicaRunner:
 
     def _held_from(self) -> int:
         """Return what followers have to leave as well, as it is at most a moment ago; -1 = nothing."""
-        machine, now_ms = self.machine, self._now_ms()
-        if machine is not None and now_ms >= self._held_due_ms:
+        machine, now_ms = self.machine, self._monotonic_ns() // 1_000_000
+        if now_ms >= self._held_due_ms and machine is not None:
             self._held_due_ms = now_ms + HELD_LOOK_MS
             needed = self._ports.needed_from()
             self._held = self.hold.stated(needed, inherited=machine.held_from, log_start=self.log.log_start_offset)

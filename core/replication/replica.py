@@ -87,21 +87,28 @@ class ReplicaMachine(ReplicaViews):
         out: Outbox[Effect] = Outbox()
         try:
             match event:
+                case ProduceReceived() | FetchReceived() | ConsumerFetchReceived():  # the most frequent come first
+                    self._on_request(event, out)
+                case LeaderAppended():
+                    self._on_leader_appended(event, out)
+                case FetchAnswered():
+                    if self._follower is not None:
+                        self._follower.on_answered(event, out)
+                case FollowerAppended():
+                    if self._follower is None:
+                        raise InvariantBroken("records were fetched by a replica that does not follow")
+                    self._follower.on_appended(event, out)
+                case FetchFailed():
+                    if self._follower is not None:
+                        self._follower.on_failed(event, out)
                 case (
-                    ProduceReceived()
-                    | MarkerReceived()
-                    | FetchReceived()
-                    | ConsumerFetchReceived()
+                    MarkerReceived()
                     | DeleteRecordsReceived()
                     | ListOffsetsReceived()
                     | EpochEndReceived()
                     | DescribeProducersReceived()
                 ):
                     self._on_request(event, out)
-                case LeaderAppended():
-                    self._on_leader_appended(event, out)
-                case FetchAnswered() | FollowerAppended() | FetchFailed():
-                    self._on_fetched(event, out)
                 case LogCut():
                     self._on_cut(event, out)
                 case Synced():
@@ -273,17 +280,6 @@ class ReplicaMachine(ReplicaViews):
         produce.first = event.first_offset
         leader.produces.wait(event.request, produce, event.end_offset)
         leader.advance(event.cause, out)
-
-    def _on_fetched(self, event: FetchAnswered | FollowerAppended | FetchFailed, out: Outbox[Effect]) -> None:
-        follower = self._follower
-        if follower is None:
-            require(not isinstance(event, FollowerAppended), "records were fetched by a replica that does not follow")
-        elif isinstance(event, FetchAnswered):
-            follower.on_answered(event, out)
-        elif isinstance(event, FollowerAppended):
-            follower.on_appended(event, out)
-        else:
-            follower.on_failed(event, out)
 
     def _on_append_failed(self, event: AppendFailed, out: Outbox[Effect]) -> None:
         if self._leader is not None:

@@ -34,6 +34,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 LENGTH_PREFIX_BYTES = 12  # base offset and batch length, which the batch length does not count
 CRC_START = 21  # the first byte under the CRC
+_TRANSACTIONAL_AT = 22  # the low byte of the attributes
 _PREFIX = struct.Struct(">qiibI")  # the part outside the CRC, and the CRC
 _CHECKED = struct.Struct(">hiqqqhii")  # the part of the header under the CRC
 _stamp_start = struct.Struct(">qii").pack_into  # base offset, batch length, leader epoch
@@ -134,9 +135,11 @@ def is_transactional(payload: Buffer) -> bool:
 
     Behind such a one nothing is stored: a leader refuses the payload as a whole.
     """
-    position = 0
+    position, end = 0, len(payload)
+    if end > HEADER_BYTES and _length_at(payload, 8)[0] == end - LENGTH_PREFIX_BYTES:  # one batch: nearly always
+        return bool(payload[_TRANSACTIONAL_AT] & TRANSACTIONAL_BIT)
     try:
-        while position < len(payload):
+        while position < end:
             header = parse_header(payload, position)
             if header.attributes & TRANSACTIONAL_BIT:
                 return True

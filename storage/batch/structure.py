@@ -16,7 +16,7 @@ import msgspec
 from raylog.storage.batch.columns import split_columns
 from raylog.storage.batch.compression import Buffer, plain_size
 from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, array_at
-from raylog.storage.batch.header import COMPRESSION_MASK, HEADER_BYTES, MAGIC_COLUMNS, BatchHeader
+from raylog.storage.batch.header import COMPRESSION_MASK, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_COLUMNS, BatchHeader
 from raylog.storage.batch.records import BODY_BYTES_MAX
 from raylog.storage.errors import BodyTooLarge, CorruptBatch
 
@@ -27,18 +27,28 @@ STEPPED_BYTES_MIN: Final = 64 << 10
 _COLUMNS: Final = 4
 _ONE_VALUE: Final = bytes((FOUR_COLUMNS, NIL, NIL, 0x91, 0xC4))
 """No timestamp delta, no key, and a value of up to 255 bytes, whose length comes next."""
+_ONE_VALUE_HEAD_BYTES: Final = len(_ONE_VALUE)
+_ONE_VALUE_BYTES: Final = _ONE_VALUE_HEAD_BYTES + 2
+"""All but the value: its length, and no headers."""
 
 
 def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None:
     """Raise CorruptBatch for a body that readers surely could not open, BodyTooLarge for one that is too large."""
-    start, end = position + HEADER_BYTES, position + header.size
+    start, end = position + HEADER_BYTES, position + header.batch_length + LENGTH_PREFIX_BYTES
     codec = header.attributes & COMPRESSION_MASK
     if codec:
         size = plain_size(codec, memoryview(payload)[start:end], BODY_BYTES_MAX)
         if size is not None and size > BODY_BYTES_MAX:
             raise _too_large(size, position)
         return
-    if header.record_count == 1 and _is_one_value(payload, start, end):  # much the most frequent of small batches
+    size = end - start - _ONE_VALUE_BYTES
+    if (  # one record with a short value, and nothing else: much the most frequent of small batches
+        header.record_count == 1
+        and 0 <= size < 256
+        and payload[end - size - 2] == size
+        and payload[end - 1] == NIL
+        and payload[start : start + _ONE_VALUE_HEAD_BYTES] == _ONE_VALUE
+    ):
         return
     if end - start > BODY_BYTES_MAX:
         raise _too_large(end - start, position)
@@ -58,17 +68,6 @@ def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None
 
 def _too_large(size: int, position: int) -> BodyTooLarge:
     return BodyTooLarge(f"its body has {size} bytes when decompressed, above {BODY_BYTES_MAX}", position=position)
-
-
-def _is_one_value(payload: Buffer, start: int, end: int) -> bool:
-    """Whether a body is that of one record with a short value, and nothing else."""
-    size = end - start - len(_ONE_VALUE) - 2
-    return (
-        0 <= size < 256
-        and payload[start : start + len(_ONE_VALUE)] == _ONE_VALUE
-        and payload[end - size - 2] == size
-        and payload[end - 1] == NIL
-    )
 
 
 def _is_sound(body: memoryview, rows: int) -> bool:

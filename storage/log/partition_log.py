@@ -119,7 +119,7 @@ class PartitionLog(CleanableLog):
             largest = max(header.max_timestamp for _, header in batches)
             return AppendInfo(*duplicate, True, largest, len(batches), rewritten=self.append_time_at(duplicate[0]))
         check_produced(batches, config, now_ms)
-        check_bodies(payload, batches, config, self.folder.name)
+        check_bodies(payload, batches, config, self.folder)
         if len(self.producers.producers) >= self.producers.looked_at_from:
             self.producers.admit({header.producer_id for _, header in batches if header.producer_id >= 0}, now_ms)
         changed = None

@@ -96,13 +96,15 @@ _decoder_with_transactions = msgspec.msgpack.Decoder(
 class ProducerState:
     """The entries of one partition, by producer id."""
 
-    __slots__ = ("_full_until_ms", "_lasting", "producers", "transactions")
+    __slots__ = ("_full_until_ms", "_lasting", "looked_at_from", "producers", "transactions")
 
     def __init__(self) -> None:
         self._full_until_ms = 0
         """Until then no producer can be forgotten for another one: not looked for again at each batch."""
         self._lasting = 0
         """How many of the producers are lasting ones."""
+        self.looked_at_from = min(PRODUCERS_MAX, LASTING_MAX) - 1
+        """So many producers have to be known before :meth:`admit` may refuse any."""
         self.producers: dict[int, ProducerEntry] = {}
         self.transactions = Transactions()
 
@@ -112,11 +114,6 @@ class ProducerState:
         return self.producers == other.producers and self.transactions == other.transactions
 
     __hash__ = None  # type: ignore[assignment]  # a mutable value
-
-    @property
-    def looked_at_from(self) -> int:
-        """So many producers have to be known before :meth:`admit` may refuse any."""
-        return min(PRODUCERS_MAX, LASTING_MAX) - 1
 
     def admit(self, producer_ids: set[int], now_ms: int) -> None:
         """Make room for producers that are not known yet. For leaders: a follower has what its leader admits.

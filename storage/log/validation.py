@@ -6,6 +6,8 @@ those alone whose topic is compacted or has a codec of its own.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import google_crc32c
 
 from raylog.core.errors import (
@@ -155,7 +157,7 @@ def rewrite(
     return changed, batches
 
 
-def check_bodies(payload: Buffer, batches: list[PlacedHeader], config: LogConfig, partition: str) -> None:
+def check_bodies(payload: Buffer, batches: list[PlacedHeader], config: LogConfig, folder: Path) -> None:
     """Rules for batches from a producer: their bodies look as if readers could open them; in a compacted topic, keys.
 
     Raises InvalidRecord, and RecordTooLarge for one that is larger than any reader accepts when it is decompressed.
@@ -166,7 +168,7 @@ def check_bodies(payload: Buffer, batches: list[PlacedHeader], config: LogConfig
         except CorruptBatch as error:
             raise _unreadable(error) from error
     if config.compaction is not None:
-        _check_keys(payload, batches, partition, config.max_message_bytes)
+        _check_keys(payload, batches, folder.name, config.max_message_bytes)
 
 
 def _unreadable(error: CorruptBatch) -> InvalidRecord | RecordTooLarge:

@@ -126,7 +126,7 @@ class Delivery:
             if line or queue.sealed or queue.open is not None:
                 self._recover()
             return
-        if not is_free or not self._is_of_added_topic():
+        if not is_free or (context.transaction is not None and not self._is_of_added_topic(context.transaction)):
             return
         if not line and now_s - self._last_stored_s > LEADER_REMEMBERS_S:
             self._is_known_to_leader = not context.config.enable_idempotence
@@ -155,20 +155,20 @@ class Delivery:
             self._has_stored = False
         return True
 
-    def _is_of_added_topic(self) -> bool:
+    def _is_of_added_topic(self, transaction: Transaction) -> bool:
         """Whether the leader's topic is the one that is in the transaction; if not, nothing may be sent to it.
 
         A topic that was created again during the transaction is no participant: its records would get no marker. Where
         nothing was acknowledged before, all records are still here, and the new topic is added.
         """
-        transaction, queue = self._context.transaction, self._queue
-        added = "" if transaction is None else transaction.topic_id(queue.topic, queue.partition)
+        queue = self._queue
+        added = transaction.topic_id(queue.topic, queue.partition)
         if not added or added == self._topic_id:
             return True
         known = self._context.cluster.metadata.topic(queue.topic)
         if known is not None and known.topic_id == added:
             self._recover()  # the connection is older than that
-        elif transaction is not None and not self._has_stored:
+        elif not self._has_stored:
             transaction.add_again(queue.topic, queue.partition)
         else:
             self.fail_queue(

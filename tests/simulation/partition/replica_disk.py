@@ -42,8 +42,8 @@ class VirtualClock:
     def __init__(self, world: World) -> None:
         """Use the world's clock."""
         self.monotonic_ns: Callable[[], int] = lambda: world.now_us * 1000
-        self.since_boot_ms: Callable[[], int] = lambda: world.now_ms
-        self.wall_ms: Callable[[], int] = lambda: world.now_ms
+        self.since_boot_ns: Callable[[], int] = lambda: world.now_us * 1000
+        self.wall_ns: Callable[[], int] = lambda: world.now_us * 1000
 
 
 class OpenedLog:

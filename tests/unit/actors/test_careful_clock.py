@@ -15,7 +15,7 @@ DAY = 24 * 3_600_000
 
 def test_a_jump_is_logged_once_an_hour_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     boot, wall = [1_000], [1_700_000_000_000]
-    clock = CarefulClock("t-0", since_boot=lambda: boot[0], wall=lambda: wall[0])
+    clock = CarefulClock("t-0", since_boot=lambda: boot[0] * 1_000_000, wall=lambda: wall[0] * 1_000_000)
     right = wall[0]
     with caplog.at_level(logging.WARNING):
         wall[0] += 8 * DAY

@@ -35,8 +35,11 @@ class Clocks:
     def monotonic_ns(self) -> int:
         return self.passed_ms * 1_000_000
 
-    def since_boot_ms(self) -> int:
-        return self.passed_ms
+    def since_boot_ns(self) -> int:
+        return self.passed_ms * 1_000_000
+
+    def wall_ns(self) -> int:
+        return self.wall_ms() * 1_000_000
 
     def wall_ms(self) -> int:
         return STARTED_MS + self.passed_ms + self.off_ms

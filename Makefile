@@ -50,7 +50,7 @@ CHECKED := raylog actors client core data outbox protocol rpc spark storage pysp
 
 PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
-.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench constraints import-tree wheel clean distclean
+.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -104,6 +104,9 @@ simulate-notes: $(VENV)/.installed-test
 bench: $(VENV)/.installed-bench compiled native
 	@$(PY) -m compileall -q benchmarks
 	$(PY) -m benchmarks $(BENCH_ARGS)
+
+conformance: $(VENV)/.installed-bench compiled
+	$(PY) -m tests.conformance $(CONFORMANCE_ARGS)
 
 constraints: $(VENV)/.installed-test
 	$(PY) tools/constraints.py > constraints.txt.new

@@ -291,6 +291,7 @@ STORAGE_BUGS = (
         60,
     ),
     _bug("recovery knows no recovery point", ("S8",), Checkpoints, "read_recovery_point", lambda self: 0, 80),
+    _bug("small files have no checksum", ("S2", "S4", "S8", "S9"), checkpoints, "_blanks", lambda text: " " * 32, 200),
     _bug("every log counts as closed cleanly", ("S1", "S2", "S5", "S9"), Recovery, "_open_clean", _always_clean),
     _bug(
         "an index is believed beyond what was synced",

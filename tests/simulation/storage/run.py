@@ -13,7 +13,7 @@ from collections.abc import Callable
 from raylog.core.errors import RaylogError
 from raylog.storage.errors import LogDamaged, StorageIoError
 from raylog.storage.log.partition_log import PartitionLog
-from tests.simulation.storage import checks
+from tests.simulation.storage import checks, scrubs
 from tests.simulation.storage.calls import Calls
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost
@@ -66,6 +66,7 @@ class StorageRun(Calls):
             (self.fill_up, 3),
             (self.lack_descriptors, 2),
             (self.look_up, 4),
+            (self.scrub, 2),
             (self.fail_reads, 1),
             (self.damage, 2),
         ]
@@ -204,6 +205,7 @@ class StorageRun(Calls):
             return
         if batch_file:
             checks.check_damaged(log, self.model, min(int(point.split()[1]), self.model.end))
+            scrubs.check_found(log, self.draw.choice((1, 1000, 1 << 20)))
         else:
             self._check_copy(log)
 

@@ -62,7 +62,7 @@ class ReplicaCounters:
         self.scrub_bytes = 0
         self.scrub_damages = 0
         self.scrub_remade = 0
-        """Indexes that were made again."""
+        """Indexes and other small files that were made again."""
         self.produce = LatencyHistogram()
         """From the arrival of a produce request until it is acknowledged (acks 1 and all)."""
         self.fetch = LatencyHistogram()

@@ -127,7 +127,9 @@ class Scrubber:
         if place is None:
             self._passes, self._has_turn = self._passes.ended(wall_ms), False
             self.counters.scrub_passes += 1
-            await loop.run_in_executor(None, write_passes, self.log.folder, self._passes)
+            damaged = await loop.run_in_executor(None, self._end_pass, self._passes)
+            if damaged and not self._is_over:
+                self.counters.scrub_remade += self.log.write_again(damaged)
             return False
         order, size = None, slice_bytes(place, log)
         if self._has_turn:
@@ -157,6 +159,11 @@ class Scrubber:
             if scrubbed is None:
                 raise
             return _Done(scrubbed, None)
+
+    def _end_pass(self, passes: Passes) -> list[str]:
+        """Note the end of a pass; returns which small files are damaged. In a thread."""
+        write_passes(self.log.folder, passes)
+        return self.log.damaged_files()
 
     def _turn(self, size: int) -> int:
         """Take a turn, for about as much as the slice before; returns in how many milliseconds it comes."""

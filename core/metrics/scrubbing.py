@@ -14,7 +14,7 @@ COUNTERS: Final = (
     ("scrubbed_bytes", "scrub_bytes", "Bytes of logs that were read again to find damage."),
     ("scrub_passes", "scrub_passes", "Times that a whole log was read again."),
     ("scrub_damages", "scrub_damages", "Places with damaged batches that were found so."),
-    ("scrub_remade_indexes", "scrub_remade", "Indexes that disagreed with their batches, and were made again."),
+    ("scrub_remade_files", "scrub_remade", "Indexes and other small files that were wrong, and were made again."),
 )
 """Part of the name, counter of a replica, help."""
 

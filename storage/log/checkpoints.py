@@ -52,6 +52,16 @@ def _blanks(text: str) -> str:
     return f"{google_crc32c.value(text.encode()):032b}".translate(_AS_BLANKS)
 
 
+def _with_crc(text: str) -> str:
+    return f"{text}crc: {google_crc32c.value(text.encode()):08x}\n"
+
+
+def _has_crc(text: str) -> bool:
+    """Whether the text has its checksum, or none, as files of releases up to 0.2."""
+    body = text.rpartition("crc: ")[0]
+    return not body or text == _with_crc(body)
+
+
 def _fields(text: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
 
@@ -59,10 +69,12 @@ def _fields(text: str) -> dict[str, str]:
 class Checkpoints:
     """The small files of one partition folder."""
 
-    __slots__ = ("folder",)
+    __slots__ = ("_identity", "folder")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._identity = ""
+        """The text of `partition.metadata`, once it was claimed."""
 
     # --- identity --------------------------------------------------------------------------------------------------
 
@@ -80,16 +92,30 @@ class Checkpoints:
                 f"partition: {partition}",
                 f"log_id: {uuid4().hex}",
             )
-            body = "\n".join(lines) + "\n"
-            write_atomically(path, f"{body}crc: {google_crc32c.value(body.encode()):08x}\n".encode())
+            self._identity = _with_crc("\n".join(lines) + "\n")
+            write_atomically(path, self._identity.encode())
             return True
-        body, _, crc = text.rpartition("crc: ")
-        if body and crc != f"{google_crc32c.value(body.encode()):08x}\n":
+        if not _has_crc(text):
             raise LogDamaged(path, 0, 0, "the checksum of the file with the topic id is wrong")
         found = _fields(text).get("topic_id", "")
         if found != topic_id:
             raise WrongTopicId(self.folder, found, topic_id)
+        self._identity = text
         return False
+
+    def write_identity(self) -> None:
+        """Write again what was claimed. Durable on return."""
+        write_atomically(self.folder / METADATA, self._identity.encode())
+
+    def damaged(self) -> list[str]:
+        """The files of these whose content is wrong, that the owner of the log can write again. Raises StorageIoError.
+
+        One that is replaced meanwhile is whole before and after.
+        """
+        numbers = [name for name in (RECOVERY_POINT, LOG_START) if self._read_number(name) is None]
+        identity, epochs = read_text(self.folder / METADATA), read_text(self.folder / EPOCHS)
+        names = [METADATA] if identity is None or not _has_crc(identity) else []
+        return [*names, *([EPOCHS] if epochs is not None and self.read_epochs() is None else []), *numbers]
 
     def read_log_id(self) -> str:
         """The identity that the log was given when its folder was made; empty in a folder made by an older version."""

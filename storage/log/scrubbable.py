@@ -9,6 +9,7 @@ import logging
 
 from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from raylog.storage.errors import CorruptBatch, LogDamaged
+from raylog.storage.log.checkpoints import EPOCHS, LOG_START, METADATA
 from raylog.storage.log.cleanable import CleanableLog
 from raylog.storage.log.files import exists
 from raylog.storage.log.reading import Span, verify
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 class ScrubbableLog(CleanableLog):
     """See the module."""
+
+    _recovery_point: int
 
     def stretches(self) -> list[Stretch]:
         """The segments from the log's start on, in order, each as far as it was synced."""
@@ -108,6 +111,25 @@ class ScrubbableLog(CleanableLog):
         segment.release()  # what is in memory was read before
         self._aborted_of(segment)
         return True
+
+    def write_again(self, names: list[str]) -> int:
+        """Write small files again that are damaged on the disk; returns how many. Raises DiskFull, StorageIoError."""
+        self._require_open()
+        for name in names:
+            logger.warning("%s is damaged, and written again", self.folder / name)
+            if name == METADATA:
+                self._checkpoints.write_identity()
+            elif name == EPOCHS:
+                self._checkpoints.write_epochs(self.epochs)
+            elif name == LOG_START:
+                self._checkpoints.write_log_start(self.log_start_offset)
+            else:
+                self._checkpoints.write_recovery_point(self._recovery_point)
+        return len(names)
+
+    def damaged_files(self) -> list[str]:
+        """The small files that are damaged on the disk. May run in another thread. Raises StorageIoError."""
+        return self._checkpoints.damaged()
 
     def _segment_at(self, base: int) -> Segment | None:
         return next((segment for segment in self.segments if segment.base_offset == base), None)

@@ -29,7 +29,7 @@ def test_the_counters_and_the_oldest_pass() -> None:
     assert found["raylog_log_scrubbed_bytes_total"] == [400]
     assert found["raylog_log_scrub_passes_total"] == [2]
     assert found["raylog_log_scrub_damages_total"] == [1]
-    assert found["raylog_log_scrub_remade_indexes_total"] == [3]
+    assert found["raylog_log_scrub_remade_files_total"] == [3]
     assert found["raylog_log_oldest_scrub_timestamp_seconds"] == [0], "one was never scrubbed"
     assert found["raylog_log_last_scrub_timestamp_seconds"] == [NOW_MS / 1000]
 

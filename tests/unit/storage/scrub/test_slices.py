@@ -8,6 +8,7 @@ import pytest
 
 from raylog.storage.batch.header import HEADER_BYTES
 from raylog.storage.errors import LogDamaged
+from raylog.storage.log.checkpoints import EPOCHS, LOG_START, METADATA, RECOVERY_POINT
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.scrub import slices
 from raylog.storage.scrub.plan import Passes, Place, behind
@@ -171,3 +172,22 @@ def test_passes_go_on_in_the_next_life(tmp_path: Path) -> None:
         flip(tmp_path / CHECKPOINT, bit)
         assert read_passes(tmp_path) == Passes(), "a pass too many is no harm"
         flip(tmp_path / CHECKPOINT, bit)
+
+
+@pytest.mark.parametrize("name", [METADATA, EPOCHS, LOG_START, RECOVERY_POINT])
+def test_a_small_file_that_is_damaged_is_written_again(log: PartitionLog, name: str) -> None:
+    log.advance_log_start(3)
+    log.checkpoint(early=True)
+    assert log.damaged_files() == []
+    right = (log.folder / name).read_bytes()
+    flip(log.folder / name, 8 * len(right) // 2)
+    assert log.damaged_files() == [name]
+    assert log.write_again([name]) == 1
+    assert (log.folder / name).read_bytes() == right
+
+
+def test_files_of_earlier_releases_are_not_damaged(log: PartitionLog) -> None:
+    (log.folder / METADATA).write_text("version: 0\ntopic_id: a topic\ntopic: t\npartition: 0\nlog_id: x\n")
+    (log.folder / EPOCHS).write_text("0\n1\n3 0\n")
+    (log.folder / RECOVERY_POINT).write_text("0\n14\n")
+    assert log.damaged_files() == []

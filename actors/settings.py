@@ -109,6 +109,25 @@ def cleaner_pace(cluster: Mapping[str, str]) -> CleanerPace:
     return CleanerPace(found.log_cleaner_backoff_ms, found.log_cleaner_io_max_bytes_per_second)
 
 
+@dataclass(frozen=True, slots=True)
+class ScrubPace:
+    """How often a log is read again to find damage, and how many bytes a second that takes of a broker."""
+
+    bytes_per_s: int
+    interval_ms: int
+
+    @property
+    def is_on(self) -> bool:
+        """Whether logs are scrubbed at all."""
+        return self.bytes_per_s > 0
+
+
+def scrub_pace(cluster: Mapping[str, str]) -> ScrubPace:
+    """Return how often a log is scrubbed, and how fast that goes."""
+    found = ClusterConfig.from_dict(cluster)
+    return ScrubPace(found.log_scrub_bytes_per_second, found.log_scrub_interval_ms)
+
+
 def log_settings(spec: ReplicaSpec) -> tuple[LogConfig, FlushPolicy]:
     """Return how the log of a replica is written, kept and brought to disk."""
     log, flush = topic_settings(spec.topic_config, spec.cluster_config, internal=spec.topic.startswith(INTERNAL_PREFIX))

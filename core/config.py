@@ -192,6 +192,8 @@ class ClusterConfig:
     log_cleaner_backoff_ms: int
     log_cleaner_io_max_bytes_per_second: int
     log_retention_check_interval_ms: int
+    log_scrub_bytes_per_second: int
+    log_scrub_interval_ms: int
     metadata_log_max_record_bytes_between_snapshots: int
     metadata_voters_max: int
     metrics_listen: str

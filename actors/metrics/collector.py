@@ -23,6 +23,7 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.cleaning import cleaner_from_wire
 from raylog.core.metrics.families import ReplicaFigures
 from raylog.core.metrics.roles import roles_from_wire
+from raylog.core.metrics.scrubbing import scrub_from_wire
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import usage_from_wire
 from raylog.rpc import Connection, Secret
@@ -186,6 +187,7 @@ class ReplicaCollector:
             high_watermark=int(answer["high_watermark"]),
             usage=usage,
             cleaner=cleaner_from_wire(answer.get("cleaner")),
+            scrub=scrub_from_wire(answer.get("scrub")),
             roles=roles_from_wire(answer.get("roles")),
             damage=str(answer.get("damage", "")),
         )

@@ -30,6 +30,10 @@ class ReplicaCounters:
         "records_in",
         "replication_bytes_in",
         "replication_bytes_out",
+        "scrub_bytes",
+        "scrub_damages",
+        "scrub_passes",
+        "scrub_remade",
     )
 
     def __init__(self) -> None:
@@ -53,6 +57,12 @@ class ReplicaCounters:
         """How long they took, waiting for the throttle included."""
         self.cleaner_failures = 0
         """Cleanings that ended with an error."""
+        self.scrub_passes = 0
+        """Passes of the scrub over the log; the next three are about them alone."""
+        self.scrub_bytes = 0
+        self.scrub_damages = 0
+        self.scrub_remade = 0
+        """Indexes and other small files that were made again."""
         self.produce = LatencyHistogram()
         """From the arrival of a produce request until it is acknowledged (acks 1 and all)."""
         self.fetch = LatencyHistogram()
@@ -73,11 +83,21 @@ class ReplicaCounters:
                 "replication_bytes_in": self.replication_bytes_in,
                 "replication_bytes_out": self.replication_bytes_out,
                 **(self._cleaner_counters() if self.cleanings or self.cleaner_failures else {}),
+                **(self._scrub_counters() if self.scrub_bytes or self.scrub_passes else {}),
             },
             "latencies": {
                 name: [list(histogram.filled().items()), histogram.sum_us]
                 for name, histogram in (("produce", self.produce), ("fetch", self.fetch), ("flush", self.flush))
             },
+        }
+
+    def _scrub_counters(self) -> dict[str, int]:
+        """Only a replica that has scrubbed its log reports them."""
+        return {
+            "scrub_passes": self.scrub_passes,
+            "scrub_bytes": self.scrub_bytes,
+            "scrub_damages": self.scrub_damages,
+            "scrub_remade": self.scrub_remade,
         }
 
     def _cleaner_counters(self) -> dict[str, int]:

@@ -107,7 +107,7 @@ def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bo
     note = folder / BOOT_NOTE
     before = (read_text(note) or "").strip()
     boot, _, policy = before.partition(" ")
-    relaxed = not syncs_first or policy == "relaxed"
+    relaxed = not syncs_first or policy not in ("synced", "")  # of a damaged word the worse is assumed
     return relaxed and not log.created and not log.recovered.clean and boot != _boot_id()
 
 

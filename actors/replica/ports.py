@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from raylog.actors.request_table import Answerable
 from raylog.core.metrics.cleaning import CleanerFigures
+from raylog.core.metrics.scrubbing import ScrubFigures
 from raylog.core.replication import events as ev
 from raylog.core.replication.damage import RebuildLog
 from raylog.storage.batch.marker import TxnMarker
@@ -90,6 +91,19 @@ class Cleaning(Protocol):
 
     def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
         """Have this called with damage that a cleaning meets."""
+
+
+class Scrubbing(Protocol):
+    """What reads a log again to find damage; see :class:`raylog.actors.replica.scrubber.Scrubber`."""
+
+    def tick(self, now_ms: int, wall_ms: int) -> None:
+        """Begin a slice if it is due. ``now_ms`` is monotonic, ``wall_ms`` the time of day."""
+
+    def figures(self) -> ScrubFigures:
+        """Return the state of the passes."""
+
+    def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
+        """Have this called with damage that a slice has."""
 
 
 class EpochEntries(Protocol):

@@ -15,7 +15,17 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.effects import ReplicaEffects
-from raylog.actors.replica.ports import Cleaning, Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
+from raylog.actors.replica.ports import (
+    Cleaning,
+    Clock,
+    Keeper,
+    Log,
+    Records,
+    ReplicaPorts,
+    ReplicaRequest,
+    Scrubbing,
+    Sync,
+)
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
@@ -70,6 +80,7 @@ class ReplicaRunner:
         counters: ReplicaCounters,
         retention_check_ms: int = RETENTION_CHECK_MS,
         cleaner: Cleaning | None = None,
+        scrubber: Scrubbing | None = None,
         machine_class: type[ReplicaMachine] = ReplicaMachine,
     ) -> None:
         """``flush``: when appended records count as durable. ``retention_check_ms``: how often old segments go."""
@@ -84,9 +95,8 @@ class ReplicaRunner:
         self.feed: Callable[[ev.Event], None] = _ignore
         """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
         tail = TailCache(log)
-        if cleaner is not None:
-            cleaner.when_cleaned(tail.forget)
-            cleaner.when_damaged(self.damaged)
+        self.cleaner, self.scrubber = cleaner, scrubber
+        self._watch_threads(tail)
         self.damage = DamageWatch(partition)
         self._reads = ConsumerReads(log, tail, self.requests, clock, counters, self.damage)
         self._monotonic_ns = clock.monotonic_ns
@@ -96,7 +106,7 @@ class ReplicaRunner:
         self._machine_class = machine_class
         self._runner: Runner[ev.Event, ev.Effect] | None = None
         self._flush = flush
-        self._retention_check_ms, self.cleaner = retention_check_ms, cleaner
+        self._retention_check_ms = retention_check_ms
         self._retention_due_ms = self._now_ms() + retention_check_ms
         self._effects = ReplicaEffects(
             partition,
@@ -117,6 +127,14 @@ class ReplicaRunner:
         self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]]
         self.effects = {**self._effects.table(), **self._reads.table(), ev.RoleChanged: self._role_changed}
         """What is done about each kind of effect: all that :data:`ev.Effect` names."""
+
+    def _watch_threads(self, tail: TailCache) -> None:
+        """Learn what cleaner and scrubber do in their threads."""
+        if self.cleaner is not None:
+            self.cleaner.when_cleaned(tail.forget)
+            self.cleaner.when_damaged(self.damaged)
+        if self.scrubber is not None:
+            self.scrubber.when_damaged(self.damaged)
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the machine, once the controller has granted this process its incarnation."""
@@ -373,7 +391,7 @@ class ReplicaRunner:
     # ------------------------------------------------------------ disk and time
 
     def damaged(self, damage: LogDamaged) -> None:
-        """Take damage that something else than a request has met: a cleaning, or the look through old segments."""
+        """Take damage that something else than a request has met: a cleaning, or the scrub."""
         self.feed(self.damage.found(damage, self._now_ms()))
 
     def synced(self) -> None:
@@ -411,8 +429,11 @@ class ReplicaRunner:
         if now_ms >= self._retention_due_ms:
             self._retention_due_ms = now_ms + self._retention_check_ms
             self.apply_retention()
-        if self.cleaner is not None and self.machine is not None and not self.machine.falls_asleep:
-            self.cleaner.tick(now_ms, self.clock.deleting_ms(), self.machine.high_watermark)
+        if self.machine is not None and not self.machine.falls_asleep:
+            if self.cleaner is not None:
+                self.cleaner.tick(now_ms, self.clock.deleting_ms(), self.machine.high_watermark)
+            if self.scrubber is not None:
+                self.scrubber.tick(now_ms, self.clock.deleting_ms())
         return now_ms
 
     def next_tick_ms(self, now_ms: int, latest_ms: int) -> int:

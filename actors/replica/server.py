@@ -31,6 +31,7 @@ from raylog.actors.replica.reporting.beating import Beating
 from raylog.actors.replica.reporting.metrics import replica_metrics
 from raylog.actors.replica.reporting.status import has_reported, heartbeat, replica_status
 from raylog.actors.replica.runner import ReplicaRunner
+from raylog.actors.replica.scrubber import Scrubber
 from raylog.actors.replica.verifying import TransactionVerifier
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.actors.roles.leader_roles import LeaderRoles
@@ -41,6 +42,7 @@ from raylog.actors.settings import (
     log_settings,
     replication_settings,
     retention_check_ms,
+    scrub_pace,
     session_heartbeat_s,
     vouching_pace,
 )
@@ -102,6 +104,7 @@ class ReplicaServer:
         self._runner: ReplicaRunner | None = None
         self._keeper: WatermarkKeeper | None = None
         self._cleaner: Cleaner | None = None
+        self._scrubber: Scrubber | None = None
         self._flusher: Flusher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
@@ -175,6 +178,8 @@ class ReplicaServer:
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
         counters, pace = ReplicaCounters(), cleaner_pace(self.spec.cluster_config)
         cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, pace, counters, self._on_fatal)
+        scrubbing = scrub_pace(self.spec.cluster_config)
+        scrubber = self._scrubber = Scrubber(log, self.spec.data_directory, name, scrubbing, counters)
         self._flusher = Flusher(
             log,
             on_synced=lambda _: self._running().synced(),
@@ -191,6 +196,7 @@ class ReplicaServer:
             flush=flush,
             counters=counters,
             cleaner=cleaner,
+            scrubber=scrubber,
             retention_check_ms=retention_check_ms(self.spec.cluster_config),
             ports=ReplicaPorts(
                 send_fetch=self._send_fetch,
@@ -221,7 +227,7 @@ class ReplicaServer:
                 beating=self._beating,
                 report=self._report,
                 keeper=self._keeper,
-                is_busy=lambda: cleaner.is_busy or self._is_busy,
+                is_busy=lambda: cleaner.is_busy or scrubber.is_busy or self._is_busy,
             )
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")
 
@@ -245,6 +251,8 @@ class ReplicaServer:
             self._rest.close()
         if self._cleaner is not None:
             await self._cleaner.stop()
+        if self._scrubber is not None:
+            await self._scrubber.stop()
         if self._flusher is not None:
             await self._flusher.stop()
         if self._runner is not None and self._keeper is not None:

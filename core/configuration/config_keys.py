@@ -232,6 +232,20 @@ CLUSTER_KEYS: Final = _keys(
     ),
     _int("log.retention.check.interval.ms", 300_000, 1, "How often replicas look for segments that retention removes."),
     _int(
+        "log.scrub.bytes.per.second",
+        1_048_576,
+        0,
+        "Bytes per second of the logs of a broker that its replicas read again, in turns, to find damage before a "
+        "reader does; 0 = none (Kafka has no such key).",
+        INT_MAX,
+    ),
+    _int(
+        "log.scrub.interval.ms",
+        1_814_400_000,
+        1,
+        "How long after a log was scrubbed it is scrubbed again, if the rate allows (Kafka has no such key).",
+    ),
+    _int(
         "metadata.log.max.record.bytes.between.snapshots",
         1_048_576,
         1,

@@ -28,6 +28,8 @@ SINCE: Final = dict.fromkeys(
         "delete.retention.ms",
         "log.cleaner.backoff.ms",
         "log.cleaner.io.max.bytes.per.second",
+        "log.scrub.bytes.per.second",
+        "log.scrub.interval.ms",
         "max.compaction.lag.ms",
         "min.cleanable.dirty.ratio",
         "min.compaction.lag.ms",

@@ -18,6 +18,7 @@ from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.cleaning import CleanerFigures, cleaner_families
 from raylog.core.metrics.exposition import Family, Kind
 from raylog.core.metrics.roles import role_families
+from raylog.core.metrics.scrubbing import ScrubFigures, scrub_families
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import Usage
 from raylog.core.partition import PartitionState
@@ -57,6 +58,8 @@ class ReplicaFigures:
     usage: Usage = field(default_factory=Usage)
     cleaner: CleanerFigures | None = None
     """None = its topic is not compacted."""
+    scrub: ScrubFigures | None = None
+    """None = its log is not scrubbed."""
     roles: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Figures of what it does as a leader beside replication, by kinds of roles."""
     damage: str = ""
@@ -100,6 +103,7 @@ def broker_families(view: BrokerView) -> list[Family]:
         *_latencies(view),
         *_logs(view),
         *_cleaners(view),
+        *_scrubs(view),
         *role_families(view.broker, {place: each.roles for place, each in view.replicas.items() if each is not None}),
         *_processes(view),
         *_broker_itself(view),
@@ -230,6 +234,15 @@ def _cleaners(view: BrokerView) -> list[Family]:
         if figures is not None and figures.cleaner is not None
     }
     return cleaner_families(view.broker, view.totals, logs, view.now_ms, per_partition=view.per_partition)
+
+
+def _scrubs(view: BrokerView) -> list[Family]:
+    logs = {
+        partition: figures.scrub
+        for partition, figures in view.replicas.items()
+        if figures is not None and figures.scrub is not None
+    }
+    return scrub_families(view.broker, view.totals, logs, per_partition=view.per_partition)
 
 
 def _processes(view: BrokerView) -> Iterator[Family]:

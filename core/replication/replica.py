@@ -294,7 +294,7 @@ class ReplicaMachine(ReplicaViews):
 
     def _on_damage(self, event: DamageFound, out: Outbox[Effect]) -> None:
         """Answer the request that met damage; let another replica lead, or have the log copied from the leader."""
-        if self._log.start <= event.offset < self._log.end:
+        if event.offset < self._log.end and self._log.start < max(event.next_offset, event.offset + 1):
             self._log.disk.damage_found(event.offset, event.next_offset)
         if event.request is not None:
             is_curable = self._leader is None or self._leader.is_replaceable

@@ -4,13 +4,19 @@
 `log-start-offset-checkpoint`, `cleaner-offset-checkpoint`, `clean-shutdown` (the log was closed and needs no scan),
 `<offset>.snapshot` (producer state). Used by the log and its recovery. All are replaced atomically; a missing one has a
 safe meaning.
+
+Numbers and epochs have a checksum, without which a flipped bit would be another number. Releases up to 0.2 wrote none,
+and have to read what this one writes: so it is made of blanks, which they read over.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
+
+import google_crc32c
 
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
@@ -28,6 +34,10 @@ TOMBSTONES_DUE = "cleaner-tombstones-checkpoint"
 CLEAN = "clean-shutdown"
 SNAPSHOTS_KEPT = 3
 
+_NUMBER: Final = re.compile(r"0\n([0-9]{1,19})([ \t]{32})?\n")
+_COUNT: Final = re.compile(r"([0-9]{1,9})([ \t]{32})?")
+_AS_BLANKS: Final = str.maketrans("01", " \t")
+
 
 class CleanMark(NamedTuple):
     """Contents of the clean-shutdown file: the log's end, and the base and size of its last segment."""
@@ -37,6 +47,21 @@ class CleanMark(NamedTuple):
     last_size: int
 
 
+def _blanks(text: str) -> str:
+    """The checksum of a text, as 32 blanks."""
+    return f"{google_crc32c.value(text.encode()):032b}".translate(_AS_BLANKS)
+
+
+def _with_crc(text: str) -> str:
+    return f"{text}crc: {google_crc32c.value(text.encode()):08x}\n"
+
+
+def _has_crc(text: str) -> bool:
+    """Whether the text has its checksum, or none, as files of releases up to 0.2."""
+    body = text.rpartition("crc: ")[0]
+    return not body or text == _with_crc(body)
+
+
 def _fields(text: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
 
@@ -44,10 +69,12 @@ def _fields(text: str) -> dict[str, str]:
 class Checkpoints:
     """The small files of one partition folder."""
 
-    __slots__ = ("folder",)
+    __slots__ = ("_identity", "folder")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._identity = ""
+        """The text of `partition.metadata`, once it was claimed."""
 
     # --- identity --------------------------------------------------------------------------------------------------
 
@@ -65,12 +92,30 @@ class Checkpoints:
                 f"partition: {partition}",
                 f"log_id: {uuid4().hex}",
             )
-            write_atomically(path, ("\n".join(lines) + "\n").encode())
+            self._identity = _with_crc("\n".join(lines) + "\n")
+            write_atomically(path, self._identity.encode())
             return True
+        if not _has_crc(text):
+            raise LogDamaged(path, 0, 0, "the checksum of the file with the topic id is wrong")
         found = _fields(text).get("topic_id", "")
         if found != topic_id:
             raise WrongTopicId(self.folder, found, topic_id)
+        self._identity = text
         return False
+
+    def write_identity(self) -> None:
+        """Write again what was claimed. Durable on return."""
+        write_atomically(self.folder / METADATA, self._identity.encode())
+
+    def damaged(self) -> list[str]:
+        """The files of these whose content is wrong, that the owner of the log can write again. Raises StorageIoError.
+
+        One that is replaced meanwhile is whole before and after.
+        """
+        numbers = [name for name in (RECOVERY_POINT, LOG_START) if self._read_number(name) is None]
+        identity, epochs = read_text(self.folder / METADATA), read_text(self.folder / EPOCHS)
+        names = [METADATA] if identity is None or not _has_crc(identity) else []
+        return [*names, *([EPOCHS] if epochs is not None and self.read_epochs() is None else []), *numbers]
 
     def read_log_id(self) -> str:
         """The identity that the log was given when its folder was made; empty in a folder made by an older version."""
@@ -78,50 +123,58 @@ class Checkpoints:
 
     # --- numbers ---------------------------------------------------------------------------------------------------
 
-    def _read_number(self, name: str) -> int:
+    def _read_number(self, name: str) -> int | None:
+        """The number in a file, 0 where there is none; None where the file is damaged."""
         text = read_text(self.folder / name)
         if text is None:
             return 0
-        try:
-            version, number = map(int, text.split())
-        except ValueError as error:
-            raise LogDamaged(self.folder / name, 0, 0, "the checkpoint is not readable") from error
-        if version != 0 or number < 0:
-            raise LogDamaged(self.folder / name, 0, 0, "the checkpoint is of an unknown version or negative")
-        return number
+        found = _NUMBER.fullmatch(text)
+        if found is None or found[2] not in (None, _blanks(found[1])):
+            return None
+        return int(found[1])
 
-    def read_recovery_point(self) -> int:
-        """The offset below which everything was synced when it was written; 0 where it is unknown."""
+    def _write_number(self, name: str, number: int) -> None:
+        write_atomically(self.folder / name, f"0\n{number}{_blanks(str(number))}\n".encode())
+
+    def read_recovery_point(self) -> int | None:
+        """The offset below which everything was synced when it was written; 0 where it never was, None if damaged."""
         return self._read_number(RECOVERY_POINT)
 
     def write_recovery_point(self, offset: int) -> None:
         """Durable on return."""
-        write_atomically(self.folder / RECOVERY_POINT, f"0\n{offset}\n".encode())
+        self._write_number(RECOVERY_POINT, offset)
 
     def read_log_start(self) -> int:
-        """The log start offset set by delete_records; 0 where it never was."""
-        return self._read_number(LOG_START)
+        """The log start offset set by delete_records; 0 where it never was. Raises LogDamaged."""
+        found = self._read_number(LOG_START)
+        if found is None:
+            raise LogDamaged(self.folder / LOG_START, 0, 0, "the checkpoint is not readable")
+        return found
 
     def write_log_start(self, offset: int) -> None:
         """Durable on return."""
-        write_atomically(self.folder / LOG_START, f"0\n{offset}\n".encode())
+        self._write_number(LOG_START, offset)
 
     def read_cleaned_to(self) -> int:
-        """The offset where the last cleaning ended; 0 where there was none."""
-        return self._read_number(CLEANED_TO)
+        """The offset where the last cleaning ended; 0 where there was none, or it is not known any more."""
+        return self._read_number(CLEANED_TO) or 0
 
     def write_cleaned_to(self, offset: int) -> None:
         """Durable on return."""
-        write_atomically(self.folder / CLEANED_TO, f"0\n{offset}\n".encode())
+        self._write_number(CLEANED_TO, offset)
 
     def read_tombstones_due(self) -> int:
-        """From when the first of the tombstones may be removed that the last cleaning left, in ms; 0 = it left none."""
-        return self._read_number(TOMBSTONES_DUE)
+        """From when the first of the tombstones may be removed that the last cleaning left, in ms; 0 = it left none.
+
+        Where that is not known any more, the next cleaning looks at once.
+        """
+        found = self._read_number(TOMBSTONES_DUE)
+        return 1 if found is None else found
 
     def write_tombstones_due(self, moment_ms: int) -> None:
         """Durable on return."""
         if moment_ms or exists(self.folder / TOMBSTONES_DUE):
-            write_atomically(self.folder / TOMBSTONES_DUE, f"0\n{moment_ms}\n".encode())
+            self._write_number(TOMBSTONES_DUE, moment_ms)
 
     # --- leader epochs ---------------------------------------------------------------------------------------------
 
@@ -137,8 +190,7 @@ class Checkpoints:
 
     def write_epochs(self, epochs: EpochHistory) -> None:
         """Durable on return."""
-        lines = ["0", str(len(epochs.entries)), *(f"{epoch} {start}" for epoch, start in epochs.entries)]
-        write_atomically(self.folder / EPOCHS, ("\n".join(lines) + "\n").encode())
+        write_atomically(self.folder / EPOCHS, _epochs_text(epochs).encode())
 
     # --- clean shutdown --------------------------------------------------------------------------------------------
 
@@ -200,10 +252,20 @@ class Checkpoints:
             remove(self.folder / offset_name(offset, SNAPSHOT))
 
 
+def _epochs_text(epochs: EpochHistory) -> str:
+    """Version, count, and one `epoch start` line each, as Kafka writes them; the checksum is behind the count."""
+    count, entries = str(len(epochs.entries)), "".join(f"{epoch} {start}\n" for epoch, start in epochs.entries)
+    return f"0\n{count}{_blanks(count + entries)}\n{entries}"
+
+
 def _parse_epochs(text: str) -> EpochHistory:
-    """Read version, count, and one `epoch start` line each, as Kafka writes them; ValueError when it is cut off."""
+    """Read what `_epochs_text` gives, or Kafka; ValueError when it is cut off or damaged."""
     version, count, *lines = text.splitlines() or ("", "")
-    if version != "0" or len(lines) != int(count):
+    found = _COUNT.fullmatch(count)
+    if version != "0" or found is None or len(lines) != int(found[1]):
         raise ValueError("The leader epoch checkpoint is cut off or of an unknown version.")
     pairs = (line.split(" ") for line in lines)
-    return EpochHistory((int(epoch), int(start)) for epoch, start in pairs)
+    epochs = EpochHistory((int(epoch), int(start)) for epoch, start in pairs)
+    if found[2] is not None and text != _epochs_text(epochs):
+        raise ValueError("The checksum of the leader epoch checkpoint is wrong.")
+    return epochs

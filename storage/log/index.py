@@ -13,14 +13,21 @@ Files: entries as Kafka's, big-endian, and a checksum, without which a flipped b
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from pathlib import Path
 
 import google_crc32c
 
+from raylog.storage import filesystem
+from raylog.storage.descriptors import open_file
+from raylog.storage.log.files import read_at
+
 _TIME_ENTRY = struct.Struct(">qI")
+_PLACE_ENTRY = struct.Struct(">II")
 _CRC = struct.Struct(">I")
 _U32 = "I"
 _SWAP = sys.byteorder == "little"
@@ -148,6 +155,40 @@ def last_time_entry(data: bytes) -> tuple[int, int] | None:
         return None
     timestamp, offset = _TIME_ENTRY.unpack(entries[-_TIME_ENTRY_BYTES:])
     return timestamp, offset
+
+
+def places_between(path: Path, low: int, high: int) -> list[tuple[int, int]]:
+    """(relative offset, position) of the entries of an `.index` file from position `low` up to `high`, exclusive.
+
+    Reads these alone, and believes the rest. Raises OSError.
+    """
+    return _between(path, _PLACE_ENTRY, 1, low, high)
+
+
+def times_between(path: Path, low: int, high: int) -> list[tuple[int, int]]:
+    """(timestamp, relative offset) of the entries of a `.timeindex` file behind offset `low`, up to `high` inclusive.
+
+    As `places_between`.
+    """
+    return _between(path, _TIME_ENTRY, 1, low + 1, high + 1)
+
+
+def _between(path: Path, entry: struct.Struct, field: int, low: int, high: int) -> list[tuple[int, int]]:
+    fd = open_file(path, os.O_RDONLY)
+    try:
+        places = range(max(0, filesystem.fstat(fd).st_size - _CRC.size) // entry.size)
+
+        def field_of(place: int) -> int:
+            data = read_at(fd, entry.size, place * entry.size)
+            return int(entry.unpack(data)[field]) if len(data) == entry.size else high
+
+        first = bisect_left(places, low, key=field_of)
+        stop = bisect_left(places, high, lo=first, key=field_of)
+        data = read_at(fd, (stop - first) * entry.size, first * entry.size)
+    finally:
+        filesystem.close(fd)
+    whole = data[: len(data) // entry.size * entry.size]
+    return [(key, value) for key, value in entry.iter_unpack(whole)]
 
 
 def _with_checksum(entries: bytes) -> bytes:

@@ -26,13 +26,13 @@ from raylog.storage.cleaner.ages import Ages
 from raylog.storage.descriptors import keep_reserve
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, from_os_error, out_of_range
 from raylog.storage.log.checkpoints import Checkpoints, CleanMark
-from raylog.storage.log.cleanable import CleanableLog
 from raylog.storage.log.config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from raylog.storage.log.files import private_folder, sync_folder
 from raylog.storage.log.kept_epochs import KeptEpochs
 from raylog.storage.log.reading import RecentSegments, place_of
 from raylog.storage.log.recovery import Recovered, Recovery, replay
 from raylog.storage.log.retention import DeletedFiles, removable
+from raylog.storage.log.scrubbable import ScrubbableLog
 from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from raylog.storage.log.syncing import SyncRound
 from raylog.storage.log.validation import check_bodies, check_offsets, check_produced, check_producers, inspect, rewrite
@@ -43,7 +43,7 @@ CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 16 << 20
 ABORTED_MAX = 1 << 16  # aborted transactions of a segment: those of the active one are in memory and in each snapshot
 
 
-class PartitionLog(CleanableLog):
+class PartitionLog(ScrubbableLog):
     """See the module. Made by `open` only."""
 
     def __init__(

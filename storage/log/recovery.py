@@ -58,7 +58,10 @@ class Recovery:
         self.checkpoints = checkpoints
         self.now_ms = now_ms
         self.report = RecoveryReport()
-        self.recovery_point = checkpoints.read_recovery_point()
+        point = checkpoints.read_recovery_point()
+        self.recovery_point = point or 0
+        self.point_known = point is not None
+        """Otherwise any of the records may have been synced, and nothing is cut."""
         self.log_start = checkpoints.read_log_start()
         known = checkpoints.read_epochs()
         self.epochs = known if known is not None else EpochHistory()
@@ -101,7 +104,7 @@ class Recovery:
             remove(path)
 
     def _begin_empty(self) -> None:
-        if self.recovery_point > 0:
+        if self.recovery_point > 0 or not self.point_known:
             raise LogDamaged(self.folder, 0, 0, f"all segments are missing; {self.recovery_point} offsets were synced")
         self._start_afresh(self.log_start)
 
@@ -177,7 +180,7 @@ class Recovery:
         damage = self._scan_from(first)
         if damage is not None:
             path = self.segments[damage.segment].path
-            if damage.offset < self.recovery_point:
+            if damage.offset < self.recovery_point or not self.point_known:
                 raise LogDamaged(path, damage.position, damage.offset, damage.reason)
             self.report.reason = f"{path.name} at byte {damage.position}: {damage.reason}"
         last = damage.segment if damage is not None else len(self.segments) - 1

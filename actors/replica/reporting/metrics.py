@@ -29,6 +29,7 @@ def replica_metrics(
         "high_watermark": -1 if machine is None else machine.high_watermark,
         "damage": damage_of(runner),
         "cleaner": None if cleaner is None else cleaner.to_wire(),
+        "scrub": None if runner.scrubber is None else runner.scrubber.figures().to_wire(),
         "roles": {kind: dict(figures) for kind, figures in roles.items()},
         **runner.counters.to_wire(),
         "process": usage_of(server).to_wire(),

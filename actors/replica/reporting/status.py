@@ -49,6 +49,7 @@ def _to_report(runner: ReplicaRunner) -> tuple[str, bool]:
 def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: ReplicationSettings) -> dict[str, object]:
     """Return role, offsets, ISR and the state of the disk; ``settings`` count until there is a machine."""
     log, machine = runner.log, runner.machine
+    scrub = None if runner.scrubber is None else runner.scrubber.figures()
     return {
         "topic": spec.topic,
         "partition": spec.partition,
@@ -64,6 +65,8 @@ def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: Replicati
         "synced_end_offset": log.synced_end_offset,
         "disk_hanging_ms": runner.disk_hanging_ms,
         "damage": damage_of(runner),
+        "scrubbed_ms": 0 if scrub is None else scrub.last_ms,
+        "scrub_offset": -1 if scrub is None else scrub.offset,
         "size_bytes": log.size_bytes,
         "held_from": runner.hold.offset,
         "hold_given_up": runner.hold.given_up,

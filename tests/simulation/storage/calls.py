@@ -11,7 +11,7 @@ from raylog.storage.errors import CorruptBatch
 from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.files import exists, list_files
 from raylog.storage.log.segment import DELETED, LOG, Segment
-from tests.simulation.storage import checks, payloads
+from tests.simulation.storage import checks, payloads, scrubs
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.lives import Lives
 from tests.simulation.storage.model import Records, Stored
@@ -399,6 +399,11 @@ class Calls(Lives):
     def change_folders(self) -> None:
         """The broker makes, removes or sets aside the folder of another partition."""
         self._done(self.folders.change)
+
+    def scrub(self) -> None:
+        """The batches are read again, to find damage."""
+        is_full, size = self.disk.faults.room is not None, self.draw.choice((1, 1000, 1 << 20))
+        self._done(lambda: scrubs.check_whole(self.log, size, may_lack_indexes=is_full))
 
     def look_up(self) -> None:
         """Something is read."""

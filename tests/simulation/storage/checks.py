@@ -7,7 +7,7 @@ reported; S9 opening always succeeds, and succeeds again; S10 an error leaves th
 raised; S11 a removed partition folder does not come back, and no other one vanishes; S12 segments begin and go as
 configured; S13 what must not be appended is refused; S14 a cleaner keeps the last record of each key,
 and stays below what is committed and on disk; S15 readers of committed records get what they may get
-(`transactions/checks`).
+(`transactions/checks`); S16 a scrub finds what readers would meet, and nothing else (`scrubs`).
 """
 
 from __future__ import annotations

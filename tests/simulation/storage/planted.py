@@ -21,6 +21,8 @@ from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.recovery import Recovery
 from raylog.storage.log.segment import Segment
 from raylog.storage.log.syncing import SyncRound
+from raylog.storage.scrub import slices
+from raylog.storage.scrub.plan import Passes, Place, Stretch, behind
 from tests.simulation.planted.bugs import Planted
 
 PROFILE = "storage"
@@ -199,6 +201,16 @@ def _new_name_unsynced(folder: Path) -> None:
         files.sync_folder(folder)
 
 
+def _leaping(original: Method) -> Method:
+    def next_place(self: Passes, log: list[Stretch]) -> Place | None:
+        place: Place | None = original(self, log)
+        if place is None or not [stretch.base for stretch in log].index(place.base) % 2:
+            return place
+        return next_place(self.read_to(behind(place, log)), log)
+
+    return next_place
+
+
 class _WithoutTruncation(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         return _nothing if name == "ftruncate" else getattr(filesystem, name)
@@ -291,6 +303,11 @@ STORAGE_BUGS = (
         60,
     ),
     _bug("recovery knows no recovery point", ("S8",), Checkpoints, "read_recovery_point", lambda self: 0, 80),
+    _bug("small files have no checksum", ("S2", "S4", "S8", "S9"), checkpoints, "_blanks", lambda text: " " * 32, 200),
+    _bug("a scrub checks no CRC", ("S16",), slices, "_check_crc", _nothing, 60),
+    _bug("a scrub looks at no epoch", ("S16",), slices, "check_epoch", _nothing, 200),
+    _bug("a scrub reads every other segment", ("S16",), Passes, "next_place", _leaping(Passes.next_place), 60),
+    _bug("what a scrub has found is confirmed never", ("S16",), PartitionLog, "confirm_damage", _nothing, 60),
     _bug("every log counts as closed cleanly", ("S1", "S2", "S5", "S9"), Recovery, "_open_clean", _always_clean),
     _bug(
         "an index is believed beyond what was synced",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from raylog.core.errors import RaylogError
 from raylog.storage.errors import LogDamaged, StorageIoError
 from raylog.storage.log.partition_log import PartitionLog
-from tests.simulation.storage import checks
+from tests.simulation.storage import checks, scrubs
 from tests.simulation.storage.calls import Calls
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost
@@ -66,6 +66,7 @@ class StorageRun(Calls):
             (self.fill_up, 3),
             (self.lack_descriptors, 2),
             (self.look_up, 4),
+            (self.scrub, 2),
             (self.fail_reads, 1),
             (self.damage, 2),
         ]
@@ -199,10 +200,12 @@ class StorageRun(Calls):
         try:
             log = self._open_log()
         except (LogDamaged, StorageIoError) as error:
-            require(batch_file, "S8", f"a file that can be made again passes for damage of the log: {error}")
+            is_known = batch_file or name in KNOWN_DAMAGED
+            require(is_known, "S8", f"a file that can be made again passes for damage of the log: {error}")
             return
         if batch_file:
             checks.check_damaged(log, self.model, min(int(point.split()[1]), self.model.end))
+            scrubs.check_found(log, self.draw.choice((1, 1000, 1 << 20)))
         else:
             self._check_copy(log)
 
@@ -214,24 +217,26 @@ class StorageRun(Calls):
 
 
 CAN_BE_MADE_AGAIN = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint", "clean-shutdown")
+KNOWN_DAMAGED = ("recovery-point-checkpoint", "log-start-offset-checkpoint", "partition.metadata")
+"""Files with a flipped bit that a log is not opened with, unless it is whole."""
 
 
 def _hurt(image: Image, draw: random.Random, end: int) -> tuple[str, str, bool] | None:
     """Change one file of the image; returns its name, the change, and whether it holds batches."""
     folder = image.get("t-0")
     assert isinstance(folder, dict)
-    names = [name for name in sorted(folder) if name.endswith((".log", *CAN_BE_MADE_AGAIN))]
+    names = [name for name in sorted(folder) if name.endswith((".log", *CAN_BE_MADE_AGAIN, *KNOWN_DAMAGED))]
     name = draw.choice(names)
     content = folder[name]
     assert isinstance(content, bytes)
     batch_file = name.endswith(".log")
-    if not batch_file and draw.random() < 0.4:
+    if not batch_file and name not in KNOWN_DAMAGED and draw.random() < 0.4:
         if name.endswith(".txnindex"):
             return None  # written durably, and only where it is needed: nothing else says that there was one
         del folder[name]
         return name, "loss", False
-    if not content or name.endswith(("leader-epoch-checkpoint", "clean-shutdown")):
-        return None  # a changed digit is another number: these have no checksum, and only a loss is detectable
+    if not content:
+        return None
     place = draw.randrange(len(content))
     changed = bytearray(content)
     changed[place] ^= 1 << draw.randrange(8)

@@ -89,3 +89,12 @@ def test_a_replica_with_damage_does_not_rest() -> None:
     context = leading(isr=(ME,))
     found(context)
     assert context.machine.quiet(10**6) is None
+
+
+def test_damage_in_the_batch_in_which_the_log_starts_counts() -> None:
+    context = leading()
+    start = Offset(11)
+    context.step(LogStartAdvanced(cause="test", now_ms=context.now_ms, log_start_offset=start))
+    out = found(context, offset=10, next_offset=12)
+    assert some(ResignLeadership, out.now), "its second record can be read, and is damaged"
+    assert damaged_at(context) == 10

@@ -1,0 +1,198 @@
+"""Reads the log of a replica again, slowly, to find damage before a reader does. Owned by the replica's shell.
+
+One slice at a time, in a thread, and only while the process runs anyway: a replica that dozes is not woken for it, and
+one that has no slice under way may doze (docs/adr/0112). The replicas of a broker take turns by a file in its data
+directory. May touch: the log's files, that file, and the note of the passes in the partition's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from raylog.actors.clock import since_boot_ms
+from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.settings import ScrubPace
+from raylog.core.errors import RaylogError
+from raylog.core.metrics.scrubbing import ScrubFigures
+from raylog.storage.errors import LogDamaged
+from raylog.storage.folder_lock import FolderLock
+from raylog.storage.log.files import read_text, write_atomically
+from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.scrub.plan import Passes, Place, behind, slice_bytes, take_turn
+from raylog.storage.scrub.slices import NO_TIMESTAMP, Scrubbed, ScrubOrder, read_passes, scrub, write_passes
+
+logger = logging.getLogger(__name__)
+
+LOCK: Final = "scrub.lock"
+TURNS: Final = "scrub-turns"
+"""File in a data directory: from when on the next slice of any of its replicas may be read."""
+LOCK_WAIT_S: Final = 1.0
+SOON_MS: Final = 5
+"""A turn that comes so soon is not waited for."""
+RETRY_MS: Final = 5_000
+"""Until the next look whether a pass is due, or after a step that was not possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a thread has done: a slice perhaps, and a turn for the next one, in so many milliseconds from now."""
+
+    scrubbed: Scrubbed | None
+    wait_ms: int | None
+    """None = the turns could not be read or written."""
+
+
+@dataclass(slots=True)
+class Scrubber:
+    """The passes over one log. `tick` begins a slice if it is due."""
+
+    log: PartitionLog
+    directory: Path
+    name: str
+    pace: ScrubPace
+    counters: ReplicaCounters
+    _on_damaged: Callable[[LogDamaged], None] = lambda _: None
+    _passes: Passes | None = None
+    """None = the note of an earlier life is not read yet."""
+    _has_turn: bool = False
+    _due_ms: int = 0
+    _newest: int = NO_TIMESTAMP
+    _task: asyncio.Task[None] | None = None
+    _is_over: bool = False
+    _is_failing: bool = False
+
+    def tick(self, now_ms: int, wall_ms: int) -> None:
+        """Take a turn, or read the slice that has one, if it is due.
+
+        `now_ms` is monotonic, `wall_ms` the time of day.
+        """
+        if not self.pace.is_on or self._task is not None or now_ms < self._due_ms or self._is_over:
+            return
+        self._due_ms = now_ms + RETRY_MS
+        if self._passes is None and self.log.created:
+            self._passes = Passes(last_ms=wall_ms)  # nothing of it is old
+        if self._passes is not None and not self._passes.is_due(wall_ms, self.pace.interval_ms):
+            return
+        self._task = asyncio.create_task(self._run(now_ms, wall_ms), name=f"scrub {self.name}")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a slice is being read."""
+        return self._task is not None
+
+    def figures(self) -> ScrubFigures:
+        """Return the state of the passes, for metrics and the status."""
+        passes = self._passes or Passes()
+        at = -1 if passes.place is None else max(0, passes.place.offset)
+        return ScrubFigures(last_ms=passes.last_ms, offset=at)
+
+    def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
+        """Have this called with damage that a slice has."""
+        self._on_damaged = callback
+
+    async def stop(self) -> None:
+        """Read no more; waits for a slice."""
+        self._is_over = True
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _run(self, now_ms: int, wall_ms: int) -> None:
+        try:
+            while await self._step(now_ms, wall_ms) and not self._is_over:
+                pass
+            self._is_failing = False
+        except Exception as error:  # any error: nothing of the log was changed, and the next step tries again
+            if not self._is_failing:
+                logger.warning("%s is not scrubbed now, trying again: %s", self.name, error)
+            self._is_failing = True
+        finally:
+            self._task = None
+
+    async def _step(self, now_ms: int, wall_ms: int) -> bool:
+        """Take a turn, read a slice, or end the pass; returns whether the next step may follow at once."""
+        loop = asyncio.get_running_loop()
+        if self._passes is None:
+            self._passes = await loop.run_in_executor(None, read_passes, self.log.folder)
+        if not self._passes.is_due(wall_ms, self.pace.interval_ms):
+            return False
+        log = self.log.stretches()
+        place = self._passes.next_place(log)
+        if place is None:
+            self._passes, self._has_turn = self._passes.ended(wall_ms), False
+            self.counters.scrub_passes += 1
+            damaged = await loop.run_in_executor(None, self._end_pass, self._passes)
+            if damaged and not self._is_over:
+                self.counters.scrub_remade += self.log.write_again(damaged)
+            return False
+        order, size = None, slice_bytes(place, log)
+        if self._has_turn:
+            if place.position == 0:
+                self._newest = NO_TIMESTAMP
+            order = self.log.order_scrub(place, size, self._newest)
+            if order is None:
+                return False
+        self._has_turn = False
+        done = await loop.run_in_executor(None, self._work, order, size, self._passes.read_to(place))
+        if done.scrubbed is not None and not self._is_over:
+            self._take(place, done.scrubbed)
+        if done.wait_ms is None:
+            return False
+        self._has_turn, self._due_ms = True, now_ms + done.wait_ms
+        return done.wait_ms <= SOON_MS
+
+    def _work(self, order: ScrubOrder | None, size: int, passes: Passes) -> _Done:
+        """Read a slice, and take a turn for the next one. In a thread."""
+        scrubbed = None if order is None else scrub(order)
+        if order is not None and order.place.position == 0:
+            with suppress(RaylogError):  # the next life would begin a segment earlier
+                write_passes(self.log.folder, passes)
+        try:
+            return _Done(scrubbed, self._turn(size if scrubbed is None else scrubbed.bytes_read))
+        except RaylogError:
+            if scrubbed is None:
+                raise
+            return _Done(scrubbed, None)
+
+    def _end_pass(self, passes: Passes) -> list[str]:
+        """Note the end of a pass; returns which small files are damaged. In a thread."""
+        write_passes(self.log.folder, passes)
+        return self.log.damaged_files()
+
+    def _turn(self, size: int) -> int:
+        """Take a turn, for about as much as the slice before; returns in how many milliseconds it comes."""
+        lock = FolderLock(self.directory, self.directory / LOCK, wait_s=LOCK_WAIT_S)
+        try:
+            text = (read_text(self.directory / TURNS) or "").strip()
+            now_ms = since_boot_ms()
+            free_ms = int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
+            begins_ms, free_ms = take_turn(now_ms, free_ms, size, self.pace.bytes_per_s)
+            write_atomically(self.directory / TURNS, b"%d\n" % free_ms, durable=False)
+        finally:
+            lock.release()
+        return begins_ms - now_ms
+
+    def _take(self, place: Place, scrubbed: Scrubbed) -> None:
+        assert self._passes is not None
+        self.counters.scrub_bytes += scrubbed.bytes_read
+        after = scrubbed.place
+        found = None if scrubbed.damage is None else self.log.confirm_damage(scrubbed.damage)
+        try:
+            if scrubbed.wrong_index and scrubbed.damage is None:
+                self.counters.scrub_remade += self.log.remake_indexes(place, scrubbed.wrong_index)
+            if scrubbed.wrong_aborted:
+                self.counters.scrub_remade += self.log.remake_aborted(place)
+        except LogDamaged as damage:
+            found = found or damage
+        if scrubbed.damage is not None:  # nor is it read again in this pass if it was cut or cleaned meanwhile
+            after = behind(place, self.log.stretches())
+        self._passes, self._newest = self._passes.read_to(after), scrubbed.newest
+        if found is not None:
+            self.counters.scrub_damages += 1
+            self._on_damaged(found)

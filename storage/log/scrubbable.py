@@ -1,0 +1,135 @@
+"""The part of a partition log that has its batches read again: what to read, and what to do about what was found.
+
+`PartitionLog` adds the rest. All calls in the owner's thread; the reading itself (`scrub/slices`) runs in another.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from raylog.storage.batch.header import HEADER_BYTES, parse_header
+from raylog.storage.errors import CorruptBatch, LogDamaged
+from raylog.storage.log.checkpoints import EPOCHS, LOG_START, METADATA
+from raylog.storage.log.cleanable import CleanableLog
+from raylog.storage.log.files import exists
+from raylog.storage.log.reading import Span, verify
+from raylog.storage.log.segment import Segment
+from raylog.storage.scrub.plan import Place, Stretch
+from raylog.storage.scrub.slices import ScrubOrder
+
+logger = logging.getLogger(__name__)
+
+
+class ScrubbableLog(CleanableLog):
+    """See the module."""
+
+    _recovery_point: int
+
+    def stretches(self) -> list[Stretch]:
+        """The segments from the log's start on, in order, each as far as it was synced."""
+        active = self.segments[-1]
+        found = [
+            Stretch(segment.base_offset, segment.next_offset, segment.size)
+            for segment in self.segments[:-1]
+            if segment.next_offset > self.log_start_offset
+        ]
+        if self.synced_end_offset == self.log_end_offset:  # else where a batch ends on the disk is not known
+            found.append(Stretch(active.base_offset, active.next_offset, active.size))
+        return found
+
+    def order_scrub(self, place: Place, size: int, newest: int) -> ScrubOrder | None:
+        """A slice of about `size` bytes from this place on; None where there is none any more.
+
+        `newest`: the largest timestamp of the batches before it in its segment. Raises LogClosed.
+        """
+        self._require_open()
+        segment = self._segment_at(place.base)
+        if segment is None or not place.position < segment.size:
+            return None
+        is_active = segment is self.segments[-1]
+        if is_active and self.synced_end_offset != self.log_end_offset:
+            return None
+        return ScrubOrder(
+            path=segment.path,
+            place=place,
+            size=size,
+            end=segment.size,
+            last=segment.next_offset,
+            newest=newest,
+            epochs=tuple(self.epochs.entries),
+            log_start=self.log_start_offset,
+            is_sealed=segment.sealed and not is_active,
+            has_aborted=segment.has_aborted,
+        )
+
+    def confirm_damage(self, found: LogDamaged) -> LogDamaged | None:
+        """The damage at this place as the log meets it now; None where there is none, or not in what is kept.
+
+        It may have been cut, cleaned or removed since. Raises StorageIoError, DescriptorsExhausted.
+        """
+        self._require_open()
+        segment = next((each for each in self.segments if str(each.path) == found.path), None)
+        if segment is None or found.position >= segment.size or segment.next_offset <= self.log_start_offset:
+            return None
+        if not exists(segment.path):
+            after = segment.next_offset
+            return LogDamaged(segment.path, 0, segment.base_offset, "the file is missing", next_offset=after)
+        try:
+            length = HEADER_BYTES
+            try:
+                length = min(
+                    parse_header(segment.read(found.position, HEADER_BYTES)).size, segment.size - found.position
+                )
+            except CorruptBatch:
+                pass  # which `verify` reports
+            span = Span(segment, found.position, length, found.offset, segment.next_offset)
+            verify(span, segment.read(found.position, length), self.epochs)
+        except LogDamaged as damage:
+            return damage if max(damage.next_offset, damage.offset + 1) > self.log_start_offset else None
+        finally:
+            self._recent.touch(segment)
+        return None
+
+    def remake_indexes(self, place: Place, why: str) -> bool:
+        """Make the indexes of a sealed segment again; False where it is none any more.
+
+        Raises LogDamaged, StorageIoError.
+        """
+        segment = self._segment_at(place.base)
+        if segment is None or not segment.sealed:
+            return False
+        logger.warning("%s: the indexes are made again from the batches: %s", segment.path, why)
+        segment.rebuild_indexes()
+        self._recent.touch(segment)
+        return True
+
+    def remake_aborted(self, place: Place) -> bool:
+        """Make a segment's file of aborted transactions again, if it is damaged. Raises LogDamaged, StorageIoError."""
+        segment = self._segment_at(place.base)
+        if segment is None or not segment.has_aborted or segment is self.segments[-1]:
+            return False
+        segment.release()  # what is in memory was read before
+        self._aborted_of(segment)
+        return True
+
+    def write_again(self, names: list[str]) -> int:
+        """Write small files again that are damaged on the disk; returns how many. Raises DiskFull, StorageIoError."""
+        self._require_open()
+        for name in names:
+            logger.warning("%s is damaged, and written again", self.folder / name)
+            if name == METADATA:
+                self._checkpoints.write_identity()
+            elif name == EPOCHS:
+                self._checkpoints.write_epochs(self.epochs)
+            elif name == LOG_START:
+                self._checkpoints.write_log_start(self.log_start_offset)
+            else:
+                self._checkpoints.write_recovery_point(self._recovery_point)
+        return len(names)
+
+    def damaged_files(self) -> list[str]:
+        """The small files that are damaged on the disk. May run in another thread. Raises StorageIoError."""
+        return self._checkpoints.damaged()
+
+    def _segment_at(self, base: int) -> Segment | None:
+        return next((segment for segment in self.segments if segment.base_offset == base), None)

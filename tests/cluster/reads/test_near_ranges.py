@@ -16,7 +16,7 @@ from raylog.protocol.replica import FIND_TIMES
 from raylog.rpc import machine_number
 from raylog.storage.batch.times import TimeBounds
 from tests.cluster.local_cluster import SECRET, LocalCluster
-from tests.cluster.reads.test_near_reads import VALUES, count_opened, filled
+from tests.cluster.reads.test_near_reads import VALUES, count_opened, filled, flip_where_a_batch_begins
 from tests.cluster.talk import Talk, in_cluster
 
 pytestmark = pytest.mark.skipif(machine_number() is None, reason="this kernel has no boot id to know a machine by")
@@ -101,10 +101,10 @@ async def test_files_that_hold_nothing_wanted_are_not_read_again(cluster: LocalC
     await filled(cluster, talk, "t")
     real, calls = Place.read, 0
 
-    def of_the_beginning(self: Place, most_bytes: int, times: TimeBounds | None = None) -> Any:
+    def of_the_beginning(self: Place, most_bytes: int, offset: int, times: TimeBounds | None = None) -> Any:
         nonlocal calls
         calls += 1
-        return real(self._replace(position=0, length=100_000), most_bytes, times)[0], None
+        return real(self._replace(position=0, length=100_000), most_bytes, 0, times)[0], None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Place, "read", of_the_beginning)
@@ -161,6 +161,17 @@ async def test_a_range_in_a_file_that_cannot_be_read_here_is_fetched(cluster: Lo
         patch.setattr(SegmentFile, "read", lambda self, size, position: bytes(size))
         assert await read(cluster, talk, 0, len(VALUES)) == list(enumerate(VALUES))
         assert len(opened) == 1, "and it is not tried again"
+
+
+@in_cluster()
+async def test_a_batch_of_a_file_that_does_not_follow_is_fetched(cluster: LocalCluster, talk: Talk) -> None:
+    """No checksum covers where a batch begins: one bit of it passed for the end of the range."""
+    await filled(cluster, talk, "t")
+    for bit in (0, 5, 11, 12, 14, 40, 62, 63):
+        with pytest.MonkeyPatch.context() as patch:
+            flipped = flip_where_a_batch_begins(patch, bit)
+            assert await read(cluster, talk, 0, len(VALUES)) == list(enumerate(VALUES)), bit
+            assert flipped
 
 
 @in_cluster()

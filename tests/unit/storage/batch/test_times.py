@@ -82,7 +82,7 @@ def test_a_place_reads_the_first_bytes_of_what_it_skips(tmp_path: Path) -> None:
     place: Place | None = Place(segment(tmp_path / "s", b"".join(stored)), 0, sum(map(len, stored)))
     found = []
     while place is not None:
-        batches, place = place.read(1, TIMES)
+        batches, place = place.read(1, 40 * len(found), TIMES)
         found += batches
     assert [batch.header.base_offset for batch in found] == [0, 40, 80, 120, 160, 200]
     assert [batch.is_skipped for batch in found] == [True, True, False, False, True, True]

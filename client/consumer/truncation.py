@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class CreatedAgain(RetriableError):
-    """The topic was deleted and created again, with this id. Not for users: their next poll begins anew."""
+    """The topic was deleted and created again, with this id. Not for users: their next poll begins with the new one."""
 
     def __init__(self, topic_id: str, start: Start) -> None:
         super().__init__(f"The topic was created again, with the id {topic_id}.")

@@ -207,7 +207,7 @@ def _checked_bytes(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
 
 
 def out_of_place(header: BatchHeader, offset: int) -> CorruptBatch:
-    """The error for a batch that does not hold `offset`, the next one of whoever reads a log from there on.
+    """The error for a batch that does not hold `offset`, the next one of a read that has come so far.
 
     A log has no gaps, and no checksum covers where a batch begins: one bit of it more would pass for other offsets, or
     for the end of what is read. The first batch of a read may begin below its offset.

@@ -32,10 +32,10 @@ def test_a_place_is_read_in_whole_batches_and_at_least_one(tmp_path: Path) -> No
     stored = batches(5)
     size = len(stored[0])
     place: Place | None = Place(segment(tmp_path / "s", b"".join(stored)), size, 4 * size)
-    found = []
+    found: list[list[int]] = []
     for most_bytes in (1, 3 * size - 1, size):
         assert place is not None
-        read, place = place.read(most_bytes, sum(map(len, found), 1))
+        read, place = place.read(most_bytes, 1 + sum(len(each) for each in found))
         found.append([item.header.base_offset for item in read])
     assert found == [[1], [2, 3], [4]]
     assert place is None

@@ -147,8 +147,8 @@ def _reasons(topic: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def lab() -> Iterator[Lab]:
-    """A running lab."""
+def lab(spark: SparkSession | None = None) -> Iterator[Lab]:
+    """A running lab; with a session of the caller's, or one of its own once a trial needs it."""
     root = Path(tempfile.mkdtemp(prefix="rl-readers-", dir="/tmp"))
     try:
         with own_ray():
@@ -161,11 +161,12 @@ def lab() -> Iterator[Lab]:
             cluster = raylog.start(root, brokers=3, config=CONFIG)
             try:
                 with raylog.Admin() as admin:
-                    found = Lab(cluster, root, admin)
+                    found = Lab(cluster, root, admin, [] if spark is None else [spark])
                     try:
                         yield found
                     finally:
-                        found.close()
+                        if spark is None:
+                            found.close()
             finally:
                 cluster.stop()
     finally:

@@ -10,6 +10,8 @@
 #                    FEATURES=queues,delays
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
+#   make readers     read topics with Ray Data, Spark and columns while workers and leaders are killed, records deleted,
+#                    bits flipped and tokens end: make readers TRIALS=200 SEED=1; READERS_ARGS=--virtual in one process
 #   make chaos-figures     measure the time until partitions have a leader again
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each; make simulate-notes notes
 #                    which seed does so soonest, with which make test begins: after a change of what the seeds draw
@@ -35,6 +37,8 @@ FEATURES ?=
 MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
+TRIALS ?= 50
+READERS_ARGS ?=
 PYTEST_ARGS ?=
 PIPELINES_ARGS ?=
 # Processes that run tests side by side: cluster tests wait more than they compute. 0 runs all in one process. From three
@@ -50,7 +54,7 @@ CHECKED := raylog actors client core data outbox protocol rpc spark storage pysp
 
 PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
-.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree wheel clean distclean
+.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -91,6 +95,9 @@ simulate: $(VENV)/.installed-test
 
 chaos: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+
+readers: $(VENV)/.installed-test compiled
+	$(PY) -m tests.readers --trials $(TRIALS) --seed $(SEED) $(READERS_ARGS)
 
 chaos-figures: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos.figures $(CHAOS_ARGS)

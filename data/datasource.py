@@ -47,7 +47,7 @@ class RangesTask:
     def _blocks(self, attempt: int) -> Iterator[Any]:
         deadline_s = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         schema = built_schema(self.names)
-        reading = self.reading if attempt == 0 else replace(self.reading, fail_on_data_loss=True)
+        reading = replace(self.reading, repeats=attempt > 0)
         has_any = False
         for item in self.ranges:
             if attempt > 0 and item.may_be_compacted:

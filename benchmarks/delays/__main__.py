@@ -1,7 +1,8 @@
 """`python -m benchmarks.delays`: how late delayed records come, on three brokers with three replicas each.
 
-`rate`: records become due evenly. `burst`: many become due within a minute. A consumer reads their topic; late is the
-time from a record's due time until the consumer has it. `pending`: what a new leader needs for many that wait.
+`rate`: records become due evenly. `burst`: many become due within a minute. `together`: all become due in the same
+millisecond, `--rounds` times. A consumer reads their topic; late is the time from a record's due time until the
+consumer has it. `pending`: what a new leader needs for many that wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import raylog
-from benchmarks.delays import pending
+from benchmarks.delays import pending, together
 from benchmarks.report.stats import percentile
 from raylog.core.ids import TopicPartition
 
@@ -28,10 +29,12 @@ LEAD_S = 8.0
 def main() -> int:
     """Run the cases that are named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delays", description=__doc__)
-    parser.add_argument("case", choices=["rate", "burst", "pending"])
+    parser.add_argument("case", choices=["rate", "burst", "together", "pending"])
     parser.add_argument("--per-second", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--records", type=int, default=1_000_000, help="of a burst, or pending")
+    parser.add_argument("--records", type=int, default=1_000_000, help="of a burst, together, or pending")
+    parser.add_argument("--size", type=int, default=SIZE, help="bytes of each that is due together")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--named", action="store_true", help="each pending record has a schedule id")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()))
     chosen = parser.parse_args()
@@ -45,6 +48,8 @@ def main() -> int:
                 admin.create_topic(TOPIC, partitions=1, replication_factor=3)
             if chosen.case == "rate":
                 found = run(chosen.per_second * chosen.seconds, chosen.seconds)
+            elif chosen.case == "together":
+                found = together.run(TOPIC, chosen.records, chosen.size, chosen.rounds)
             else:
                 found = run(chosen.records, 60, lead_s=max(LEAD_S, chosen.records / 60_000))
         finally:

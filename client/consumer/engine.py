@@ -34,7 +34,7 @@ from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S
 from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.consumer.sessions.protocols import Session, SessionMaker
 from raylog.client.consumer.topics import SubscribedTopics
-from raylog.client.consumer.truncation import repair
+from raylog.client.consumer.truncation import CreatedAgain, repair
 from raylog.client.interceptors import ConsumerInterceptors, interceptors_of
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.expiry import Expiry
@@ -80,7 +80,6 @@ class Engine:
             config,
             self.assignment,
             on_data=self.notify_data,
-            on_change=self.notify,
             on_error=self._keep_error,
         )
         # As Kafka's consumers, of whatever isolation level: a member that takes a partition over from one that was
@@ -372,7 +371,7 @@ class Engine:
             handing.failed(error)
             self._attention = True
             is_lost = isinstance(error, OffsetOutOfRange) and self.config.auto_offset_reset != "none"
-            if is_lost or isinstance(error, NearReadFailed):
+            if is_lost or isinstance(error, CreatedAgain | NearReadFailed):
                 return None  # `_repair` resets the position, or requests the records from the leader
             raise
 

@@ -17,7 +17,7 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.stream import FetchStream
-from raylog.client.consumer.truncation import has_what_was_read, must_compare
+from raylog.client.consumer.truncation import CreatedAgain, has_what_was_read, must_compare
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.core.errors import (
     CorruptMessage,
@@ -52,15 +52,13 @@ class Fetcher:
         assignment: Assignment,
         *,
         on_data: Callable[[], None],
-        on_change: Callable[[], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_data`: records came; `on_change`: a partition needs a position; `on_error`: an error for the user."""
+        """`on_data`: records came, or an error for the next poll; `on_error`: an error for the user."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
         self._on_data = on_data
-        self._on_change = on_change
         self._on_error = on_error
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._wakes: dict[TopicPartition, asyncio.Event] = {}
@@ -178,9 +176,11 @@ class Fetcher:
         if not state.topic_id:
             state.topic_id = info.topic_id
         elif state.topic_id != info.topic_id:
-            # Deleted and created again: the position belonged to other records.
-            state.begin_again(info.topic_id, Start.COMMITTED if config.group_id else Start.FIRST)
-            self._on_change()
+            # Deleted and created again: the position belongs to other records. The next poll moves it, behind what was
+            # fetched before; a user's thread that takes records now would set it again.
+            start = Start.COMMITTED if config.group_id else Start.FIRST
+            state.stop_behind(state.session, CreatedAgain(info.topic_id, start))
+            self._on_data()
             return
         assert leader.endpoint is not None  # `leader` raises without one
         if leader.leader_epoch < state.epochs.latest:  # a leader that was replaced may lack what was read

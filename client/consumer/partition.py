@@ -21,7 +21,7 @@ from raylog.client.types import Record
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
 from raylog.core.ids import TopicPartition
-from raylog.storage.batch.header import iter_headers
+from raylog.storage.batch.header import iter_headers, out_of_place
 
 NEAR_CHUNK_BYTES = 512 << 10
 """Bytes read from a file at once: the records made of them should fit into a processor's caches."""
@@ -222,9 +222,12 @@ class PartitionState:
         taken_in = 0
         try:
             for place, header in iter_headers(payload):
+                after = header.next_offset
+                if not header.base_offset <= self.fetch_offset < after:
+                    raise out_of_place(header, self.fetch_offset)
                 is_aborted = aborted is not None and aborted.hides(header)
                 self._waiting.append(FetchedBatch(payload, place, header, False, is_aborted))
-                self.fetch_offset = max(self.fetch_offset, header.next_offset)
+                self.fetch_offset = after
                 taken_in += header.size
         except RaylogError as error:
             self._damage = corrupt(self.partition, self.fetch_offset, error)
@@ -467,7 +470,7 @@ class PartitionState:
         if waiting and isinstance(waiting[0], Place):
             place = waiting[0]
             try:
-                batches, rest = place.read(self._near_chunk_bytes)
+                batches, rest = place.read(self._near_chunk_bytes, self.position or 0)
             except NearReadFailed as error:
                 self._failure = error
                 return None

@@ -93,9 +93,11 @@ class PositionFinder:
         lost = [each for each in states if self._lacks(each) and self._timestamp(each) is None]
         if lost:
             named = ", ".join(str(each.partition) for each in lost)
+            renewed = sorted({each.partition.topic for each in lost if each.is_of_new_topic})
+            reason = f" ({', '.join(renewed)} was deleted and created again while it was read)" if renewed else ""
             self._on_error(
                 NoOffsetForPartition(
-                    f"There is no offset to begin at for {named}, and auto_offset_reset is 'none'; seek(), "
+                    f"There is no offset to begin at for {named}{reason}, and auto_offset_reset is 'none'; seek(), "
                     "or set it to 'earliest' or 'latest'."
                 )
             )

@@ -14,12 +14,21 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.local_files import NearReadFailed
-from raylog.core.errors import CorruptMessage, InvalidRequest, LogTruncation, OffsetOutOfRange
+from raylog.core.errors import CorruptMessage, InvalidRequest, LogTruncation, OffsetOutOfRange, RetriableError
 from raylog.core.ids import LeaderEpoch, Offset
 from raylog.protocol.replica import OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest
 from raylog.rpc import Connection
 
 logger = logging.getLogger(__name__)
+
+
+class CreatedAgain(RetriableError):
+    """The topic was deleted and created again, with this id. Not for users: their next poll begins with the new one."""
+
+    def __init__(self, topic_id: str, start: Start) -> None:
+        super().__init__(f"The topic was created again, with the id {topic_id}.")
+        self.topic_id = topic_id
+        self.start = start
 
 
 def must_compare(state: PartitionState, leader_epoch: int) -> bool:
@@ -87,7 +96,9 @@ def repair(state: PartitionState, *, resets: bool) -> bool:
     diverge, as in Kafka: records before it were read already.
     """
     failure = state.failure
-    if isinstance(failure, LogTruncation) and resets:
+    if isinstance(failure, CreatedAgain):
+        state.begin_again(failure.topic_id, failure.start)
+    elif isinstance(failure, LogTruncation) and resets:
         divergent = failure.details["divergent_offset"]
         assert isinstance(divergent, int)  # it is made above
         logger.warning("%s Reading goes on there.", failure.message)

@@ -17,7 +17,9 @@ from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
 from raylog.client.runtime import Runtime, shared
-from raylog.core.errors import RaylogError
+from raylog.core.errors import OffsetOutOfRange, RaylogError
+from raylog.storage.batch.cleaned import is_cleaned
+from raylog.storage.batch.header import BatchHeader
 from raylog.storage.batch.times import TimeBounds
 
 CLOSE_TIMEOUT_S = 10.0
@@ -29,6 +31,9 @@ class RangeReading:
 
     fail_on_data_loss: bool = True
     """Without, lost offsets are skipped with a warning."""
+    repeats: bool = False
+    """Whether an earlier attempt gave out the same range: what the cleaner has removed is an error, like lost offsets
+    whatever `fail_on_data_loss` says."""
     stall_timeout_s: float = 120.0
     """How long a task waits for data before it fails."""
     fetch_max_bytes: int | None = None
@@ -44,7 +49,8 @@ class RangeReading:
 def read_range(wanted: PartitionRange, reading: RangeReading, schema: Any = KAFKA_SCHEMA) -> Iterator[Any]:
     """The records of one range as record batches with this schema, in order; `schema` as that of ArrowBuilder.
 
-    Raises OffsetOutOfRange or UnknownTopicId for lost data, CorruptMessage, RequestTimedOut, and permanent errors.
+    Raises OffsetOutOfRange or UnknownTopicId for lost data, where it `repeats` also for what compaction has removed;
+    CorruptMessage, RequestTimedOut, and permanent errors.
     """
     return read_ranges([wanted], reading, schema)
 
@@ -66,9 +72,10 @@ class _OpenRange:
 
     def __init__(self, wanted: PartitionRange, reading: RangeReading, schema: Any) -> None:
         self._runtime = shared()
+        self._repeats = reading.repeats
         self._fetcher = RangeFetcher(
             wanted,
-            fail_on_data_loss=reading.fail_on_data_loss,
+            fail_on_data_loss=reading.fail_on_data_loss or reading.repeats,
             max_bytes=reading.fetch_max_bytes or FETCH_MAX_BYTES,
             stall_timeout_s=reading.stall_timeout_s,
             short_circuit_reads=reading.short_circuit_reads,
@@ -90,6 +97,8 @@ class _OpenRange:
         """Its records, in order."""
         try:
             for batch in self._fetched():
+                if self._repeats and is_cleaned(batch.header):
+                    raise _removed(self._fetcher.wanted, batch.header)
                 self._builder.add(batch)
                 if self._builder.is_full:
                     yield from self._builder.take()
@@ -109,6 +118,13 @@ class _OpenRange:
         """Close its connections, or leave them to the next range of this process."""
         self._coming.cancel()
         self._runtime.run(self._fetcher.close(), CLOSE_TIMEOUT_S)
+
+
+def _removed(wanted: PartitionRange, header: BatchHeader) -> OffsetOutOfRange:
+    return OffsetOutOfRange(
+        f"Compaction has removed records of {wanted.topic_partition} from offset {header.base_offset} on, perhaps "
+        "since an earlier attempt read them: read the topic again."
+    )
 
 
 def _begin(runtime: Runtime, work: Coroutine[Any, Any, Any]) -> Future[Any]:

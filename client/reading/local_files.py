@@ -90,10 +90,13 @@ class Place(NamedTuple):
     aborted: AbortedBatches | None = None
     """What was aborted in the answer that named the place, from here on; the places of an answer are read in order."""
 
-    def read(self, most_bytes: int, times: TimeBounds | None = None) -> tuple[list[FetchedBatch], Place | None]:
+    def read(
+        self, most_bytes: int, offset: int, times: TimeBounds | None = None
+    ) -> tuple[list[FetchedBatch], Place | None]:
         """The first batch if it is large, else as many as fit into `most_bytes`; and the place of the others.
 
-        A first batch without a record within `times` is skipped. Raises NearReadFailed for anything but whole batches.
+        A first batch without a record within `times` is skipped. Raises NearReadFailed for anything but whole batches,
+        of which the first holds `offset` and each further one follows: no checksum covers where a batch begins.
         """
         file, position, length, aborted = self
         try:
@@ -117,6 +120,16 @@ class Place(NamedTuple):
                     raise NearReadFailed(f"A segment holds no whole batch at {position + used}.")
         except RaylogError as error:
             raise NearReadFailed(f"A segment holds no batch at {position}: {error}") from error
+        for number, (_, _, header, *_) in enumerate(batches):
+            if not header.base_offset <= offset <= header.base_offset + header.last_offset_delta:
+                if not number:
+                    raise NearReadFailed(
+                        f"A segment has the batch of offset {header.base_offset} for that of {offset}."
+                    )
+                used = sum(batch.header.size for batch in batches[:number])
+                batches = batches[:number]
+                break
+            offset = header.base_offset + header.last_offset_delta + 1
         if aborted is not None:
             batches = [batch._replace(is_aborted=aborted.hides(batch.header)) for batch in batches]
         return batches, Place(file, position + used, length - used, aborted) if used < length else None

@@ -44,8 +44,9 @@ from raylog.protocol.replica import (
     ListOffsetsRequest,
 )
 from raylog.rpc import Connection, Token
-from raylog.storage.batch.header import HEADER_BYTES, check_crc, iter_headers
+from raylog.storage.batch.header import HEADER_BYTES, check_crc, iter_headers, out_of_place
 from raylog.storage.batch.times import TimeBounds
+from raylog.storage.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
 
@@ -267,13 +268,15 @@ class RangeFetcher:
         found: list[FetchedBatch] = []
         try:
             for place, header in iter_headers(payload):
-                if header.base_offset >= wanted.end:
-                    self.next_offset = wanted.end
+                if self.next_offset >= wanted.end:
                     break
+                if not header.base_offset <= self.next_offset < header.next_offset:
+                    raise out_of_place(header, self.next_offset)
                 is_aborted = aborted is not None and aborted.hides(header)
-                if header.next_offset > self.next_offset:
-                    found.append(FetchedBatch(payload, place, header, is_aborted=is_aborted))
-                    self.next_offset = header.next_offset
+                found.append(FetchedBatch(payload, place, header, is_aborted=is_aborted))
+                self.next_offset = header.next_offset
+            if len(payload) and self.next_offset == before:
+                raise CorruptBatch("it is not whole")
         except RaylogError as error:
             if not found:  # good batches come first; the next fetch meets the damage again
                 raise corrupt(wanted.topic_partition, self.next_offset, error) from error
@@ -344,15 +347,13 @@ class RangeFetcher:
             while self._places and size < most_bytes and self.next_offset < self.wanted.end:
                 for batch in self._read_place():
                     self.bytes_read += len(batch.buffer) if batch.is_skipped else batch.header.size
+                    if self.next_offset >= self.wanted.end:
+                        break
                     if not batch.is_skipped:
                         check_crc(batch.buffer, batch.place, batch.header)
-                    if batch.header.base_offset >= self.wanted.end:
-                        self.next_offset = self.wanted.end
-                        break
-                    if batch.header.next_offset > self.next_offset:
-                        found.append(batch)
-                        self.next_offset = batch.header.next_offset
-                        size += 0 if batch.is_skipped else batch.header.size
+                    found.append(batch)
+                    self.next_offset = batch.header.next_offset
+                    size += 0 if batch.is_skipped else batch.header.size
             if had_places and not found and self.next_offset < self.wanted.end:
                 raise NearReadFailed(f"The files that its leader named hold nothing from offset {self.next_offset} on.")
         except (NearReadFailed, RaylogError) as error:
@@ -364,7 +365,7 @@ class RangeFetcher:
     def _read_place(self) -> list[FetchedBatch]:
         """The next batches of the first place. Raises NearReadFailed."""
         chunk_bytes = NEAR_CHUNK_BYTES if self._times is None else NARROW_CHUNK_BYTES
-        batches, rest = self._places.popleft().read(chunk_bytes, self._times)
+        batches, rest = self._places.popleft().read(chunk_bytes, self.next_offset, self._times)
         if rest is not None:
             self._places.appendleft(rest)
         return batches

@@ -35,6 +35,11 @@ def is_filler(header: BatchHeader) -> bool:
     return header.record_count == 0 and header.producer_id < 0
 
 
+def is_cleaned(header: BatchHeader) -> bool:
+    """Whether records were removed from a batch, or from its place: a producer leaves no offset without a record."""
+    return header.record_count != header.last_offset_delta + 1
+
+
 def filler(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
     """A batch without records, from `base_offset` up to `next_offset`, all of one leader epoch."""
     header = BatchHeader(

@@ -209,6 +209,15 @@ def _checked_bytes(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
     return buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
 
 
+def out_of_place(header: BatchHeader, offset: int) -> CorruptBatch:
+    """The error for a batch that does not hold `offset`, the next one of a read that has come so far.
+
+    A log has no gaps, and no checksum covers where a batch begins: one bit of it more would pass for other offsets, or
+    for the end of what is read. The first batch of a read may begin below its offset.
+    """
+    return CorruptBatch(f"it holds offsets {header.base_offset} to {header.last_offset}, and {offset} comes next")
+
+
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """CorruptBatch unless the batch at `position` is whole and its CRC-32C is right."""
     found = google_crc32c.value(_checked_bytes(buffer, position, header))

@@ -106,11 +106,18 @@ def small_blocks() -> Iterator[None]:
 
 
 def kill_reader() -> None:
-    """Kill the worker that reads now."""
-    readers = [each for each in psutil.process_iter(["cmdline"]) if "ray::ReadRaylog" in "".join(each.info["cmdline"])]
+    """Kill the worker that reads now: a descendant of this process, beside which another Ray may read."""
+    readers = [each for each in psutil.Process().children(recursive=True) if "ray::ReadRaylog" in _line(each)]
     assert readers, "a worker reads"
     for each in readers:
         each.kill()
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return "".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return ""
 
 
 def offsets_of(batch: Any) -> list[int]:

@@ -1,6 +1,8 @@
 """A reader of a range, such as a Spark task, reads the leader's files on its machine; a fetch has the same result."""
 
 import asyncio
+import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
 from raylog.protocol.replica import FIND_TIMES
 from raylog.rpc import machine_number
+from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from raylog.storage.batch.times import TimeBounds
 from tests.cluster.local_cluster import SECRET, LocalCluster
-from tests.cluster.reads.test_near_reads import VALUES, count_opened, filled
+from tests.cluster.reads.test_near_reads import VALUES, count_opened, filled, flip_where_a_batch_begins
 from tests.cluster.talk import Talk, in_cluster
 
 pytestmark = pytest.mark.skipif(machine_number() is None, reason="this kernel has no boot id to know a machine by")
@@ -39,7 +42,11 @@ async def range_of(talk: Talk, start: int, end: int) -> PartitionRange:
 
 async def read(cluster: LocalCluster, talk: Talk, start: int, end: int, **more: Any) -> list[tuple[int, bytes | None]]:
     """The records of a range; records outside of it in the first and the last batch are dropped here."""
-    wanted = await range_of(talk, start, end)
+    return await records_of(await range_of(talk, start, end), **more)
+
+
+async def records_of(wanted: PartitionRange, **more: Any) -> list[tuple[int, bytes | None]]:
+    start, end = wanted.start, wanted.end
     fetcher = RangeFetcher(wanted, **more)
     opener = BatchOpener(wanted.topic_partition)
     found: list[tuple[int, bytes | None]] = []
@@ -101,10 +108,10 @@ async def test_files_that_hold_nothing_wanted_are_not_read_again(cluster: LocalC
     await filled(cluster, talk, "t")
     real, calls = Place.read, 0
 
-    def of_the_beginning(self: Place, most_bytes: int, times: TimeBounds | None = None) -> Any:
+    def of_the_beginning(self: Place, most_bytes: int, offset: int, times: TimeBounds | None = None) -> Any:
         nonlocal calls
         calls += 1
-        return real(self._replace(position=0, length=100_000), most_bytes, times)[0], None
+        return real(self._replace(position=0, length=100_000), most_bytes, 0, times)[0], None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Place, "read", of_the_beginning)
@@ -164,6 +171,17 @@ async def test_a_range_in_a_file_that_cannot_be_read_here_is_fetched(cluster: Lo
 
 
 @in_cluster()
+async def test_a_batch_of_a_file_that_does_not_follow_is_fetched(cluster: LocalCluster, talk: Talk) -> None:
+    """No checksum covers where a batch begins: one bit of it passed for the end of the range."""
+    await filled(cluster, talk, "t")
+    for bit in (0, 5, 11, 12, 14, 40, 62, 63):
+        with pytest.MonkeyPatch.context() as patch:
+            flipped = flip_where_a_batch_begins(patch, bit)
+            assert await read(cluster, talk, 0, len(VALUES)) == list(enumerate(VALUES)), bit
+            assert flipped
+
+
+@in_cluster()
 async def test_a_range_in_a_file_that_is_not_seen_from_here_is_fetched(cluster: LocalCluster, talk: Talk) -> None:
     await filled(cluster, talk, "t")
     with pytest.MonkeyPatch.context() as patch:
@@ -188,3 +206,24 @@ async def test_damage_behind_good_batches_is_fetched_from_the_leader(cluster: Lo
         patch.setattr(SegmentFile, "read", failing)
         assert await read(cluster, talk, 0, len(VALUES)) == list(enumerate(VALUES))
     assert calls > 2
+
+
+@in_cluster()
+async def test_a_bit_that_flips_in_the_leaders_file_costs_no_record(cluster: LocalCluster, talk: Talk) -> None:
+    """The leader finds what its reader here has met, gives its log up, and the range goes on at another replica."""
+    await filled(cluster, talk, "t")
+    await talk.whole("t")
+    brokers = tuple(server.endpoint for server in cluster.broker_servers.values())
+    dice = random.Random(3)
+    for number in range(8):
+        leader = (await talk.partition("t")).leader
+        spec = cluster.replica("t", 0, leader).spec
+        path = next((spec.data_directory / "t-0").glob("*.log"))
+        first = parse_header(path.read_bytes()[:HEADER_BYTES]).size
+        at = first + dice.randrange(8) if number % 2 else dice.randrange(path.stat().st_size)
+        with path.open("r+b") as file:
+            byte = os.pread(file.fileno(), 1, at)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << dice.randrange(8)]), at)
+        wanted = replace(await range_of(talk, 0, len(VALUES)), brokers=brokers)
+        assert await records_of(wanted) == list(enumerate(VALUES)), (number, at)
+        await talk.whole("t")

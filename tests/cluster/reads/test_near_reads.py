@@ -10,6 +10,7 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.reading.local_files import SegmentFile
 from raylog.rpc import machine_number
+from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 
@@ -46,6 +47,24 @@ def count_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
+def flip_where_a_batch_begins(monkeypatch: pytest.MonkeyPatch, bit: int) -> list[int]:
+    """Readers here find another base offset in the second batch of each file; the leader finds the right one."""
+    flipped: list[int] = []
+    real = SegmentFile.read
+
+    def flipping(self: SegmentFile, size: int, position: int) -> bytes:
+        first = parse_header(real(self, HEADER_BYTES, 0)).size
+        data = bytearray(real(self, size, position))
+        at = first + 7 - bit // 8 - position
+        if 0 <= at < size:
+            data[at] ^= 1 << bit % 8
+            flipped.append(position)
+        return bytes(data)
+
+    monkeypatch.setattr(SegmentFile, "read", flipping)
+    return flipped
+
+
 @in_cluster()
 async def test_files_and_fetches_give_the_same_records(cluster: LocalCluster, talk: Talk) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -76,3 +95,14 @@ async def test_a_file_that_is_not_seen_from_here_is_fetched(cluster: LocalCluste
         nowhere = lambda path: str(Path("/nowhere") / str(path))  # noqa: E731
         patch.setattr("raylog.actors.replica.consumer_reads.os.path.abspath", nowhere)
         assert await read(cluster, "t") == list(enumerate(VALUES))
+
+
+@in_cluster()
+async def test_a_batch_of_a_file_that_does_not_follow_is_fetched(cluster: LocalCluster, talk: Talk) -> None:
+    """No checksum covers where a batch begins."""
+    await filled(cluster, talk, "t")
+    for bit in (0, 5, 11, 12, 14, 40, 62, 63):
+        with pytest.MonkeyPatch.context() as patch:
+            flipped = flip_where_a_batch_begins(patch, bit)
+            assert await read(cluster, "t", group_id=f"g{bit}") == list(enumerate(VALUES)), bit
+            assert flipped

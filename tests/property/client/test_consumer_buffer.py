@@ -48,7 +48,6 @@ def logs(draw: st.DrawFn) -> Log:
     visible: list[int] = []
     offset = 0
     for _ in range(draw(st.integers(1, 8))):
-        offset += draw(st.sampled_from([0, 0, 0, 1, 5]))
         count = draw(st.integers(1, 6))
         is_control = draw(st.integers(0, 5)) == 0
         batches.append(

@@ -110,6 +110,8 @@ class ToyPartition:
 
     def forget_unreplicated(self) -> None:
         """What a new leader does not have is lost, in the log and in what is known of producers."""
+        if self.high_watermark == self.log_end:
+            return
         kept = [batch for header, batch in self.batches if header.base_offset < self.high_watermark]
         self.batches, self.producers, self.log_end = [], ProducerState(), self.log_start
         for batch in kept:

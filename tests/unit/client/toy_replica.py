@@ -20,7 +20,6 @@ from raylog.protocol.replica import (
 )
 from raylog.rpc import Connection, Request
 from raylog.rpc.framing import decode_args
-from raylog.storage.batch.header import parse_header
 from tests.unit.client.toy_partition import ToyPartition
 
 
@@ -118,7 +117,8 @@ class ToyReplica:
             batches = one.read(wanted.fetch_offset, wanted.max_bytes, upper)
             left_s = deadline_s - time.monotonic()
             if sum(map(len, batches)) >= max(1, wanted.min_bytes) or left_s <= 0 or not request.is_open:
-                end = parse_header(batches[-1]).next_offset if batches else wanted.fetch_offset
+                ends = [header.next_offset for header, batch in one.batches if batches and batch is batches[-1]]
+                end = ends[0] if ends else wanted.fetch_offset
                 aborted = one.aborted(wanted.fetch_offset, end) if wanted.isolation_level else ()
                 request.reply(FetchReply(one.high_watermark, upper, one.log_start, aborted), batches)
                 return

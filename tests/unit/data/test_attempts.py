@@ -74,12 +74,12 @@ def test_a_compacted_topic_is_not_read_again(ends: None, monkeypatch: pytest.Mon
     assert read(task())[1] is None
 
 
-def test_a_repeated_attempt_does_not_skip_what_was_deleted(ends: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_attempt_does_not_skip_what_was_removed(ends: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its blocks would be others than those of the attempt before."""
     strict: list[bool] = []
 
     def read_range(item: Any, reading: RangeReading, schema: Any) -> Iterator[Any]:
-        strict.append(reading.fail_on_data_loss)
+        strict.append(reading.repeats)
         return iter(())
 
     monkeypatch.setattr(datasource, "read_range", read_range)

@@ -17,15 +17,17 @@ import pytest
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.ranges.planning import RangesWanted, plan_read
-from raylog.client.ranges.reading import RangeReading
+from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.core.errors import ClientClosed
+from raylog.core.errors import ClientClosed, OffsetOutOfRange
 from raylog.data.columns import SCHEMA, schema_of
 from raylog.data.datasink import WriteTask
 from raylog.data.datasource import RangesTask, RaylogDatasource
 from raylog.data.following import FollowingTask
 from raylog.data.offsets import end_of, start_of
 from raylog.data.serializing import Fields
+from raylog.storage.batch.cleaned import filler
+from raylog.storage.batch.header import parse_header
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, fill, value_of
 from tests.waiting import wait_for
@@ -89,6 +91,20 @@ def test_a_repeated_task_makes_the_same_blocks(cluster: ToyCluster, monkeypatch:
     cluster.move_leader("orders", 1)
     again = list(RangesTask(tuple(ranges(cluster)), RangeReading(fetch_max_bytes=5_000), ALL, None)())
     assert [block.to_pylist() for block in again] == [block.to_pylist() for block in first]
+
+
+def test_a_repeated_task_refuses_what_was_compacted_since(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was made compacted after the read was planned; Ray would drop other blocks than those that arrived."""
+    monkeypatch.setattr("raylog.client.ranges.arrow.ROWS", 64)
+    found = ranges(cluster)
+    assert not any(item.may_be_compacted for item in found)
+    log = cluster.partitions["orders", 0]
+    (header, _), *others = log.batches
+    emptied = filler(header.base_offset, header.next_offset, header.partition_leader_epoch)
+    cluster.do(lambda: log.batches.__setitem__(slice(None), [(parse_header(emptied), emptied), *others]))
+    assert sum(block.num_rows for block in blocks(found)) == 600 - 70
+    with pytest.raises(OffsetOutOfRange, match="Compaction has removed records of orders-0 from offset 0 on"):
+        list(read_range(found[0], RangeReading(repeats=True)))
 
 
 def test_a_task_gives_out_what_it_has_when_its_time_is_over(cluster: ToyCluster) -> None:

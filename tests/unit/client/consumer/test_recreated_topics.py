@@ -1,16 +1,23 @@
-"""A producer that lives on while its topic is deleted and made again; and the sizes at the edge of what topics take."""
+"""Clients that live on while their topic is deleted and made again; and the sizes at the edge of what topics take."""
 
 import threading
+from typing import Any
 
 import pytest
 
+from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.partitioner import partition_for_key
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import RaylogError, RecordTooLarge, UnknownTopicOrPartition
+from raylog.core.errors import NoOffsetForPartition, RaylogError, RecordTooLarge, UnknownTopicOrPartition
+from raylog.core.ids import TopicPartition
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.validation import check_produced, inspect
+from tests.unit.client.consumer_support import fill, numbers
 from tests.unit.client.toy_partition import ToyPartition
 from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import wait_for
+
+HERE = TopicPartition("t", 0)
 
 
 def test_keys_go_to_the_partitions_that_are_left(cluster: ToyCluster) -> None:
@@ -64,6 +71,40 @@ def test_threads_that_send_meanwhile_lose_no_record_without_an_error(cluster: To
         assert not lost, lost
         producer.flush(15)
         assert producer.metrics()["buffer-available-bytes"] == producer.config.buffer_memory
+
+
+def test_what_a_consumer_has_fetched_comes_before_the_new_topic(cluster: ToyCluster) -> None:
+    """A thread that took old records while the loop moved the position set it again: nothing was fetched any more."""
+    cluster.create_topic("t", partitions=1)
+    fill(cluster, "t", 0, numbers(0, 10))
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "metadata_max_age_ms": 100}
+    with Consumer(**cluster.options, **options) as consumer:
+        consumer.assign([HERE])
+        found = [record.value for records in consumer.poll(10_000, max_records=3).values() for record in records]
+        cluster.delete_topic("t")
+        cluster.create_topic("t", partitions=1)
+        fill(cluster, "t", 0, numbers(100, 105))
+        state = consumer._engine.assignment.states[HERE]
+        wait_for(lambda: state._damage is not None, "the fetcher has met the new topic")
+        assert state.position == 3, "the position is the taking thread's"
+        while len(found) < 15:
+            found += [record.value for records in consumer.poll(10_000).values() for record in records]
+        assert found == numbers(0, 10) + numbers(100, 105)
+        assert consumer.position(HERE) == 5
+
+
+def test_a_consumer_without_a_reset_names_the_topic_that_was_made_again(cluster: ToyCluster) -> None:
+    cluster.create_topic("t", partitions=1)
+    fill(cluster, "t", 0, numbers(0, 10))
+    options: dict[str, Any] = {"auto_offset_reset": "none", "enable_auto_commit": False, "metadata_max_age_ms": 100}
+    with Consumer(**cluster.options, **options) as consumer:
+        consumer.assign([HERE])
+        consumer.seek(HERE, 0)
+        assert len(consumer.poll(10_000)[HERE]) == 10
+        cluster.delete_topic("t")
+        cluster.create_topic("t", partitions=1)
+        with pytest.raises(NoOffsetForPartition, match="t was deleted and created again while it was read"):
+            consumer.poll(20_000)
 
 
 @pytest.mark.parametrize("key", [None, b"key"])

@@ -86,6 +86,6 @@ def test_places_of_one_answer_are_filtered_in_order(tmp_path: Path) -> None:
         file = SegmentFile(str(path), (path.stat().st_dev, path.stat().st_ino))
         place: Place | None = Place(file, 0, path.stat().st_size, aborted)
         while place is not None:
-            batches, place = place.read(len(rows[0]))
+            batches, place = place.read(len(rows[0]), found[-1][0] + 1 if found else 0)
             found += [(each.header.base_offset, each.is_aborted) for each in batches]
     assert found == [(0, True), (1, True), (2, False), (3, False), (4, False)]

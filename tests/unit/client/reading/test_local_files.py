@@ -32,13 +32,28 @@ def test_a_place_is_read_in_whole_batches_and_at_least_one(tmp_path: Path) -> No
     stored = batches(5)
     size = len(stored[0])
     place: Place | None = Place(segment(tmp_path / "s", b"".join(stored)), size, 4 * size)
-    found = []
+    found: list[list[int]] = []
     for most_bytes in (1, 3 * size - 1, size):
         assert place is not None
-        read, place = place.read(most_bytes)
+        read, place = place.read(most_bytes, 1 + sum(len(each) for each in found))
         found.append([item.header.base_offset for item in read])
     assert found == [[1], [2, 3], [4]]
     assert place is None
+
+
+def test_batches_of_a_place_that_do_not_follow_are_not_read(tmp_path: Path) -> None:
+    """No checksum covers where a batch begins."""
+    stored = batches(4)
+    size = len(stored[0])
+    for bit in range(63):
+        data = bytearray(b"".join(stored))
+        data[2 * size + 7 - bit // 8] ^= 1 << bit % 8
+        read, place = Place(segment(tmp_path / "s", bytes(data)), 0, 4 * size).read(4 * size, 0)
+        assert [item.header.base_offset for item in read] == [0, 1]
+        assert place is not None
+        assert (place.position, place.length) == (2 * size, 2 * size)
+        with pytest.raises(NearReadFailed, match="for that of 2"):
+            place.read(4 * size, 2)
 
 
 def test_another_file_under_the_same_name_is_refused(tmp_path: Path) -> None:
@@ -70,7 +85,7 @@ def test_a_segment_in_a_brokers_data_directory_is_opened(tmp_path: Path) -> None
     (tmp_path / "link").symlink_to(tmp_path / "disk")  # as an operator may have it
     for path in (real, tmp_path / "link" / "flights-0" / real.name):
         (place,) = open_places(named(path), None, HERE)
-        assert len(place.read(1 << 20)[0]) == 2
+        assert len(place.read(1 << 20, 0)[0]) == 2
 
 
 def test_a_leader_cannot_name_any_other_file(tmp_path: Path) -> None:
@@ -109,7 +124,7 @@ def test_what_is_no_whole_batch_is_not_read(tmp_path: Path, damage: str) -> None
     file = segment(tmp_path / "s", data[damage])
     length = len(stored) - 1 if damage == "cut off" else len(stored)
     with pytest.raises(NearReadFailed):
-        Place(file, 0, length).read(1 << 20)
+        Place(file, 0, length).read(1 << 20, 0)
 
 
 @pytest.mark.parametrize("way", ["take", "take_one", "take_columns"])

@@ -1,0 +1,1 @@
+"""Readers of ranges (Ray Data, Spark, columns) under faults: exact rows or an error, by seeds."""

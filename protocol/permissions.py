@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from typing import Any, Final
 
 from raylog.core.errors import InvalidRequest
-from raylog.protocol.method import Endpoint, TokenScope
+from raylog.protocol.method import AnyMethod, Endpoint, TokenScope
 from raylog.rpc import Grant, Permissions
 from raylog.rpc.auth.permissions import Missing, PayloadLacks, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
@@ -65,14 +66,19 @@ def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
 def _payloads(
     endpoint: Endpoint, is_transactional: Callable[[memoryview], bool]
 ) -> Callable[[Grant], Mapping[str, PayloadLacks]]:
-    writing = [method.name for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
+    writing = [method for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
 
-    def lacks(payload: memoryview) -> str:
+    def lacks(method: AnyMethod, grant: Grant, args: Any, payload: memoryview) -> str:
+        if not is_transactional(payload):
+            return ""
         # An open transaction holds back every reader of committed records, which is more than a writer may do.
-        return "a prefix of transactional ids, for a batch of a transaction" if is_transactional(payload) else ""
+        if not grant.transactional_id_prefix:
+            return "a prefix of transactional ids, for a batch of a transaction"
+        # The leader queries the coordinator of the id that is named, whether the transaction is open.
+        return _lacks_id(method.read_request(args).transactional_id, grant)
 
     def payloads(grant: Grant) -> Mapping[str, PayloadLacks]:
-        return {} if grant.transactional_id_prefix else dict.fromkeys(writing, lacks)
+        return {method.name: partial(lacks, method, grant) for method in writing}
 
     return payloads
 
@@ -188,13 +194,19 @@ def _lacks_topics_of_offsets(request: Any, grant: Grant) -> str:
     rows = request.offsets if hasattr(request, "offsets") else request.partitions
     if rows is None:
         return "" if is_sink else "the right to see the offsets of all topics; name the partitions"
-    topics = {(topic.topic_id, topic.topic): _Ranges(topic.reads) for topic in grant.topics}
     for row in rows:
-        if is_sink and row.topic == TRANSACTIONS_TOPIC:
-            continue
-        if row.partition not in topics.get((row.topic_id, row.topic), ()):
+        if not sees_offset(grant, request.group_id, row.topic_id, row.topic, row.partition):
             return f"the right to read partition {row.partition} of {row.topic!r}"
     return ""
+
+
+def sees_offset(grant: Grant, group: str, topic_id: str, topic: str, partition: int) -> bool:
+    """Whether a token covers what a group has committed for this partition: it is read, or a note of a sink's own."""
+    if topic == TRANSACTIONS_TOPIC and group == grant.transactional_id_prefix:
+        return True
+    return any(
+        (each.topic_id, each.topic) == (topic_id, topic) and partition in _Ranges(each.reads) for each in grant.topics
+    )
 
 
 def _lacks_subscription(request: Any, grant: Grant) -> str:
@@ -234,6 +246,7 @@ _LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
     TokenScope.TRANSACTION_COMMIT: _lacks_commit_of_transaction,
     TokenScope.PREFIX: _lacks_prefix,
     TokenScope.GROUP: _lacks_group,
+    TokenScope.GROUP_VIEW: _lacks_group,
     TokenScope.GROUP_OFFSETS: _lacks_offsets,
     TokenScope.SUBSCRIPTION: _lacks_subscription,
 }

@@ -267,7 +267,7 @@ class CoordinatorMachine:
                 decision.reply(event.request, rows)
             case DescribeGroupReceived():
                 if (named := self._named_group(event, decision)) is not None:
-                    decision.reply(event.request, self._description(named))
+                    decision.reply(event.request, self._description(named, event))
             case DeleteGroupReceived():
                 self._delete(event, decision)
             case RequestDropped():
@@ -404,10 +404,10 @@ class CoordinatorMachine:
             decision.write(GroupDeleted(group=group.name))
         decision.reply(event.request, [])
 
-    def _description(self, group: Group | ConsumerGroup) -> dict[str, object]:
+    def _description(self, group: Group | ConsumerGroup, event: DescribeGroupReceived) -> dict[str, object]:
         described = description(group) if isinstance(group, ConsumerGroup) else views.description(group)
-        described["offsets"] = offsets.fetch(self._offsets, group.name, None)
-        described["pending_offsets"] = pending.described(self._pending, group.name)
+        described["offsets"] = offsets.fetch(self._offsets, group.name, None, sees=event.sees)
+        described["pending_offsets"] = pending.described(self._pending, group.name, sees=event.sees)
         return described
 
     def _tick(self, decision: GroupDecision) -> None:

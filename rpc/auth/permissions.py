@@ -25,8 +25,8 @@ Places: TypeAlias = Mapping[str, Container[int]]
 """Partitions by the id of their topic."""
 Missing: TypeAlias = Callable[[str, Any, Grant], str]
 """What a grant lacks for a request, by its method and arguments, as a part of a sentence; empty = it is covered."""
-PayloadLacks: TypeAlias = Callable[[memoryview], str]
-"""What a grant lacks for a payload, in the same words."""
+PayloadLacks: TypeAlias = Callable[[Any, memoryview], str]
+"""What a grant lacks for a payload that comes with these arguments, in the same words."""
 
 
 class _Place(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -127,6 +127,7 @@ class Permissions:
             handler = _looking_at(payloads, handler)
 
         def guard(request: Request) -> None:
+            request.grant = grant
             partitions = places.get(request.method)
             if partitions is not None and now_s() < expires_s:
                 try:
@@ -159,7 +160,7 @@ def _looking_at(payloads: Mapping[str, PayloadLacks], handler: Handler) -> Handl
 
     def look(request: Request) -> None:
         lacks = payloads.get(request.method)
-        lacking = "" if lacks is None else lacks(request.payload)
+        lacking = "" if lacks is None else lacks(request.args, request.payload)
         if lacking:
             request.fail(_not_covered(request, lacking))
         else:

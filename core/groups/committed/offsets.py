@@ -6,7 +6,7 @@ group's state (Kafka's table). Called by ``coordinator.py``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from raylog.core.coordinators.sizes import row_bytes
@@ -159,10 +159,19 @@ def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
     return 8 * characters > settings.record_bytes_max and row_bytes(*committed.to_wire()) > settings.record_bytes_max
 
 
-def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, int]] | None) -> list[object]:
-    """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none."""
+def fetch(
+    store: OffsetStore,
+    group: str,
+    partitions: Sequence[tuple[str, str, int]] | None,
+    *,
+    sees: Callable[[str, str, int], bool] | None = None,
+) -> list[object]:
+    """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none.
+
+    ``partitions`` None: of all that have one and that the sender ``sees``.
+    """
     if partitions is None:
-        keys = [record.key for record in store.of(group)]
+        keys = [each.key for each in store.of(group) if sees is None or sees(*each.key[1:])]
     else:
         keys = [OffsetKey(group, topic_id, topic, partition) for topic_id, topic, partition in partitions]
     rows: list[object] = []

@@ -13,7 +13,7 @@ from raylog.protocol.broker import BROKER
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.method import Endpoint
-from raylog.protocol.permissions import permissions
+from raylog.protocol.permissions import permissions, sees_offset
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Grant, Request, RequestConnection, Role, TopicGrant
@@ -93,6 +93,20 @@ def test_a_token_writes_to_the_topics_that_it_names() -> None:
         assert lacks(REPLICA, method, ["out", 0, 0, 0, 0], WRITING) == "role"
 
 
+def test_a_group_is_described_with_the_offsets_that_the_token_may_see() -> None:
+    cases: tuple[tuple[str, Any, bool], ...] = (
+        ("readers", ["id", "t", 0], True),
+        ("readers", ["id", "t", 2**31 - 1], True),
+        ("readers", ["other", "t", 0], False),
+        ("readers", ["id", "u", 0], False),
+        ("readers", ["out", "sunk", 0], False),
+        ("readers", ["any id", TRANSACTIONS_TOPIC, 0], False),
+        ("sink-", ["any id", TRANSACTIONS_TOPIC, 0], True),
+    )
+    for group, row, is_seen in cases:
+        assert sees_offset(WRITING, group, *row) is is_seen, (group, row)
+
+
 def batch(attributes: int = 0) -> bytes:
     return encode_batch(None, [b"v"], [1], meta=BatchMeta(7, 0, 0, attributes=attributes))
 
@@ -104,11 +118,15 @@ def test_a_batch_of_a_transaction_needs_a_prefix_of_transactional_ids() -> None:
         for payload in (inside, batch() + inside, batch() + inside + b"torn"):
             sentence = lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=payload)
             assert "lacks a prefix of transactional ids" in sentence
-            assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], WRITING, payload=payload) == ""
+            assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1, "sink-1"], WRITING, payload=payload) == ""
+            for name in ("", "sink", "mine"):
+                sentence = lacks(endpoint, "produce", ["out", 7, 0, 1, 1, name], WRITING, payload=payload)
+                assert f"lacks the transactional id {name!r}" in sentence
         assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=batch() + batch()) == ""
         # What is malformed is refused by the leader, as a whole.
         assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=b"x" * 70 + inside) == ""
-    assert permissions(REPLICA).payloads(writing)["produce"](memoryview(batch())), "it is closed by default"
+    args = msgspec.Raw(msgspec.msgpack.encode(["out", 7, 0, 1, 1]))
+    assert permissions(REPLICA).payloads(writing)["produce"](args, memoryview(batch())), "it is closed by default"
 
 
 @pytest.mark.parametrize("method", ["init_transactions", "end_txn", "describe_transaction"])

@@ -27,6 +27,7 @@ NEEDED = {
     TokenScope.TRANSACTION_COMMIT: {"transactional_id", "group_id", "offsets"},
     TokenScope.PREFIX: {"transactional_id_prefix"},
     TokenScope.GROUP: {"group_id"},
+    TokenScope.GROUP_VIEW: {"group_id"},
     TokenScope.GROUP_OFFSETS: {"group_id"},
     TokenScope.SUBSCRIPTION: {"group_id", "subscribed_topics"},
 }

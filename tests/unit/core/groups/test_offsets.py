@@ -1,11 +1,13 @@
 """Committed offsets: ownership, conditions of a commit, expiry; and the group commands."""
 
+from typing import Any
+
 import pytest
 
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.events import OffsetCommitReceived, Tick
+from raylog.core.groups.events import DescribeGroupReceived, OffsetCommitReceived, Tick
 from raylog.core.groups.records import record_from_wire
 from tests.unit.core.groups.context import GROUP, Groups
 
@@ -123,6 +125,17 @@ def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
     assert isinstance(members, list)
     assert [(row["member_id"], row["assignment"]) for row in members] == [(first, b"0"), (second, b"1")]
     assert groups.code(groups.describe("nobody")) == GroupIdNotFound.code
+
+
+def test_a_description_leaves_out_what_its_reader_may_not_see() -> None:
+    groups = Groups()
+    first, _ = groups.stable()
+    groups.commit(7, member_id=first, generation=1)
+    for sees, offsets in ((lambda *_: False, []), (lambda *at: at == ("id1", "flights", 0), [7])):
+        event = DescribeGroupReceived(cause="test", now_ms=groups.now_ms, request=9_000, group=GROUP, sees=sees)
+        groups.step(event)
+        described: Any = groups.replies.pop(9_000)
+        assert [row[3] for row in described["offsets"]] == offsets
 
 
 def test_offsets_of_an_empty_group_expire_after_the_retention() -> None:

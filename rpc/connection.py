@@ -88,6 +88,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._intake = Intake.on(loop)
         self._stake: Stake | None = None  # of a client: what it holds of the budget
         self._expires_s = 0.0  # the end of the peer's token; 0 = it has proved a secret
+        self._now_s = time.time if permissions is None else permissions.now_s
         self._coalescer = WriteCoalescer.on(loop)
         self._unanswered = self._unanswered_bytes = 0
         self._reading_paused = False
@@ -406,7 +407,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         """For Request: answer it. Raises before anything is sent or counted."""
         if self.is_closed:
             return
-        if self._expires_s and time.time() >= self._expires_s:
+        if self._expires_s and self._now_s() >= self._expires_s:
             self.send_error(correlation_id, describe(token_expired()), request_bytes)
             return
         self._send(REPLY, correlation_id, None, args, payload)

@@ -84,6 +84,8 @@ class Permissions:
     """The methods that may come as notifications; another one ends its connection."""
     members_only: bool = False
     """Whether only members of the cluster are admitted."""
+    now_s: Callable[[], float] = time.time
+    """The clock by which tokens end, in seconds since 1970."""
     _sets: dict[Role, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +123,7 @@ class Permissions:
 
     def guarded(self, handler: Handler, grant: Grant) -> Handler:
         """The handler of a connection with only a token: refuses requests outside the grant or after its end."""
-        now_s, expires_s, places = time.time, grant.expires_s, self.places(grant)
+        now_s, expires_s, places = self.now_s, grant.expires_s, self.places(grant)
         payloads = self.payloads(grant)
         if payloads:
             handler = _looking_at(payloads, handler)

@@ -36,6 +36,17 @@ class TokenScope(Enum):
     WRITE = "writes to the topic, and names the transactional id for batches of transactions"
     """Writing to the topic of the partition in these two fields; and the field ``transactional_id``, if a batch in the
     payload is of a transaction."""
+    SCHEDULE = "writes to the topics to which the records go, and names the group of half messages"
+    """Writing to any topic, for `__scheduled`; what the records say is checked where they are opened."""
+    SCHEDULER = "writes to a topic, for `__scheduled`"
+    """Writing to any topic; the request is about `__scheduled`, by ``topic_id`` or by ``topic``."""
+    HALVES = "writes to a topic, and names the group"
+    """That, and the field ``group``."""
+    QUEUE = "names the group, and reads the partition or the topic of which it is the group's retry topic"
+    """The field ``group_id``, and reading the partition in the first two fields; or reading all of the topic whose
+    records come there for a late retry of this group."""
+    QUEUE_SETTINGS = "the same, and writes to the dead-letter topic that it sets"
+    """That, and writing to the topic that is named among the field ``settings``."""
     PRODUCER = "writes to a topic"
     """Writing to any topic."""
     COORDINATOR = "names the group or transactional id"

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import halves
 from raylog.actors.scheduling.bodies import envelope_of
-from raylog.actors.scheduling.checks import check_batch
+from raylog.actors.scheduling.checks import Checked, check_batch
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
 from raylog.core.errors import (
@@ -32,6 +32,7 @@ from raylog.core.scheduling.envelope import HalfId, id_among, name_among, name_o
 from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.message import Message
+from raylog.protocol.permissions import lacks_schedule
 from raylog.protocol.replica import ProduceReply
 from raylog.protocol.scheduling import (
     CancelScheduledReply,
@@ -49,7 +50,8 @@ from raylog.protocol.scheduling import (
     ScheduleReply,
     ScheduleRequest,
 )
-from raylog.rpc import Request
+from raylog.rpc import Grant, Request
+from raylog.rpc.auth.permissions import not_covered
 from raylog.storage.log.validation import inspect
 
 KINDS: Final[frozenset[type[Message]]] = frozenset(
@@ -109,7 +111,7 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
             case FindScheduledRequest():
                 request.reply(await _find(role, args))
             case DescribeSchedulerRequest():
-                request.reply(await _describe(role))
+                request.reply(await _describe(role, request.grant))
             case _:
                 await _loaded(role)
                 request.reply(await halves.answer(role, args))
@@ -135,6 +137,7 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
     latest_ms = role.now_ms() + DELAY_MAX_MS
     checked = [check_batch(payload, position, header, latest_ms) for position, header in batches]
     halves_of = [name for each in checked for name in each.halves]
+    _check_grant(request.grant, checked)
     held = len(halves_of)
     _check_undecided(role, halves_of)
     _check_room_for_halves(role, held)
@@ -152,6 +155,16 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
         known = role.machine.names.replaced
         replaced = [int(known.get(reply.base_offset + index, NOT_KNOWN)) for index in range(count)]
     return ScheduleReply(reply.base_offset, reply.log_start_offset, replaced=replaced)
+
+
+def _check_grant(grant: Grant | None, checked: Sequence[Checked]) -> None:
+    """Refuse what the sender's token does not cover: the guard in front cannot see what the batches hold."""
+    if grant is None:
+        return
+    targets = {target for each in checked for target in each.targets}
+    lacking = lacks_schedule(grant, sorted(targets), sorted({group for each in checked for group, _ in each.halves}))
+    if lacking:
+        raise not_covered("schedule", lacking)
 
 
 async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None:
@@ -329,7 +342,7 @@ def _row(role: Scheduler, key: int) -> ScheduledRecord:
     )
 
 
-async def _describe(role: Scheduler) -> DescribeSchedulerReply:
+async def _describe(role: Scheduler, grant: Grant | None) -> DescribeSchedulerReply:
     await _loaded(role)
     machine = role.machine
     next_due_ms = machine.pending.next_due_ms()
@@ -342,10 +355,13 @@ async def _describe(role: Scheduler) -> DescribeSchedulerReply:
         runs=len(machine.pending.runs),
         lateness_p99_ms=role.lateness.p99_ms(),
         clock_step_ms=role.clock.step_ms,
-        parked=_parked(role),
+        parked=_parked(role, grant),
     )
 
 
-def _parked(role: Scheduler) -> Sequence[ParkedTarget]:
-    lanes = role.machine.lanes.values()
+def _parked(role: Scheduler, grant: Grant | None) -> Sequence[ParkedTarget]:
+    lanes = list(role.machine.lanes.values())
+    if grant is not None:
+        written = {topic.topic for topic in grant.topics if topic.writes}
+        lanes = [lane for lane in lanes if lane.topic in written]
     return [ParkedTarget(lane.topic, lane.id[1], len(lane.waiting)) for lane in lanes if lane.waiting]

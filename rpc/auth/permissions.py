@@ -154,7 +154,7 @@ class Permissions:
         lacking = self.missing(request.method, request.args, grant)
         if not lacking:
             return None
-        return _not_covered(request, lacking)
+        return not_covered(request.method, lacking)
 
 
 def _looking_at(payloads: Mapping[str, PayloadLacks], handler: Handler) -> Handler:
@@ -164,14 +164,13 @@ def _looking_at(payloads: Mapping[str, PayloadLacks], handler: Handler) -> Handl
         lacks = payloads.get(request.method)
         lacking = "" if lacks is None else lacks(request.args, request.payload)
         if lacking:
-            request.fail(_not_covered(request, lacking))
+            request.fail(not_covered(request.method, lacking))
         else:
             handler(request)
 
     return look
 
 
-def _not_covered(request: Request, lacking: str) -> ClusterAuthorizationFailed:
-    return ClusterAuthorizationFailed(
-        f"The token of this connection does not cover this {request.method}: it lacks {lacking}."
-    )
+def not_covered(method: str, lacking: str) -> ClusterAuthorizationFailed:
+    """The error for a request that a token does not cover; ``lacking`` is a part of a sentence."""
+    return ClusterAuthorizationFailed(f"The token of this connection does not cover this {method}: it lacks {lacking}.")

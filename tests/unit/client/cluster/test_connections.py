@@ -16,7 +16,7 @@ class Opened:
 
 
 async def test_a_cancellation_that_meets_the_opening_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`asyncio.wait_for` of Python 3.11 returned the result instead, and a task that was to end went on for ever."""
+    """`asyncio.wait_for` of Python 3.11 returned the result instead, and a task that was to end went on."""
     pool, opening = ConnectionPool(b"secret"), asyncio.get_running_loop().create_future()
     monkeypatch.setattr(pool, "_connect", lambda *_: opening)
     getting = asyncio.create_task(pool.get(("there", 1), 5.0))

@@ -13,7 +13,6 @@ from raylog.core.groups import events as ev
 from raylog.protocol import groups
 from raylog.protocol.message import Message
 from raylog.protocol.permissions import sees_offset
-from raylog.rpc import Grant
 
 
 class GroupRequest(CoordinatorRequest, Protocol):
@@ -21,8 +20,6 @@ class GroupRequest(CoordinatorRequest, Protocol):
 
     @property
     def peer_host(self) -> str: ...
-    @property
-    def grant(self) -> Grant | None: ...
 
 
 NAMES: Final = {"group": "group_id", "generation": "generation_id", "instance_id": "group_instance_id"}

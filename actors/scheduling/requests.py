@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from raylog.actors.roles.time_of_day import TimeOfDay
@@ -77,6 +77,8 @@ LOOK_MAX: Final = 10_000
 """Records that one page of a list looks at."""
 NOT_FOUND: Final = "NOT_FOUND"
 NOT_KNOWN: Final = -1
+SHARE_OF_A_GROUP: Final = 10
+"""The holder of a token may have this part of the half messages: one group must not take the room of all."""
 HALVES_PENDING: Final = 100_000
 """Default of ``half.max.pending``."""
 
@@ -140,7 +142,7 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
     _check_grant(request.grant, checked)
     held = len(halves_of)
     _check_undecided(role, halves_of)
-    _check_room_for_halves(role, held)
+    _check_room_for_halves(role, held, () if request.grant is None else {group for group, _ in halves_of})
     await _check_targets(role, {target for each in checked for target in each.targets})
     limit = int(role.host.config.get("delay.max.pending", "-1"))
     count = sum(header.record_count for _, header in batches)
@@ -202,8 +204,16 @@ def _check_undecided(role: Scheduler, names: Sequence[HalfId]) -> None:
             )
 
 
-def _check_room_for_halves(role: Scheduler, held: int) -> None:
+def _check_room_for_halves(role: Scheduler, held: int, groups: Collection[str]) -> None:
+    """Refuse half messages above the limit; ``groups``: those of a token, each of which may hold a part of it."""
     limit, there = int(role.host.config.get("half.max.pending", HALVES_PENDING)), len(role.machine.halves.held)
+    for group in groups:
+        share = max(1, limit // SHARE_OF_A_GROUP)
+        if there >= share and sum(name[0] == group for name in role.machine.halves.held) + held > share:
+            raise HalfMessagesFull(
+                f"Group {group!r} has {share} half messages without decision, the most that a token may have: decide "
+                f"about some, or raise half.max.pending of {role.host.partition.topic}, of which that is a part."
+            )
     if held and there + held > limit:
         raise HalfMessagesFull(
             f"{there} half messages without decision are held, and half.max.pending of {role.host.partition.topic} is "

@@ -79,6 +79,14 @@ from raylog.core.outbox import Outbox
 EXPIRED_RECORDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
 
+_MAKES_GROUPS: Final = (
+    JoinReceived,
+    MemberHeartbeatReceived,
+    OffsetCommitReceived,
+    TxnOffsetCommitReceived,
+    OffsetResetReceived,
+)
+
 __all__ = ["CoordinatorMachine", "GroupSettings"]
 
 
@@ -222,10 +230,16 @@ class CoordinatorMachine:
             return self._share.list_refusal(event.coordinator)
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
-        refusal = self._share.refusal(event.group)
+        refusal = self._share.refusal(event.group) or self._room_refusal(event)
         if refusal is None and isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
             return admission.member_error(event, self._settings)
         return refusal
+
+    def _room_refusal(self, event: Event) -> RaylogError | None:
+        """Return why there may be no new group, if the event would make one."""
+        if not isinstance(event, _MAKES_GROUPS) or event.group in self._groups or event.group in self._consumers:
+            return None
+        return admission.group_error(event.group, len(self._groups) + len(self._consumers), self._settings)
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
         match event:

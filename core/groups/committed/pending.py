@@ -114,7 +114,7 @@ def txn_commit(
         offset = _committed(event.group, item, decision.wall_ms)
         code = row_error(offset, decision.settings)
         if code == 0 and item[:3] not in pending:
-            code = room_error(committed, offset.key, decision.settings, others=len(pending))
+            code = room_error(committed, offset, decision.settings, others=len(pending))
         if code == 0:
             taken.append(item)
             pending[item[:3]] = item

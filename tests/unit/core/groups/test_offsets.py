@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, OffsetMetadataTooLarge
+from raylog.core.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import DescribeGroupReceived, OffsetCommitReceived, Tick
 from raylog.core.groups.records import record_from_wire
@@ -246,7 +246,7 @@ def test_a_full_group_takes_no_further_offsets_and_moves_its_own() -> None:
     groups = Groups(GroupSettings(offsets_max=2))
     for partition in (0, 1):
         assert groups.reply(groups.commit(7, partition=partition)) == [["flights", partition, 0]]
-    assert groups.reply(groups.commit(7, partition=2)) == [["flights", 2, InvalidRequest.code]]
+    assert groups.reply(groups.commit(7, partition=2)) == [["flights", 2, LimitReached.code]]
     assert groups.reply(groups.commit(8, partition=1)) == [["flights", 1, 0]]
     assert groups.reply(groups.commit(7, partition=2, group="other")) == [["flights", 2, 0]]
 
@@ -255,7 +255,7 @@ def test_offsets_of_transactions_count_as_well() -> None:
     groups = Groups(GroupSettings(offsets_max=2))
     groups.commit(7, partition=0)
     assert groups.reply(groups.txn_commit(8, partition=0)) == [["flights", 0, 0]]
-    assert groups.reply(groups.txn_commit(8, partition=1)) == [["flights", 1, InvalidRequest.code]]
+    assert groups.reply(groups.txn_commit(8, partition=1)) == [["flights", 1, LimitReached.code]]
     groups = Groups(GroupSettings(offsets_max=2))
-    for partition, code in ((0, 0), (1, 0), (2, InvalidRequest.code), (1, 0)):
+    for partition, code in ((0, 0), (1, 0), (2, LimitReached.code), (1, 0)):
         assert groups.reply(groups.txn_commit(8, partition=partition)) == [["flights", partition, code]]

@@ -53,10 +53,15 @@ def lacks(
     endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False, payload: bytes = b""
 ) -> str:
     """The sentence of the refusal; empty when the handler got the request."""
-    answers, handled = Answers(), list[Request]()
+    found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
+    return handed_over(found, Answers(), method, args, grant, payload)
+
+
+def handed_over(found: Permissions, answers: Answers, method: str, args: Any, grant: Grant, payload: bytes) -> str:
+    """The same at an endpoint that knows topics."""
+    handled = list[Request]()
     encoded = msgspec.Raw(msgspec.msgpack.encode(args))
     request = Request(cast("RequestConnection", answers), 1, method, encoded, memoryview(payload), False)
-    found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
     allowed, handler = found.admit(Role.TOKEN, grant, handled.append)
     if allowed is not None and method not in allowed:
         return "role"

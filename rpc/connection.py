@@ -50,6 +50,8 @@ from raylog.rpc.sending import SendQueue, WriteCoalescer
 logger = logging.getLogger(__name__)
 # Of this process: neither peers that cannot authenticate nor others that send nonsense must fill its log.
 _unproved = OccasionalWarning(logger)
+TURN_REQUESTS = 256
+"""Requests of a client that are handled in one turn of the loop: then other connections have theirs."""
 _malformed = OccasionalWarning(logger)
 _defects = OccasionalDefects(logger)
 
@@ -94,7 +96,8 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._reading_paused = False
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._late_replies = 0
-        self._backlog: deque[Request] = deque()  # requests that wait until the peer has read our answers
+        self._backlog: deque[Request] = deque()  # requests that wait for a turn, or until the peer has read our answers
+        self._goes_on = False
         self._rounds = 0
         self.refusals: Refusals | None = None
         """Counts refused requests by (method, error code): the server's; None = not counted."""
@@ -320,7 +323,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
     # Incoming frames
 
     def _dispatch(self, frames: list[Frame]) -> None:
-        pending = self._pending
+        pending, left = self._pending, TURN_REQUESTS
         for (kind, correlation_id, third, args), payload in frames:
             if kind == REPLY:
                 if not pending.resolve(correlation_id, args, payload):
@@ -340,7 +343,11 @@ class Connection(Caller, asyncio.BufferedProtocol):
                     self._stake.took(request.size)
                 if self._accepted and (self._queue.is_over or self._backlog):
                     self._backlog.append(request)
+                elif left == 0 and self._stake is not None:
+                    self._backlog.append(request)
+                    self._go_on_soon()
                 else:
+                    left -= left > 0
                     self._handle(request)
             if self.is_closed:
                 return
@@ -374,11 +381,22 @@ class Connection(Caller, asyncio.BufferedProtocol):
         if excess > UNSENT_SLACK_BYTES:
             self._intake.cut_stalled(excess)
 
+    def _go_on_soon(self) -> None:
+        """Handle requests that wait in a later turn of the loop."""
+        if not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._work_off_backlog)
+
     def _work_off_backlog(self) -> None:
-        """Handle requests that waited for the peer to read our answers, until it is behind again."""
+        """Handle requests that waited for the peer to read our answers, or for a turn, until it is behind again."""
+        self._goes_on = False
+        left = len(self._backlog) if self._stake is None else TURN_REQUESTS
         with self._coalescer:
-            while self._backlog and not self._queue.is_over and not self.is_closed:
+            while left > 0 and self._backlog and not self._queue.is_over and not self.is_closed:
+                left -= 1
                 self._handle(self._backlog.popleft())
+        if self._backlog and not self._queue.is_over and not self.is_closed:
+            self._go_on_soon()
         self._govern_reading()
 
     def _govern_reading(self) -> None:
@@ -459,8 +477,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
 
     def _send_queue_low(self) -> None:
         if self._backlog:
-            # Deferred: this is called inside a write, and answers would write again inside it.
-            self._loop.call_soon(self._work_off_backlog)
+            self._go_on_soon()  # deferred: this is called inside a write, and answers would write again inside it
         elif self._reading_paused:
             self._govern_reading()
 

@@ -216,6 +216,7 @@ def group_settings(cluster: Mapping[str, str], topic: Mapping[str, str]) -> Grou
         min_session_timeout_ms=ClusterConfig.from_dict(cluster).group_min_session_timeout_ms,
         max_session_timeout_ms=ClusterConfig.from_dict(cluster).group_max_session_timeout_ms,
         group_max_size=ClusterConfig.from_dict(cluster).group_max_size,
+        groups_max=ClusterConfig.from_dict(cluster).group_max_groups,
         offsets_retention_ms=ClusterConfig.from_dict(cluster).offsets_retention_minutes * 60_000,
         offsets_retention_check_ms=ClusterConfig.from_dict(cluster).offsets_retention_check_interval_ms,
         sleep_after_ms=sleep_after_ms(topic, cluster),
@@ -232,5 +233,8 @@ def transaction_settings(cluster: Mapping[str, str], topic: Mapping[str, str]) -
         two_phase_commit=values.transaction_two_phase_commit_enable,
         id_expiration_ms=values.transactional_id_expiration_ms,
         expiration_check_ms=values.transaction_remove_expired_transaction_cleanup_interval_ms,
+        ids_max=values.transactional_id_max,
+        prefix_ids_max=values.transactional_id_prefix_max,
+        prefix_participants_max=values.transactional_id_prefix_partitions_max,
         sleep_after_ms=sleep_after_ms(topic, cluster),
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from ssl import SSLContext
 from typing import Final, Protocol
 
+from raylog.actors.token_clock import token_clock
 from raylog.core.errors import StartFailed
 from raylog.rpc import (
     Connection,
@@ -78,7 +80,7 @@ def listen(
     return RpcServer(
         handler,
         secret=spec.secret,
-        permissions=permissions,
+        permissions=replace(permissions, now_s=token_clock().now_s),
         host=spec.host,
         tls=contexts()[0],
         on_connect=on_connect,

@@ -5,6 +5,7 @@ Used by every client and by Spark's source. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,9 @@ class ConsumerGroupMetadata:
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+    topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict, compare=False, repr=False)
+    """The topics whose records the consumer has read last, by partition. An offset of a topic that was deleted and
+    created again since then is committed for the topic that was read, never for the new one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,9 @@ class ClockReading:
     """Time of day to delete by. Never later than the wall clock nor, after a jump, than the clock before the jump."""
     jump_ms: int
     """How far the wall clock is from where it should be; 0 while it is trusted."""
+    going_ms: int
+    """Time of day for what ends by it: the wall clock or, after a jump in either direction, the clock before the jump,
+    carried on."""
     report: bool
     """Whether the jump is to be reported now: at first, then once an hour."""
 
@@ -70,11 +73,13 @@ class ClockGuard:
         if report:
             self._reported_ms = since_boot_ms
         should_be = since_boot_ms + self.ahead_ms
-        return ClockReading(deleting_ms=min(wall_ms, should_be), jump_ms=wall_ms - should_be, report=report)
+        return ClockReading(
+            deleting_ms=min(wall_ms, should_be), jump_ms=wall_ms - should_be, going_ms=should_be, report=report
+        )
 
     def _believe(self, ahead: int, since_boot_ms: int, wall_ms: int) -> ClockReading:
         self.ahead_ms, self._looked_ms, self._suspect_ahead = ahead, since_boot_ms, None
-        return ClockReading(deleting_ms=wall_ms, jump_ms=0, report=False)
+        return ClockReading(deleting_ms=wall_ms, jump_ms=0, going_ms=wall_ms, report=False)
 
     @staticmethod
     def _agree(ahead: int, expected: int, elapsed_ms: int) -> bool:

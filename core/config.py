@@ -183,6 +183,7 @@ class ClusterConfig:
     follower_replication_throttled_rate: int
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
+    group_max_groups: int
     group_max_size: int
     group_min_session_timeout_ms: int
     leader_imbalance_check_interval_seconds: int
@@ -217,6 +218,9 @@ class ClusterConfig:
     transaction_state_log_replication_factor: int
     transaction_two_phase_commit_enable: bool
     transactional_id_expiration_ms: int
+    transactional_id_max: int
+    transactional_id_prefix_max: int
+    transactional_id_prefix_partitions_max: int
 
     @classmethod
     def from_dict(cls, config: Mapping[str, object]) -> ClusterConfig:

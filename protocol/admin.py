@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL, REWRITING_LEVEL
 from raylog.protocol.message import Description, Empty, Int32, Int64, Message, Names, Rows, Setting, Settings
-from raylog.protocol.method import CLIENT, AnyMethod, Method
+from raylog.protocol.method import CLIENT, TOKEN, AnyMethod, Method, TokenScope
 
 
 class CreateTopicRequest(Message, frozen=True):
@@ -329,7 +329,8 @@ ENSURE_INTERNAL_TOPIC: Final = Method(
     "ensure_internal_topic",
     EnsureInternalTopicRequest,
     EnsureInternalTopicReply,
-    CLIENT,
+    TOKEN,
+    TokenScope.SCHEDULER,
     forwarded=True,
     since=QUEUES_LEVEL,
 )

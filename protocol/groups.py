@@ -455,7 +455,7 @@ OFFSET_FETCH: Final = Method(
 OFFSET_RESET: Final = Method("offset_reset", OffsetResetRequest, Empty, CLIENT)
 OFFSET_DELETE: Final = Method("offset_delete", OffsetDeleteRequest, list[OffsetDeleteResult], CLIENT)
 LIST_GROUPS: Final = Method("list_groups", ListGroupsRequest, list[ListedGroup], CLIENT)
-DESCRIBE_GROUP: Final = Method("describe_group", DescribeGroupRequest, DescribeGroupReply, TOKEN, TokenScope.GROUP)
+DESCRIBE_GROUP: Final = Method("describe_group", DescribeGroupRequest, DescribeGroupReply, TOKEN, TokenScope.GROUP_VIEW)
 DELETE_GROUP: Final = Method("delete_group", DeleteGroupRequest, Empty, CLIENT)
 COORDINATOR_METRICS: Final = Method("coordinator_metrics", CoordinatorMetricsRequest, CoordinatorMetricsReply, CLUSTER)
 

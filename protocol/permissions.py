@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from raylog.core.errors import InvalidRequest
-from raylog.protocol.method import Endpoint, TokenScope
-from raylog.rpc import Grant, Permissions
+from raylog.core.queues.archiving.origins import retry_topic
+from raylog.core.queues.policy import DEAD_LETTERS
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
+from raylog.protocol.method import AnyMethod, Endpoint, TokenScope
+from raylog.rpc import Grant, Permissions, TopicGrant
 from raylog.rpc.auth.permissions import Missing, PayloadLacks, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 
@@ -18,20 +22,31 @@ COORDINATOR_OF_TRANSACTIONS = "transaction"
 """The key type of a request for the coordinator of a transactional id."""
 
 
+class NamedTopic(NamedTuple):
+    """What an endpoint knows of a topic; empty = nothing."""
+
+    topic_id: str
+    retry_of: str
+    """The topic whose records come there for a late retry of some group."""
+
+
+NO_TOPIC: Final = NamedTopic("", "")
+Named: TypeAlias = Callable[[str], NamedTopic]
+"""Returns what is known now of the topic with a name; of an endpoint for one partition, of no other one."""
+
+
 def permissions(
     endpoint: Endpoint,
     *,
     is_internal: bool = False,
-    topic: str = "",
-    transactions_id: Callable[[], str] = str,
+    named: Named = lambda _: NO_TOPIC,
     is_transactional: Callable[[memoryview], bool] = bool,
 ) -> Permissions:
     """Return the lowest role for each method, and what a token covers.
 
     ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
-    ``topic``: of that partition. Of an endpoint for many, ``transactions_id`` returns the id of `__transaction_state`
-    as known now, or nothing. ``is_transactional`` returns whether a payload has a batch that belongs to a transaction;
-    unless it is given, every payload does.
+    ``named`` returns what is known now of the topic with a name. ``is_transactional`` returns whether a payload has a
+    batch that belongs to a transaction; unless it is given, every payload does.
     """
     roles = {
         method.name: method.internal_role if is_internal and method.internal_role is not None else method.role
@@ -41,7 +56,7 @@ def permissions(
     return Permissions(
         name,
         roles,
-        _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id),
+        _missing(endpoint, named),
         _places(endpoint),
         payloads=_payloads(endpoint, is_transactional),
         notifications=frozenset(
@@ -65,14 +80,19 @@ def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
 def _payloads(
     endpoint: Endpoint, is_transactional: Callable[[memoryview], bool]
 ) -> Callable[[Grant], Mapping[str, PayloadLacks]]:
-    writing = [method.name for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
+    writing = [method for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
 
-    def lacks(payload: memoryview) -> str:
+    def lacks(method: AnyMethod, grant: Grant, args: Any, payload: memoryview) -> str:
+        if not is_transactional(payload):
+            return ""
         # An open transaction holds back every reader of committed records, which is more than a writer may do.
-        return "a prefix of transactional ids, for a batch of a transaction" if is_transactional(payload) else ""
+        if not grant.transactional_id_prefix:
+            return "a prefix of transactional ids, for a batch of a transaction"
+        # The leader queries the coordinator of the id that is named, whether the transaction is open.
+        return _lacks_id(method.read_request(args).transactional_id, grant)
 
     def payloads(grant: Grant) -> Mapping[str, PayloadLacks]:
-        return {} if grant.transactional_id_prefix else dict.fromkeys(writing, lacks)
+        return {method.name: partial(lacks, method, grant) for method in writing}
 
     return payloads
 
@@ -93,7 +113,7 @@ class _Ranges:
         return any(partition in each for each in self._ranges)
 
 
-def _missing(endpoint: Endpoint, is_of_transactions: bool, transactions_id: Callable[[], str]) -> Missing:
+def _missing(endpoint: Endpoint, named: Named) -> Missing:
     def missing(name: str, args: Any, grant: Grant) -> str:
         method = endpoint.methods[name]
         try:
@@ -103,9 +123,11 @@ def _missing(endpoint: Endpoint, is_of_transactions: bool, transactions_id: Call
         if (
             method.token is TokenScope.OFFSETS
             and grant.transactional_id_prefix
-            and (is_of_transactions or request.topic_id == transactions_id() != "")
+            and request.topic_id == named(TRANSACTIONS_TOPIC).topic_id != ""
         ):
             return ""  # a list of transactions begins here, so that it wakes only coordinators that have any
+        if method.token in _LACKS_HERE:
+            return _LACKS_HERE[method.token](request, grant, named)
         return _LACKS[method.token](request, grant)
 
     return missing
@@ -121,6 +143,10 @@ def _lacks_topics(request: Any, grant: Grant) -> str:
     seen = {topic.topic for topic in grant.topics}
     if grant.transactional_id_prefix:
         seen.add(TRANSACTIONS_TOPIC)  # a list of transactions goes to every coordinator
+    if any(topic.writes for topic in grant.topics):
+        seen.add(SCHEDULED_TOPIC)
+    for group in filter(None, (grant.group, grant.transactional_id_prefix)):
+        seen.update(retry_topic(group, topic.topic) for topic in grant.topics)
     unknown = [topic for topic in request.topics if topic not in seen]
     return f"the right to see the topic {unknown[0]!r}" if unknown else ""
 
@@ -149,6 +175,49 @@ def _stranger(topic_id: str, grant: Grant) -> str:
 
 def _lacks_producer_id(request: Any, grant: Grant) -> str:
     return "" if any(topic.writes for topic in grant.topics) else "the right to write to any topic"
+
+
+def _lacks_scheduler(request: Any, grant: Grant, named: Named) -> str:
+    if hasattr(request, "topic"):
+        is_there = request.topic == SCHEDULED_TOPIC
+    else:
+        is_there = request.topic_id == named(SCHEDULED_TOPIC).topic_id != ""
+    if not is_there:
+        return f"a secret, for another topic than {SCHEDULED_TOPIC}"
+    return _lacks_producer_id(request, grant)
+
+
+def _lacks_halves(request: Any, grant: Grant, named: Named) -> str:
+    return _lacks_scheduler(request, grant, named) or _lacks_group_named(request.group, grant)
+
+
+def _lacks_queue(request: Any, grant: Grant, named: Named) -> str:
+    """A queue is a group on a partition: it takes both rights, as in Kafka.
+
+    What the group retries late comes back in a topic of its own, which no token can name before it is there.
+    """
+    lacking = _lacks_group_named(request.group_id, grant) or _lacks_reading(request, grant)
+    if not lacking or not grant.has_group(request.group_id):
+        return lacking
+    for source in (each.topic for each in grant.topics if _reads_all(each)):
+        if named(retry_topic(request.group_id, source)) == (request.topic_id, source):
+            return ""
+    return lacking
+
+
+def _lacks_queue_settings(request: Any, grant: Grant, named: Named) -> str:
+    letters = request.settings.get(DEAD_LETTERS, "").strip()
+    if letters and not any(topic.writes and topic.topic == letters for topic in grant.topics):
+        return f"the right to write to {letters!r}, to which dead letters are to go"
+    return _lacks_queue(request, grant, named)
+
+
+def lacks_schedule(grant: Grant, targets: Iterable[tuple[str, str]], groups: Iterable[str]) -> str:
+    """What a token lacks for delayed records to these topics (name and id), and half messages of these groups."""
+    for topic, topic_id in targets:
+        if not grant.writes_to(topic_id, topic):
+            return f"the right to write to {topic!r}"
+    return next(filter(None, (_lacks_group_named(group, grant) for group in groups)), "")
 
 
 def _lacks_coordinator(request: Any, grant: Grant) -> str:
@@ -188,13 +257,19 @@ def _lacks_topics_of_offsets(request: Any, grant: Grant) -> str:
     rows = request.offsets if hasattr(request, "offsets") else request.partitions
     if rows is None:
         return "" if is_sink else "the right to see the offsets of all topics; name the partitions"
-    topics = {(topic.topic_id, topic.topic): _Ranges(topic.reads) for topic in grant.topics}
     for row in rows:
-        if is_sink and row.topic == TRANSACTIONS_TOPIC:
-            continue
-        if row.partition not in topics.get((row.topic_id, row.topic), ()):
+        if not sees_offset(grant, request.group_id, row.topic_id, row.topic, row.partition):
             return f"the right to read partition {row.partition} of {row.topic!r}"
     return ""
+
+
+def sees_offset(grant: Grant, group: str, topic_id: str, topic: str, partition: int) -> bool:
+    """Whether a token covers what a group has committed for this partition: it is read, or a note of a sink's own."""
+    if topic == TRANSACTIONS_TOPIC and group == grant.transactional_id_prefix:
+        return True
+    return any(
+        (each.topic_id, each.topic) == (topic_id, topic) and partition in _Ranges(each.reads) for each in grant.topics
+    )
 
 
 def _lacks_subscription(request: Any, grant: Grant) -> str:
@@ -220,6 +295,18 @@ def _lacks_group_named(group: str, grant: Grant) -> str:
     return "" if grant.has_group(group) else f"the group {group!r}"
 
 
+def _reads_all(topic: TopicGrant) -> bool:
+    return topic.reads == ALL_PARTITIONS
+
+
+_LACKS_HERE: Final[Mapping[TokenScope, Callable[[Any, Grant, Named], str]]] = {
+    TokenScope.SCHEDULE: _lacks_scheduler,  # its targets are checked by the scheduler, which opens its batches
+    TokenScope.SCHEDULER: _lacks_scheduler,
+    TokenScope.HALVES: _lacks_halves,
+    TokenScope.QUEUE: _lacks_queue,
+    TokenScope.QUEUE_SETTINGS: _lacks_queue_settings,
+}
+"""Those which depend on the topic that has the id now."""
 _LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
     TokenScope.NOTHING: _lacks_secret,
     TokenScope.TOPICS: _lacks_topics,
@@ -234,6 +321,7 @@ _LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
     TokenScope.TRANSACTION_COMMIT: _lacks_commit_of_transaction,
     TokenScope.PREFIX: _lacks_prefix,
     TokenScope.GROUP: _lacks_group,
+    TokenScope.GROUP_VIEW: _lacks_group,
     TokenScope.GROUP_OFFSETS: _lacks_offsets,
     TokenScope.SUBSCRIPTION: _lacks_subscription,
 }

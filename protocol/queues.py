@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.message import Description, Empty, Int32, Int64, Message, Rows, Settings
-from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
+from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Method, TokenScope
 
 
 class QueueOpenRequest(Message, frozen=True):
@@ -309,12 +309,22 @@ class DeleteShareStateRequest(Message, frozen=True):
     queue_partition: Int64
 
 
-QUEUE_OPEN: Final = Method("queue_open", QueueOpenRequest, QueueOpenReply, CLIENT, waits=True, since=QUEUES_LEVEL)
-QUEUE_FETCH: Final = Method("queue_fetch", QueueFetchRequest, QueueFetchReply, CLIENT, waits=True, since=QUEUES_LEVEL)
-QUEUE_ACKNOWLEDGE: Final = Method(
-    "queue_acknowledge", QueueAcknowledgeRequest, QueueAcknowledgeReply, CLIENT, waits=True, since=QUEUES_LEVEL
+QUEUE_OPEN: Final = Method(
+    "queue_open", QueueOpenRequest, QueueOpenReply, TOKEN, TokenScope.QUEUE_SETTINGS, waits=True, since=QUEUES_LEVEL
 )
-QUEUE_LEAVE: Final = Method("queue_leave", QueueLeaveRequest, Empty, CLIENT, since=QUEUES_LEVEL)
+QUEUE_FETCH: Final = Method(
+    "queue_fetch", QueueFetchRequest, QueueFetchReply, TOKEN, TokenScope.QUEUE, waits=True, since=QUEUES_LEVEL
+)
+QUEUE_ACKNOWLEDGE: Final = Method(
+    "queue_acknowledge",
+    QueueAcknowledgeRequest,
+    QueueAcknowledgeReply,
+    TOKEN,
+    TokenScope.QUEUE,
+    waits=True,
+    since=QUEUES_LEVEL,
+)
+QUEUE_LEAVE: Final = Method("queue_leave", QueueLeaveRequest, Empty, TOKEN, TokenScope.QUEUE, since=QUEUES_LEVEL)
 QUEUE_DESCRIBE: Final = Method(
     "queue_describe", QueueDescribeRequest, QueueDescribeReply, CLIENT, waits=True, since=QUEUES_LEVEL
 )

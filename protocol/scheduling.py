@@ -7,7 +7,7 @@ from typing import Final
 
 from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.message import Int32, Int64, Message, Rows
-from raylog.protocol.method import CLIENT, AnyMethod, Method
+from raylog.protocol.method import CLIENT, TOKEN, AnyMethod, Method, TokenScope
 
 
 class ScheduleRequest(Message, frozen=True):
@@ -160,7 +160,14 @@ class DescribeSchedulerReply(Message, frozen=True):
 
 
 SCHEDULE: Final = Method(
-    "schedule", ScheduleRequest, ScheduleReply, CLIENT, waits=True, unanswered=True, since=QUEUES_LEVEL
+    "schedule",
+    ScheduleRequest,
+    ScheduleReply,
+    TOKEN,
+    TokenScope.SCHEDULE,
+    waits=True,
+    unanswered=True,
+    since=QUEUES_LEVEL,
 )
 CANCEL_SCHEDULED: Final = Method(
     "cancel_scheduled", CancelScheduledRequest, CancelScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
@@ -172,7 +179,13 @@ LIST_SCHEDULED: Final = Method(
     "list_scheduled", ListScheduledRequest, ListScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
 )
 DESCRIBE_SCHEDULER: Final = Method(
-    "describe_scheduler", DescribeSchedulerRequest, DescribeSchedulerReply, CLIENT, waits=True, since=QUEUES_LEVEL
+    "describe_scheduler",
+    DescribeSchedulerRequest,
+    DescribeSchedulerReply,
+    TOKEN,
+    TokenScope.SCHEDULER,
+    waits=True,
+    since=QUEUES_LEVEL,
 )
 FIND_SCHEDULED: Final = Method(
     "find_scheduled", FindScheduledRequest, FindScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL

@@ -50,6 +50,8 @@ from raylog.rpc.sending import SendQueue, WriteCoalescer
 logger = logging.getLogger(__name__)
 # Of this process: neither peers that cannot authenticate nor others that send nonsense must fill its log.
 _unproved = OccasionalWarning(logger)
+TURN_REQUESTS = 256
+"""Requests of a client that are handled in one turn of the loop: then other connections have theirs."""
 _malformed = OccasionalWarning(logger)
 _defects = OccasionalDefects(logger)
 
@@ -88,12 +90,14 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._intake = Intake.on(loop)
         self._stake: Stake | None = None  # of a client: what it holds of the budget
         self._expires_s = 0.0  # the end of the peer's token; 0 = it has proved a secret
+        self._now_s = time.time if permissions is None else permissions.now_s
         self._coalescer = WriteCoalescer.on(loop)
         self._unanswered = self._unanswered_bytes = 0
         self._reading_paused = False
         self._close_callbacks: list[Callable[[Connection], None]] = []
         self._late_replies = 0
-        self._backlog: deque[Request] = deque()  # requests that wait until the peer has read our answers
+        self._backlog: deque[Request] = deque()  # requests that wait for a turn, or until the peer has read our answers
+        self._goes_on = False
         self._rounds = 0
         self.refusals: Refusals | None = None
         """Counts refused requests by (method, error code): the server's; None = not counted."""
@@ -319,7 +323,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
     # Incoming frames
 
     def _dispatch(self, frames: list[Frame]) -> None:
-        pending = self._pending
+        pending, left = self._pending, TURN_REQUESTS
         for (kind, correlation_id, third, args), payload in frames:
             if kind == REPLY:
                 if not pending.resolve(correlation_id, args, payload):
@@ -339,7 +343,11 @@ class Connection(Caller, asyncio.BufferedProtocol):
                     self._stake.took(request.size)
                 if self._accepted and (self._queue.is_over or self._backlog):
                     self._backlog.append(request)
+                elif left == 0 and self._stake is not None:
+                    self._backlog.append(request)
+                    self._go_on_soon()
                 else:
+                    left -= left > 0
                     self._handle(request)
             if self.is_closed:
                 return
@@ -373,11 +381,22 @@ class Connection(Caller, asyncio.BufferedProtocol):
         if excess > UNSENT_SLACK_BYTES:
             self._intake.cut_stalled(excess)
 
+    def _go_on_soon(self) -> None:
+        """Handle requests that wait in a later turn of the loop."""
+        if not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._work_off_backlog)
+
     def _work_off_backlog(self) -> None:
-        """Handle requests that waited for the peer to read our answers, until it is behind again."""
+        """Handle requests that waited for the peer to read our answers, or for a turn, until it is behind again."""
+        self._goes_on = False
+        left = len(self._backlog) if self._stake is None else TURN_REQUESTS
         with self._coalescer:
-            while self._backlog and not self._queue.is_over and not self.is_closed:
+            while left > 0 and self._backlog and not self._queue.is_over and not self.is_closed:
+                left -= 1
                 self._handle(self._backlog.popleft())
+        if self._backlog and not self._queue.is_over and not self.is_closed:
+            self._go_on_soon()
         self._govern_reading()
 
     def _govern_reading(self) -> None:
@@ -406,7 +425,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         """For Request: answer it. Raises before anything is sent or counted."""
         if self.is_closed:
             return
-        if self._expires_s and time.time() >= self._expires_s:
+        if self._expires_s and self._now_s() >= self._expires_s:
             self.send_error(correlation_id, describe(token_expired()), request_bytes)
             return
         self._send(REPLY, correlation_id, None, args, payload)
@@ -463,8 +482,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
 
     def _send_queue_low(self) -> None:
         if self._backlog:
-            # Deferred: this is called inside a write, and answers would write again inside it.
-            self._loop.call_soon(self._work_off_backlog)
+            self._go_on_soon()  # deferred: this is called inside a write, and answers would write again inside it
         elif self._reading_paused:
             self._govern_reading()
 

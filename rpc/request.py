@@ -11,6 +11,7 @@ from collections.abc import Callable, Container
 from typing import Any, Protocol, TypeAlias
 
 from raylog.core.errors import InvalidRequest, RaylogError, UnknownServerError
+from raylog.rpc.auth.tokens import Grant
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 from raylog.rpc.host.occasional import OccasionalDefects
 from raylog.rpc.reply import Reply
@@ -93,6 +94,7 @@ class Request:
         "args",
         "began_ns",
         "connection",
+        "grant",
         "is_notification",
         "method",
         "payload",
@@ -117,6 +119,8 @@ class Request:
         self.size = len(payload) + len(args)
         """Bytes that it takes until it is answered."""
         self.is_notification = is_notification
+        self.grant: Grant | None = None
+        """What the sender's token grants; None = it has proved a secret. Set by the guard in front of the handler."""
         self.began_ns = 0
         """For the handler's use: when it started this request."""
         self.append_ms = -1

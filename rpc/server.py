@@ -60,7 +60,8 @@ class RpcServer:
     ) -> None:
         to_listen(secret)  # raises for a secret too short to be secure
         self._advertised = Advertised.read()
-        self._permissions = permissions
+        self.permissions = permissions
+        """What its clients may call, and by which clock their tokens end; None = no server of the cluster."""
         self._handler = handler
         self._secret = secret
         self._host = host
@@ -155,11 +156,11 @@ class RpcServer:
         handshake = ServerHandshake(
             to_listen(self._secret),
             secrets.token_bytes(NONCE_BYTES),
-            now_s=time.time,
+            now_s=time.time if self.permissions is None else self.permissions.now_s,
             accepts=self._advertised.accepts,
         )
         loop = asyncio.get_running_loop()
-        connection = Connection(loop, handshake, self._handler, self._limits, self._authenticated, self._permissions)
+        connection = Connection(loop, handshake, self._handler, self._limits, self._authenticated, self.permissions)
         self._strangers[connection] = None
         connection.refusals = self.refusals
         connection.on_close(self._closed)

@@ -27,7 +27,6 @@ from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
-from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import client_secret, listen
 from raylog.core.config import ClusterConfig, TopicConfig
@@ -46,6 +45,7 @@ from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import record_from_wire
 from raylog.core.metadata.touched import Touched
+from raylog.core.queues.archiving.origins import OF as RETRY_OF
 from raylog.protocol.admin import DESCRIBE_CLUSTER, DescribeClusterRequest
 from raylog.protocol.broker import (
     BROKER,
@@ -67,7 +67,7 @@ from raylog.protocol.controller import (
     RegisterBrokerRequest,
 )
 from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
-from raylog.protocol.permissions import permissions
+from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.rpc import Connection, Grant, Request, TooManyPendingCalls
 from raylog.storage.batch.header import LASTING_PRODUCERS, is_transactional
@@ -112,7 +112,7 @@ class BrokerServer:
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         allowed = replace(
-            permissions(BROKER, transactions_id=self._transactions_id, is_transactional=is_transactional),
+            permissions(BROKER, named=self._named, is_transactional=is_transactional),
             message_bytes=self._message_bytes,
         )
         self._server = listen(self._on_request, spec, allowed)
@@ -327,9 +327,9 @@ class BrokerServer:
 
     # ------------------------------------------------------------ clients
 
-    def _transactions_id(self) -> str:
-        topic = self.image.topics.get(TRANSACTIONS_TOPIC)
-        return "" if topic is None else topic.topic_id
+    def _named(self, name: str) -> NamedTopic:
+        topic = self.image.topics.get(name)
+        return NO_TOPIC if topic is None else NamedTopic(topic.topic_id, topic.config.get(RETRY_OF, ""))
 
     def _message_bytes(self, grant: Grant) -> int:
         """Largest batch for the topics that a token writes to: it may come here while a partition sleeps."""

@@ -25,6 +25,7 @@ from raylog.core.coordinators.writing import RowQueue
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import NotCoordinator, RaylogError, RecordTooLarge
 from raylog.core.outbox import Outbox
+from raylog.rpc import Grant
 
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
@@ -42,6 +43,10 @@ class CoordinatorRequest(Answerable, Protocol):
 
     method: str
     args: Any
+
+    @property
+    def grant(self) -> Grant | None:
+        """What the sender's token grants; None = it has proved a secret."""
 
 
 RequestT = TypeVar("RequestT", bound=CoordinatorRequest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol
 
 from raylog.actors.coordinators.runner import CoordinatorRequest
@@ -11,6 +12,7 @@ from raylog.actors.derived_events import DerivedEvent, table_of
 from raylog.core.groups import events as ev
 from raylog.protocol import groups
 from raylog.protocol.message import Message
+from raylog.protocol.permissions import sees_offset
 
 
 class GroupRequest(CoordinatorRequest, Protocol):
@@ -50,7 +52,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(groups.OFFSET_RESET, ev.OffsetResetReceived, NAMES),
         DerivedEvent(groups.OFFSET_DELETE, ev.OffsetDeleteReceived, NAMES),
         DerivedEvent(groups.LIST_GROUPS, ev.ListGroupsReceived),
-        DerivedEvent(groups.DESCRIBE_GROUP, ev.DescribeGroupReceived, NAMES),
+        DerivedEvent(groups.DESCRIBE_GROUP, ev.DescribeGroupReceived, NAMES, sees=lambda _: None),
         DerivedEvent(groups.DELETE_GROUP, ev.DeleteGroupReceived, NAMES),
     )
 )
@@ -68,8 +70,8 @@ def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
     """
     args = groups.GROUP_COORDINATOR.read_request(request.method, request.args)
     event = EVENTS[type(args)].make(args, request=number, now_ms=now_ms)
-    return (
-        replace(event, client_host=request.peer_host)
-        if isinstance(event, (ev.JoinReceived, ev.MemberHeartbeatReceived))
-        else event
-    )
+    if isinstance(event, (ev.JoinReceived, ev.MemberHeartbeatReceived)):
+        return replace(event, client_host=request.peer_host)
+    if isinstance(event, ev.DescribeGroupReceived) and request.grant is not None:
+        return replace(event, sees=partial(sees_offset, request.grant, event.group))
+    return event

@@ -64,9 +64,8 @@ async def find_voter(broker: int) -> tuple[str, int]:
 async def find_brokers() -> list[int]:
     """Return the ids of the brokers that run and have one; raises :class:`ConnectionFailed` when Ray does not say."""
     try:
-        known = await asyncio.wait_for(
-            asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True), MAKE_TIMEOUT_S
-        )
+        async with asyncio.timeout(MAKE_TIMEOUT_S):
+            known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
     except (TimeoutError, ray.exceptions.RayError) as error:
         raise ConnectionFailed(f"Ray does not list its actors at the moment: {error}") from None
     names = [

@@ -18,6 +18,7 @@ from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.core.errors import (
     InvalidGroupId,
+    LimitReached,
     NotLeaderOrFollower,
     RaylogError,
     UnknownMemberId,
@@ -154,8 +155,13 @@ class QueuesRole(Role):
         requests = self._loading.pop(group, [])
         if error is not None:
             logger.warning("%s: the queue of group %s was not loaded: %s", self.host.partition, group, error)
+            refusal = (
+                error
+                if isinstance(error, (InvalidGroupId, LimitReached))
+                else NotLeaderOrFollower(f"The queue is not served here: {error}")
+            )
             for request, _ in requests:
-                request.fail(NotLeaderOrFollower(f"The queue is not served here: {error}"))
+                request.fail(refusal)
             return
         self.queues[group] = queue
         for request, args in requests:

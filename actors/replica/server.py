@@ -52,6 +52,7 @@ from raylog.core.config import TopicConfig
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
+from raylog.core.queues.archiving.origins import OF as RETRY_OF
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.protocol.broker import METADATA, MetadataRequest
@@ -64,7 +65,7 @@ from raylog.protocol.controller import (
     ResignLeaderRequest,
 )
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
-from raylog.protocol.permissions import permissions
+from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ReplicaMetricsRequest, ReplicaStatusRequest
 from raylog.rpc import Connection, Permissions, Reply, Request
 from raylog.storage.batch.header import end_offset, is_transactional
@@ -154,8 +155,12 @@ class ReplicaServer:
     def _permissions(self) -> Permissions:
         spec = self.spec
         is_internal = spec.topic in COORDINATED_TOPICS
-        allowed = permissions(REPLICA, is_internal=is_internal, topic=spec.topic, is_transactional=is_transactional)
+        allowed = permissions(REPLICA, is_internal=is_internal, named=self._named, is_transactional=is_transactional)
         return replace(allowed, message_bytes=lambda _: TopicConfig.from_dict(self.spec.topic_config).max_message_bytes)
+
+    def _named(self, name: str) -> NamedTopic:
+        spec = self.spec
+        return NamedTopic(spec.topic_id, spec.topic_config.get(RETRY_OF, "")) if name == spec.topic else NO_TOPIC
 
     # ------------------------------------------------------------ life
 

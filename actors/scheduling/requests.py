@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import halves
 from raylog.actors.scheduling.bodies import envelope_of
-from raylog.actors.scheduling.checks import check_batch
+from raylog.actors.scheduling.checks import Checked, check_batch
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
 from raylog.core.errors import (
@@ -32,6 +32,7 @@ from raylog.core.scheduling.envelope import HalfId, id_among, name_among, name_o
 from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.message import Message
+from raylog.protocol.permissions import lacks_schedule
 from raylog.protocol.replica import ProduceReply
 from raylog.protocol.scheduling import (
     CancelScheduledReply,
@@ -49,7 +50,8 @@ from raylog.protocol.scheduling import (
     ScheduleReply,
     ScheduleRequest,
 )
-from raylog.rpc import Request
+from raylog.rpc import Grant, Request
+from raylog.rpc.auth.permissions import not_covered
 from raylog.storage.log.validation import inspect
 
 KINDS: Final[frozenset[type[Message]]] = frozenset(
@@ -75,6 +77,8 @@ LOOK_MAX: Final = 10_000
 """Records that one page of a list looks at."""
 NOT_FOUND: Final = "NOT_FOUND"
 NOT_KNOWN: Final = -1
+SHARE_OF_A_GROUP: Final = 10
+"""The holder of a token may have this part of the half messages: one group must not take the room of all."""
 HALVES_PENDING: Final = 100_000
 """Default of ``half.max.pending``."""
 
@@ -109,7 +113,7 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
             case FindScheduledRequest():
                 request.reply(await _find(role, args))
             case DescribeSchedulerRequest():
-                request.reply(await _describe(role))
+                request.reply(await _describe(role, request.grant))
             case _:
                 await _loaded(role)
                 request.reply(await halves.answer(role, args))
@@ -135,9 +139,10 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
     latest_ms = role.now_ms() + DELAY_MAX_MS
     checked = [check_batch(payload, position, header, latest_ms) for position, header in batches]
     halves_of = [name for each in checked for name in each.halves]
+    _check_grant(request.grant, checked)
     held = len(halves_of)
     _check_undecided(role, halves_of)
-    _check_room_for_halves(role, held)
+    _check_room_for_halves(role, held, () if request.grant is None else {group for group, _ in halves_of})
     await _check_targets(role, {target for each in checked for target in each.targets})
     limit = int(role.host.config.get("delay.max.pending", "-1"))
     count = sum(header.record_count for _, header in batches)
@@ -152,6 +157,16 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
         known = role.machine.names.replaced
         replaced = [int(known.get(reply.base_offset + index, NOT_KNOWN)) for index in range(count)]
     return ScheduleReply(reply.base_offset, reply.log_start_offset, replaced=replaced)
+
+
+def _check_grant(grant: Grant | None, checked: Sequence[Checked]) -> None:
+    """Refuse what the sender's token does not cover: the guard in front cannot see what the batches hold."""
+    if grant is None:
+        return
+    targets = {target for each in checked for target in each.targets}
+    lacking = lacks_schedule(grant, sorted(targets), sorted({group for each in checked for group, _ in each.halves}))
+    if lacking:
+        raise not_covered("schedule", lacking)
 
 
 async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None:
@@ -189,8 +204,16 @@ def _check_undecided(role: Scheduler, names: Sequence[HalfId]) -> None:
             )
 
 
-def _check_room_for_halves(role: Scheduler, held: int) -> None:
+def _check_room_for_halves(role: Scheduler, held: int, groups: Collection[str]) -> None:
+    """Refuse half messages above the limit; ``groups``: those of a token, each of which may hold a part of it."""
     limit, there = int(role.host.config.get("half.max.pending", HALVES_PENDING)), len(role.machine.halves.held)
+    for group in groups:
+        share = max(1, limit // SHARE_OF_A_GROUP)
+        if there >= share and sum(name[0] == group for name in role.machine.halves.held) + held > share:
+            raise HalfMessagesFull(
+                f"Group {group!r} has {share} half messages without decision, the most that a token may have: decide "
+                f"about some, or raise half.max.pending of {role.host.partition.topic}, of which that is a part."
+            )
     if held and there + held > limit:
         raise HalfMessagesFull(
             f"{there} half messages without decision are held, and half.max.pending of {role.host.partition.topic} is "
@@ -329,7 +352,7 @@ def _row(role: Scheduler, key: int) -> ScheduledRecord:
     )
 
 
-async def _describe(role: Scheduler) -> DescribeSchedulerReply:
+async def _describe(role: Scheduler, grant: Grant | None) -> DescribeSchedulerReply:
     await _loaded(role)
     machine = role.machine
     next_due_ms = machine.pending.next_due_ms()
@@ -342,10 +365,13 @@ async def _describe(role: Scheduler) -> DescribeSchedulerReply:
         runs=len(machine.pending.runs),
         lateness_p99_ms=role.lateness.p99_ms(),
         clock_step_ms=role.clock.step_ms,
-        parked=_parked(role),
+        parked=_parked(role, grant),
     )
 
 
-def _parked(role: Scheduler) -> Sequence[ParkedTarget]:
-    lanes = role.machine.lanes.values()
+def _parked(role: Scheduler, grant: Grant | None) -> Sequence[ParkedTarget]:
+    lanes = list(role.machine.lanes.values())
+    if grant is not None:
+        written = {topic.topic for topic in grant.topics if topic.writes}
+        lanes = [lane for lane in lanes if lane.topic in written]
     return [ParkedTarget(lane.topic, lane.id[1], len(lane.waiting)) for lane in lanes if lane.waiting]

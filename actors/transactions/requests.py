@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from raylog.actors.coordinators.runner import CoordinatorRequest
@@ -13,9 +14,9 @@ from raylog.protocol.message import Message
 
 EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
     (
-        DerivedEvent(transactions.INIT_TRANSACTIONS, ev.InitReceived),
-        DerivedEvent(transactions.ADD_PARTITIONS_TO_TXN, ev.AddPartitionsReceived),
-        DerivedEvent(transactions.ADD_OFFSETS_TO_TXN, ev.AddOffsetsReceived),
+        DerivedEvent(transactions.INIT_TRANSACTIONS, ev.InitReceived, prefix=lambda _: ""),
+        DerivedEvent(transactions.ADD_PARTITIONS_TO_TXN, ev.AddPartitionsReceived, prefix=lambda _: ""),
+        DerivedEvent(transactions.ADD_OFFSETS_TO_TXN, ev.AddOffsetsReceived, prefix=lambda _: ""),
         DerivedEvent(transactions.END_TXN, ev.EndReceived),
         DerivedEvent(transactions.VERIFY_TRANSACTION, ev.VerifyReceived),
         DerivedEvent(transactions.LIST_TRANSACTIONS, ev.ListReceived),
@@ -31,4 +32,7 @@ def event_for(request: CoordinatorRequest, number: int, now_ms: int) -> ev.Event
     Raises :class:`InvalidRequest` for a method that a coordinator does not know and for malformed fields.
     """
     args = transactions.TRANSACTION_COORDINATOR.read_request(request.method, request.args)
-    return EVENTS[type(args)].make(args, request=number, now_ms=now_ms)
+    event = EVENTS[type(args)].make(args, request=number, now_ms=now_ms)
+    if isinstance(event, ev.GrowingRequest) and request.grant is not None:
+        return replace(event, prefix=request.grant.transactional_id_prefix or "")
+    return event

@@ -57,7 +57,8 @@ class ConnectionPool:
             task.add_done_callback(lambda done: self._opened(endpoint, done))
         try:
             # Shielded: a cancelled caller must not end the connection for the other waiters.
-            return await asyncio.wait_for(asyncio.shield(task), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(task)
         except TimeoutError as error:
             raise RequestTimedOut(str(error)) from error
         except asyncio.CancelledError:

@@ -78,8 +78,8 @@ async def require_an_answer(
     while True:
         for host, port in endpoints:
             try:
-                limit_s = min(ATTEMPT_TIMEOUT_S, deadline.left_s)
-                _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), limit_s)
+                async with asyncio.timeout(min(ATTEMPT_TIMEOUT_S, deadline.left_s)):
+                    _, writer = await asyncio.open_connection(host, port)
             except (OSError, TimeoutError):
                 continue
             writer.close()

@@ -497,10 +497,14 @@ class Engine:
             else replace(
                 given,
                 leader_epoch=states[at].epoch_before(given.offset) if given.leader_epoch < 0 else given.leader_epoch,
-                topic_id=given.topic_id or states[at].topic_id,
+                topic_id=given.topic_id or states[at].offsets_topic_id,
             )
             for at, given in offsets.items()
         }
+
+    def read_topic_ids(self) -> dict[TopicPartition, str]:
+        """The topics whose records were read: what offsets that the user knows are of."""
+        return {each: state.offsets_topic_id for each, state in self.assignment.states.items()}
 
     def _position_found(self, state: PartitionState) -> None:
         self.fetcher.wake(state)

@@ -12,6 +12,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Literal, overload
 
 from raylog.client.arguments import checked_partition
@@ -143,6 +144,7 @@ class Operations(ConsumerState):
             )
         state = self._engine.assignment.state(partition)
         state.move_to(offset)
+        state.read_topic_id = ""
         self._engine.restart(state)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -162,6 +164,7 @@ class Operations(ConsumerState):
         states = [engine.assignment.state(each) for each in partitions or engine.assignment.states]
         for state in states:
             state.find_start(start)
+            state.read_topic_id = ""
             engine.restart(state)
         for state in states:  # the end offset of this moment, not of the next poll
             await engine.position(state, self._api_s)
@@ -210,7 +213,7 @@ class Operations(ConsumerState):
 
         Raises InvalidGroupId without a group_id, and CommitFailed while a subscribed consumer is not a member.
         """
-        return self._engine.committed.group_metadata()
+        return replace(self._engine.committed.group_metadata(), topic_ids=self._engine.read_topic_ids())
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these partitions until resume(); group membership continues."""

@@ -80,6 +80,7 @@ class PartitionState:
         "pause_s",
         "paused",
         "position",
+        "read_topic_id",
         "reads_near",
         "segment_file",
         "session",
@@ -101,8 +102,9 @@ class PartitionState:
         """Offset of the next fetch: behind everything that is buffered."""
         self.session = 0
         self.paused = False
-        self.topic_id = ""
-        """Topic id of this position; empty = not looked up. Another id is another topic."""
+        self.topic_id = self.read_topic_id = ""
+        """Topic id of this position, and of the batch opened last since the user set it; empty = not looked up, none.
+        Another id is another topic."""
         self.is_of_new_topic = False
         """The topic was created again while this partition was read."""
         self.high_watermark = -1
@@ -287,6 +289,11 @@ class PartitionState:
         )
 
     # The user's side
+
+    @property
+    def offsets_topic_id(self) -> str:
+        """Topic id of the records whose offsets the user knows: another topic may have the name by now."""
+        return self.read_topic_id or self.topic_id
 
     @property
     def has_records(self) -> bool:
@@ -481,7 +488,10 @@ class PartitionState:
             waiting.extendleft(reversed(batches))
             self._near_read_bytes += place.length - (0 if rest is None else rest.length)
         front = waiting[0] if waiting else None
-        return front if isinstance(front, FetchedBatch) else None
+        if not isinstance(front, FetchedBatch):
+            return None
+        self.read_topic_id = self.topic_id
+        return front
 
     def _enter_epoch(self, epoch: int, start: int) -> None:
         if epoch < 0 or 0 <= self.compared_epoch < epoch:  # no checksum covers it: newer than its leader, it is damaged

@@ -86,7 +86,8 @@ class Engine:
                 if self._transactions is not None:
                     await self._transactions.close(limit_s)
                 else:
-                    await asyncio.wait_for(self._sender.flush(), limit_s)
+                    async with asyncio.timeout(limit_s):
+                        await self._sender.flush()
         except TimeoutError:
             pass  # pending records fail now, each with its own future
         finally:
@@ -118,7 +119,8 @@ class Engine:
         """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout_s`."""
         self.check_usable()
         try:
-            await asyncio.wait_for(self._sender.flush(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._sender.flush()
         except TimeoutError:
             raise RequestTimedOut(
                 f"flush() did not end within {timeout_s} seconds; the records are still being sent."

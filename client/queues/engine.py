@@ -93,6 +93,7 @@ class QueueEngine:
                 info = await self.cluster.topic(topic, timeout_s=timeout_s)
                 partitions += [TopicPartition(topic, number) for number in range(len(info.partitions))]
         except BaseException:  # cancelled or refused: close the connections already opened
+            self.is_closed = True
             await self.cluster.close()
             raise
         self.cluster.watch(topics)

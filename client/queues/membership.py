@@ -143,6 +143,8 @@ class QueueMembership:
     async def _join(self) -> None:
         config = self._config
         if self.generation < 0:
+            # First: where a token lacks the group, that is what the refusal has to name.
+            await self._cluster.coordinator(self._group, timeout_s=REBALANCE_TIMEOUT_MS / 1000)
             await self._cluster.refresh(self._retry_topics)
         self._known_retry_topics = self._existing_retry_topics()
         request = JoinGroupRequest(
@@ -178,7 +180,9 @@ class QueueMembership:
         for member in members:
             wanted: Any = _unpack(member.metadata)
             own = [str(topic) for topic in wanted]
-            topics_of[member.member_id] = sorted({*own, *(retry_topic(self._group, topic) for topic in own)})
+            again = {topic: retry_topic(self._group, topic) for topic in own}
+            sources = again.keys() - again.values()  # what is retried from a retry topic comes back to it
+            topics_of[member.member_id] = sorted({*own, *(again[topic] for topic in sources)})
         topics = sorted({topic for wanted in topics_of.values() for topic in wanted})
         self._cluster.watch(topics)
         await self._cluster.refresh(topics)

@@ -198,6 +198,14 @@ CLUSTER_KEYS: Final = _keys(
         "Longest session timeout that a group member may request.",
         INT_MAX,
     ),
+    _int(
+        "group.max.groups",
+        100_000,
+        1,
+        "Most groups of one coordinator; a new one is refused above that (LimitReached). A group without members is "
+        "forgotten with its last offset (`offsets.retention.minutes`).",
+        INT_MAX,
+    ),
     _int("group.max.size", 10_000, 1, "Most members of one group (Kafka's default has no limit).", INT_MAX),
     _int(
         "group.min.session.timeout.ms", 6_000, 1, "Shortest session timeout that a group member may request.", INT_MAX
@@ -389,6 +397,30 @@ CLUSTER_KEYS: Final = _keys(
         604_800_000,
         1,
         "How long a transactional id without an open transaction is kept after its last use.",
+        INT_MAX,
+    ),
+    _int(
+        "transactional.id.max",
+        100_000,
+        1,
+        "Most transactional ids of one coordinator. Where it is full, ids without a transaction that were not used for "
+        "an hour give way to new ones; without such a one a new id is refused (LimitReached).",
+        INT_MAX,
+    ),
+    _int(
+        "transactional.id.prefix.max",
+        10_000,
+        1,
+        "Most transactional ids that begin with the prefix of a token, at one coordinator; its holders make no more "
+        "(LimitReached).",
+        INT_MAX,
+    ),
+    _int(
+        "transactional.id.prefix.partitions.max",
+        100_000,
+        1,
+        "Most partitions and groups in the open transactions of the ids with a token's prefix, at one coordinator; its "
+        "holders add no more (LimitReached).",
         INT_MAX,
     ),
 )

@@ -149,6 +149,12 @@ class ThrottlingQuotaExceeded(RetriableError):
     code = 89
 
 
+class LimitReached(RaylogError):
+    """There are as many things that clients choose as a setting allows; the message names it, and what to do."""
+
+    code = 1020
+
+
 class StopRefused(RaylogError):
     """The broker cannot stop without partitions or the metadata becoming unavailable."""
 

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
-from raylog.core.errors import InconsistentGroupProtocol, InvalidRequest, InvalidSessionTimeout, RaylogError
+from typing import Final
+
+from raylog.core.errors import (
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    LimitReached,
+    RaylogError,
+)
 from raylog.core.groups.events import JoinReceived, MemberHeartbeatReceived
 from raylog.core.groups.settings import GroupSettings
+
+GROUP_CHARACTERS_MAX: Final = 1_024
+"""Longest name of a new group."""
+
+
+def group_error(group: str, groups: int, settings: GroupSettings) -> RaylogError | None:
+    """Return the error for a new group where there are so many, or None."""
+    if len(group) > GROUP_CHARACTERS_MAX:
+        return InvalidGroupId(
+            f"The group id has {len(group)} characters, and may have {GROUP_CHARACTERS_MAX} at most; use a shorter one."
+        )
+    if groups >= settings.groups_max:
+        return LimitReached(
+            f"There are {groups} groups, the most that a coordinator keeps (group.max.groups): delete some that are "
+            "not used any more (`raylog group delete`), wait until their offsets expire, or raise that."
+        )
+    return None
 
 
 def member_error(event: JoinReceived | MemberHeartbeatReceived, settings: GroupSettings) -> RaylogError | None:

@@ -79,6 +79,14 @@ from raylog.core.outbox import Outbox
 EXPIRED_RECORDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
 
+_MAKES_GROUPS: Final = (
+    JoinReceived,
+    MemberHeartbeatReceived,
+    OffsetCommitReceived,
+    TxnOffsetCommitReceived,
+    OffsetResetReceived,
+)
+
 __all__ = ["CoordinatorMachine", "GroupSettings"]
 
 
@@ -222,10 +230,16 @@ class CoordinatorMachine:
             return self._share.list_refusal(event.coordinator)
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
-        refusal = self._share.refusal(event.group)
+        refusal = self._share.refusal(event.group) or self._room_refusal(event)
         if refusal is None and isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
             return admission.member_error(event, self._settings)
         return refusal
+
+    def _room_refusal(self, event: Event) -> RaylogError | None:
+        """Return why there may be no new group, if the event would make one."""
+        if not isinstance(event, _MAKES_GROUPS) or event.group in self._groups or event.group in self._consumers:
+            return None
+        return admission.group_error(event.group, len(self._groups) + len(self._consumers), self._settings)
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
         match event:
@@ -267,7 +281,7 @@ class CoordinatorMachine:
                 decision.reply(event.request, rows)
             case DescribeGroupReceived():
                 if (named := self._named_group(event, decision)) is not None:
-                    decision.reply(event.request, self._description(named))
+                    decision.reply(event.request, self._description(named, event))
             case DeleteGroupReceived():
                 self._delete(event, decision)
             case RequestDropped():
@@ -404,10 +418,10 @@ class CoordinatorMachine:
             decision.write(GroupDeleted(group=group.name))
         decision.reply(event.request, [])
 
-    def _description(self, group: Group | ConsumerGroup) -> dict[str, object]:
+    def _description(self, group: Group | ConsumerGroup, event: DescribeGroupReceived) -> dict[str, object]:
         described = description(group) if isinstance(group, ConsumerGroup) else views.description(group)
-        described["offsets"] = offsets.fetch(self._offsets, group.name, None)
-        described["pending_offsets"] = pending.described(self._pending, group.name)
+        described["offsets"] = offsets.fetch(self._offsets, group.name, None, sees=event.sees)
+        described["pending_offsets"] = pending.described(self._pending, group.name, sees=event.sees)
         return described
 
     def _tick(self, decision: GroupDecision) -> None:

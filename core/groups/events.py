@@ -8,7 +8,7 @@ connection (:class:`RequestDropped`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raylog.core.coordinators.events import AppendRecords as AppendRecords
@@ -161,7 +161,12 @@ class ListGroupsReceived(CoordinatorRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupReceived(GroupRequest):
-    """DescribeGroup request: state and members of one group."""
+    """DescribeGroup request: state and members of one group.
+
+    ``sees``: of which partitions the sender may see offsets, by topic id, topic and number; None = of all.
+    """
+
+    sees: Callable[[str, str, int], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

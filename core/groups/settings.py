@@ -18,10 +18,14 @@ class GroupSettings:
     max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 10_000
     """Most members of one group, and most member ids pending."""
+    groups_max: int = 100_000
+    """Most groups of a coordinator."""
     subscribed_names_max: int = 100_000
     """Most topics in all different subscriptions of a group of the consumer protocol; equal ones count once."""
     offsets_max: int = 100_000
     """Most committed offsets of a group: a commit may name partitions that do not exist."""
+    notes_bytes_max: int = 16 * 1024 * 1024
+    """Most bytes of the notes beside all committed offsets of a group."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """Retention of an offset in a group without members."""
     txn_fence_retention_ms: int = 24 * 3_600_000

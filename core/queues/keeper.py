@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 from raylog.core.coordinators.events import AppendRecords
 from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Story
-from raylog.core.errors import FencedLeaderEpoch, FencedStateEpoch, InvalidRequest, RaylogError
+from raylog.core.errors import (
+    FencedLeaderEpoch,
+    FencedStateEpoch,
+    InvalidGroupId,
+    InvalidRequest,
+    LimitReached,
+    RaylogError,
+)
 from raylog.core.outbox import Outbox
 from raylog.core.queues.records import QueueChange, QueueState, pieces_within
 
@@ -24,6 +31,13 @@ PART: Final = 3
 """The kinds of rows. Ranges of a large snapshot or change begin in PART rows before it, which count with it alone."""
 ROW_BYTES: Final = 128 * 1024
 """Most bytes of ranges in one row: a queue's state may be larger than the log takes in a batch."""
+
+GROUPS_MAX: Final = 1_000
+"""Most queues of a partition."""
+QUEUES_MAX: Final = 100_000
+"""Most queues of all partitions whose states are stored together."""
+GROUP_CHARACTERS_MAX: Final = 1_024
+"""Longest name of a new queue's group."""
 
 
 class QueueKey(NamedTuple):
@@ -167,6 +181,8 @@ class KeeperMachine:
                 f"The queue was loaded in leader epoch {known.leader_epoch}; a leader of epoch {event.leader_epoch} "
                 "may not serve it any more."
             )
+        if known is None:
+            self._check_room(event.key)
         state_epoch = 1 if known is None else known.state_epoch + 1
         is_later = self._is_later(event.key)
         row = [OPENED, event.topic, event.leader_epoch, state_epoch, event.partitions]
@@ -174,6 +190,23 @@ class KeeperMachine:
         state = self.queues[event.key]
         result: list[object] = [state_epoch, state.snapshot().to_wire(), is_later]
         decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=result))
+
+    def _check_room(self, key: QueueKey) -> None:
+        """Raise LimitReached, InvalidGroupId where there may be no new queue."""
+        if len(key.group) > GROUP_CHARACTERS_MAX:
+            raise InvalidGroupId(
+                f"The group id has {len(key.group)} characters, and may have {GROUP_CHARACTERS_MAX} at most; use a "
+                "shorter one."
+            )
+        if len(self.queues) < GROUPS_MAX:
+            return
+        place = (key.topic_id, key.partition)
+        there = sum(1 for each in self.queues if (each.topic_id, each.partition) == place)
+        if there >= GROUPS_MAX or len(self.queues) >= QUEUES_MAX:
+            raise LimitReached(
+                f"There are {there} queues of this partition and {len(self.queues)} in all; {GROUPS_MAX} and "
+                f"{QUEUES_MAX} are the most. Delete some that are not used any more (`raylog queue delete`)."
+            )
 
     def _is_later(self, key: QueueKey) -> bool:
         """Whether the partition did not exist when the group began on the topic; earlier rows do not say."""

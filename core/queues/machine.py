@@ -16,6 +16,7 @@ from raylog.core.decision import Story
 from raylog.core.errors import (
     InconsistentGroupProtocol,
     InvalidRequest,
+    LimitReached,
     NonEmptyGroup,
     RaylogError,
     UnknownMemberId,
@@ -34,6 +35,9 @@ from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
 from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell
 
+MEMBERS_MAX: Final = 10_000
+"""Most members of a queue."""
+MEMBER_CHARACTERS_MAX: Final = 1_024
 PEEK_MAX: Final = 1_000
 """Most ranges that one answer lists."""
 LEASES_A_MS: Final = 1_000
@@ -127,6 +131,8 @@ class QueueMachine:
     # ------------------------------------------------------------ members
 
     def _opened(self, event: ev.Opened, decision: QueueDecision) -> None:
+        if event.member not in self.members:
+            self._check_new_member(event.member)
         settings = checked(event.settings)
         others = self.members.keys() - {event.member}
         if settings != self.settings:
@@ -143,6 +149,16 @@ class QueueMachine:
             self._release_held(event.member, decision)
         self.members[event.member] = decision.now_ms
         decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
+
+    def _check_new_member(self, member: str) -> None:
+        """Raise LimitReached, InvalidRequest where it may not be a member."""
+        if len(member) > MEMBER_CHARACTERS_MAX:
+            raise InvalidRequest(f"A member's id has {MEMBER_CHARACTERS_MAX} characters at most, not {len(member)}.")
+        if len(self.members) >= MEMBERS_MAX:
+            raise LimitReached(
+                f"The queue has {MEMBERS_MAX} members in this partition, the most; stop some, or spread them over more "
+                "partitions."
+            )
 
     def _starts_latest(self) -> bool:
         """Whether what is there is not for the group: never what came when it worked already, or was its own."""

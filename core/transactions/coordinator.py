@@ -59,6 +59,7 @@ from raylog.core.transactions.records import (
     check_move,
     record_from_wire,
 )
+from raylog.core.transactions.room import Room
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
 from raylog.core.transactions.timeouts import Timeouts
@@ -82,6 +83,7 @@ class TransactionMachine:
         self._settings = settings
         self._share = share
         self._txns: dict[str, TxnChanged] = {}
+        self._room = Room(settings)
         self._timeouts = Timeouts()
         self._ending = Ending()
         self._ids = ProducerIds(settings.producer_ids_retry_ms)
@@ -134,9 +136,10 @@ class TransactionMachine:
             case TxnChanged():
                 if self._loaded:  # a compacted log lacks the records between
                     check_move(self._txns.get(record.transactional_id), record)
+                self._room.changed(record.transactional_id, self._txns.get(record.transactional_id), record)
                 self._txns[record.transactional_id] = record
             case TxnDeleted():
-                self._txns.pop(record.transactional_id, None)
+                self._room.changed(record.transactional_id, self._txns.pop(record.transactional_id, None), None)
             case _:
                 assert_never(record)
 
@@ -216,6 +219,8 @@ class TransactionMachine:
             decision.refuse(event.request, rules.fenced(event.transactional_id))
         elif txn is not None and txn.state.is_prepared:
             self._waiting.add(event.transactional_id, event)
+        elif txn is None and (refusal := self._new_id_refusal(event, decision)) is not None:
+            decision.refuse(event.request, refusal)
         elif self._lacks_id(txn, event, decision):
             return
         elif txn is not None and txn.state is TxnState.ONGOING and not event.keep_prepared:
@@ -235,6 +240,16 @@ class TransactionMachine:
                 self._timeouts.clear(now.transactional_id)
                 self._set_timeout(now, decision)
             decision.reply(event.request, [*now.producer, *now.writer])
+
+    def _new_id_refusal(self, event: InitReceived, decision: TxnDecision) -> RaylogError | None:
+        """Return why there may be no new id; where the coordinator is full, the longest unused ones give way."""
+        refusal = self._room.refusal(event.transactional_id, event.prefix, self._txns)
+        if refusal is not None or not self._room.is_full(self._txns):
+            return refusal
+        for name in self._room.unused(self._txns, decision.wall_ms):
+            decision.write(TxnDeleted(transactional_id=name))
+            self.counters["given_way"] += 1
+        return self._room.full() if self._room.is_full(self._txns) else None
 
     def _add(
         self,
@@ -261,6 +276,10 @@ class TransactionMachine:
         if not rules.fits(now, self._settings.record_bytes_max):
             message = "The transaction has too many partitions and groups to be stored; abort it, and use smaller ones."
             decision.refuse(event.request, TransactionAbortable(message))
+            return
+        full = self._room.has_room_for(event.prefix, self._txns, txn, now)
+        if full is not None:
+            decision.refuse(event.request, full)
             return
         if now is not txn:
             decision.write(now)
@@ -449,6 +468,7 @@ class TransactionMachine:
 
     def validate(self) -> None:
         """Check every transactional id and every cross-reference; raises InvariantBroken with the last steps."""
+        require(not self._room.validate(self._txns), "what prefixes take is what their ids say", self.story)
         writers: set[int] = set()
         for name, txn in self._txns.items():
             txn.validate()

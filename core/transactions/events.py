@@ -43,7 +43,17 @@ class ProducerRequest(TxnRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitReceived(ProducerRequest):
+class GrowingRequest(ProducerRequest):
+    """A request that may make an id or its transaction larger.
+
+    ``prefix``: of the transactional ids that the sender's token grants; empty = it has proved a secret.
+    """
+
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitReceived(GrowingRequest):
     """InitProducerId request for a transactional id; without an identity the sender has none yet.
 
     ``two_phase_commit``: its transactions never time out. ``keep_prepared``: the open transaction is not aborted.
@@ -55,14 +65,14 @@ class InitReceived(ProducerRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsReceived(ProducerRequest):
+class AddPartitionsReceived(GrowingRequest):
     """AddPartitionsToTxn request: (topic id, topic, partition) each."""
 
     partitions: Sequence[tuple[str, str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddOffsetsReceived(ProducerRequest):
+class AddOffsetsReceived(GrowingRequest):
     """AddOffsetsToTxn request: a group whose offsets are to be committed with the transaction."""
 
     group_id: str

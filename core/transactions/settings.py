@@ -17,6 +17,12 @@ class TxnSettings:
     """How long a transactional id without an open transaction is kept after its last record."""
     expiration_check_ms: int = 3_600_000
     """Interval of the check for unused ids."""
+    ids_max: int = 100_000
+    """Most transactional ids of a coordinator."""
+    prefix_ids_max: int = 10_000
+    """Most of them that begin with the prefix of a token."""
+    prefix_participants_max: int = 100_000
+    """Most partitions and groups in the open transactions of a token's prefix."""
     wait_ms: int = 5_000
     """How long a request waits for the transaction before its own to end; then it is refused, and repeated."""
     producer_ids: int = 100

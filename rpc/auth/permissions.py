@@ -25,8 +25,8 @@ Places: TypeAlias = Mapping[str, Container[int]]
 """Partitions by the id of their topic."""
 Missing: TypeAlias = Callable[[str, Any, Grant], str]
 """What a grant lacks for a request, by its method and arguments, as a part of a sentence; empty = it is covered."""
-PayloadLacks: TypeAlias = Callable[[memoryview], str]
-"""What a grant lacks for a payload, in the same words."""
+PayloadLacks: TypeAlias = Callable[[Any, memoryview], str]
+"""What a grant lacks for a payload that comes with these arguments, in the same words."""
 
 
 class _Place(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -84,6 +84,8 @@ class Permissions:
     """The methods that may come as notifications; another one ends its connection."""
     members_only: bool = False
     """Whether only members of the cluster are admitted."""
+    now_s: Callable[[], float] = time.time
+    """The clock by which tokens end, in seconds since 1970."""
     _sets: dict[Role, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,12 +123,13 @@ class Permissions:
 
     def guarded(self, handler: Handler, grant: Grant) -> Handler:
         """The handler of a connection with only a token: refuses requests outside the grant or after its end."""
-        now_s, expires_s, places = time.time, grant.expires_s, self.places(grant)
+        now_s, expires_s, places = self.now_s, grant.expires_s, self.places(grant)
         payloads = self.payloads(grant)
         if payloads:
             handler = _looking_at(payloads, handler)
 
         def guard(request: Request) -> None:
+            request.grant = grant
             partitions = places.get(request.method)
             if partitions is not None and now_s() < expires_s:
                 try:
@@ -151,7 +154,7 @@ class Permissions:
         lacking = self.missing(request.method, request.args, grant)
         if not lacking:
             return None
-        return _not_covered(request, lacking)
+        return not_covered(request.method, lacking)
 
 
 def _looking_at(payloads: Mapping[str, PayloadLacks], handler: Handler) -> Handler:
@@ -159,16 +162,15 @@ def _looking_at(payloads: Mapping[str, PayloadLacks], handler: Handler) -> Handl
 
     def look(request: Request) -> None:
         lacks = payloads.get(request.method)
-        lacking = "" if lacks is None else lacks(request.payload)
+        lacking = "" if lacks is None else lacks(request.args, request.payload)
         if lacking:
-            request.fail(_not_covered(request, lacking))
+            request.fail(not_covered(request.method, lacking))
         else:
             handler(request)
 
     return look
 
 
-def _not_covered(request: Request, lacking: str) -> ClusterAuthorizationFailed:
-    return ClusterAuthorizationFailed(
-        f"The token of this connection does not cover this {request.method}: it lacks {lacking}."
-    )
+def not_covered(method: str, lacking: str) -> ClusterAuthorizationFailed:
+    """The error for a request that a token does not cover; ``lacking`` is a part of a sentence."""
+    return ClusterAuthorizationFailed(f"The token of this connection does not cover this {method}: it lacks {lacking}.")

@@ -114,12 +114,11 @@ class CoordinatorCalls:
         deadline: Deadline,
     ) -> None:
         """Hand offsets to the group's coordinator, which holds them back until the transaction commits."""
-        rows = [
-            OffsetCommitPartition(
-                await self._topic_id(where.topic, deadline), *where, each.offset, each.leader_epoch, each.metadata
-            )
-            for where, each in offsets.items()
-        ]
+        rows = []
+        for where, each in offsets.items():
+            # That of the records that were read: another topic may have the name by now.
+            topic_id = each.topic_id or group.topic_ids.get(where) or await self._topic_id(where.topic, deadline)
+            rows.append(OffsetCommitPartition(topic_id, *where, each.offset, each.leader_epoch, each.metadata))
         request = TxnOffsetCommitRequest(
             group.group_id,
             group.generation_id,

@@ -6,13 +6,14 @@ group's state (Kafka's table). Called by ``coordinator.py``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import (
     GroupSubscribedToTopic,
     InvalidRequest,
+    LimitReached,
     OffsetMetadataTooLarge,
     RaylogError,
     RebalanceInProgress,
@@ -38,11 +39,14 @@ class OffsetStore:
     def __init__(self) -> None:
         """Start without offsets."""
         self._by_group: dict[str, dict[OffsetKey, OffsetCommitted]] = {}
+        self._notes_bytes: dict[str, int] = {}
+        """Of the groups that have notes."""
 
     def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
         """Store or delete one offset: the only mutator, for live traffic and replay alike."""
         key = record.key
         held = self._by_group.get(key.group)
+        self._count_notes(key.group, None if held is None else held.get(key), record)
         if isinstance(record, OffsetCommitted):
             if held is None:
                 held = self._by_group[key.group] = {}
@@ -51,6 +55,17 @@ class OffsetStore:
             held.pop(key, None)
             if not held:
                 del self._by_group[key.group]
+
+    def _count_notes(self, group: str, before: OffsetCommitted | None, after: OffsetCommitted | OffsetDeleted) -> None:
+        more = _note_bytes(after) - _note_bytes(before)
+        if more:
+            self._notes_bytes[group] = self._notes_bytes.get(group, 0) + more
+            if not self._notes_bytes[group]:
+                del self._notes_bytes[group]
+
+    def notes_bytes(self, group: str) -> int:
+        """Return the bytes of the group's notes."""
+        return self._notes_bytes.get(group, 0)
 
     def groups(self) -> list[str]:
         """Return the names of the groups that have offsets."""
@@ -123,7 +138,7 @@ def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecis
             metadata=metadata,
             committed_ms=decision.wall_ms,
         )
-        code = row_error(committed, decision.settings) or room_error(store, committed.key, decision.settings)
+        code = row_error(committed, decision.settings) or room_error(store, committed, decision.settings)
         if code == 0:
             decision.write(committed)
             keys.append(committed.key)
@@ -143,13 +158,22 @@ def row_error(committed: OffsetCommitted, settings: GroupSettings) -> int:
     return 0
 
 
-def room_error(store: OffsetStore, key: OffsetKey, settings: GroupSettings, *, others: int = 0) -> int:
-    """Return the number of the error for a new offset in a group that has its most; 0 = there is room, or it is known.
+def room_error(store: OffsetStore, committed: OffsetCommitted, settings: GroupSettings, *, others: int = 0) -> int:
+    """Return the number of the error for an offset in a group that has its most; 0 = there is room, or it is known.
 
     ``others``: how many new ones are to come besides.
     """
-    is_full = store.count(key.group) + others >= settings.offsets_max and store.get(key) is None
-    return InvalidRequest.code if is_full else 0
+    key, known = committed.key, store.get(committed.key)
+    if known is None and store.count(key.group) + others >= settings.offsets_max:
+        return LimitReached.code
+    more = _note_bytes(committed) - _note_bytes(known)
+    if more > 0 and store.notes_bytes(key.group) + more > settings.notes_bytes_max:
+        return OffsetMetadataTooLarge.code
+    return 0
+
+
+def _note_bytes(record: OffsetCommitted | OffsetDeleted | None) -> int:
+    return len(record.metadata.encode()) if isinstance(record, OffsetCommitted) and record.metadata else 0
 
 
 def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
@@ -159,10 +183,19 @@ def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
     return 8 * characters > settings.record_bytes_max and row_bytes(*committed.to_wire()) > settings.record_bytes_max
 
 
-def fetch(store: OffsetStore, group: str, partitions: Sequence[tuple[str, str, int]] | None) -> list[object]:
-    """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none."""
+def fetch(
+    store: OffsetStore,
+    group: str,
+    partitions: Sequence[tuple[str, str, int]] | None,
+    *,
+    sees: Callable[[str, str, int], bool] | None = None,
+) -> list[object]:
+    """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none.
+
+    ``partitions`` None: of all that have one and that the sender ``sees``.
+    """
     if partitions is None:
-        keys = [record.key for record in store.of(group)]
+        keys = [each.key for each in store.of(group) if sees is None or sees(*each.key[1:])]
     else:
         keys = [OffsetKey(group, topic_id, topic, partition) for topic_id, topic, partition in partitions]
     rows: list[object] = []

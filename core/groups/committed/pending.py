@@ -8,7 +8,7 @@ and a late commit of an earlier transaction is refused by its epoch. The store h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -114,7 +114,7 @@ def txn_commit(
         offset = _committed(event.group, item, decision.wall_ms)
         code = row_error(offset, decision.settings)
         if code == 0 and item[:3] not in pending:
-            code = room_error(committed, offset.key, decision.settings, others=len(pending))
+            code = room_error(committed, offset, decision.settings, others=len(pending))
         if code == 0:
             taken.append(item)
             pending[item[:3]] = item
@@ -221,10 +221,13 @@ def is_unstable(store: PendingStore, group: str, partitions: Sequence[tuple[str,
     return partitions is None or not store.pending_keys(group).isdisjoint(OffsetKey(group, *row) for row in partitions)
 
 
-def described(store: PendingStore, group: str) -> list[object]:
-    """Return [[producer id, epoch, topic id, topic, partition, offset, leader epoch, metadata]...]."""
+def described(store: PendingStore, group: str, *, sees: Callable[[str, str, int], bool] | None = None) -> list[object]:
+    """Return [[producer id, epoch, topic id, topic, partition, offset, leader epoch, metadata]...] of what one sees."""
     return [
-        [row.key.producer_id, row.producer_epoch, *item] for row in store.open_of(group) for item in sorted(row.offsets)
+        [row.key.producer_id, row.producer_epoch, *item]
+        for row in store.open_of(group)
+        for item in sorted(row.offsets)
+        if sees is None or sees(*item[:3])
     ]
 
 

@@ -41,7 +41,7 @@ from raylog.core.groups.events import LookUpTopics, MemberHeartbeatReceived, Top
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.invariants import require
 
-NAMES_BYTES_MAX: Final = 16 * 1024
+NAMES_BYTES_MAX: Final = 4 * 1024
 """Most bytes of a member's ids, its group's name and its host, together."""
 _FIELDS_BYTES: Final = 500
 """Most bytes of a record's other fields."""
@@ -86,6 +86,9 @@ class ConsumerGroups:
         self._next_check_ms = now_ms
 
     # ------------------------------------------------------------ reading
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def __contains__(self, name: str) -> bool:
         """Return whether there is a group of that name."""

@@ -1,22 +1,34 @@
 """Well-typed requests of any content, to every endpoint with every credential: each is answered, and nothing ends.
 
 Seeded, and as long as its rounds. Arguments mean something half of the time, so that requests reach behind the checks;
-payloads are record batches, batches that were damaged, and noise. What is to be refused by the types alone is in
-``test_malformed.py``; what members may do to each other is not tried: they have the cluster's secret.
+payloads are record batches, delayed ones, batches that were damaged, and noise. What is to be refused by the types
+alone is in ``test_malformed.py``; what members may do to each other is not tried: they have the cluster's secret.
 """
 
 import asyncio
 import random
+import struct
 import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
+import pytest
 
-from raylog.actors.naming import OFFSETS_TOPIC
-from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownServerError
-from raylog.protocol.broker import BROKER
+from raylog.actors.naming import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from raylog.core.controller.internal_topics import ON_FIRST_USE
+from raylog.core.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    RaylogError,
+    RequestTimedOut,
+    UnknownServerError,
+)
+from raylog.core.scheduling.envelope import HALF_HEADER, HEADER, ID_HEADER, Envelope, HalfName
+from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
+from raylog.protocol.broker import BROKER, METADATA
+from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.message import Setting
 from raylog.protocol.method import AnyMethod, Endpoint
@@ -33,11 +45,13 @@ from tests.unit.protocol.samples import inner
 CLIENT = derived_client_secret(SECRET)
 SEED = 20
 ROUNDS = 8
-"""Requests of each method with each credential."""
+"""Requests of each method with each credential, at the broker, the coordinators, and one leader."""
+ROUNDS_ELSEWHERE = 3
+"""At the leaders of internal topics."""
 AT_ONCE = 32
 ANSWER_S = 2.0
 HARMFUL = frozenset({"stop_broker", "raise_feature_level", "delete_topic", "alter_partition_reassignments"})
-"""Well-formed, they do what they say."""
+"""Well-formed, they do what they say; so they are tried with credentials that they are to be refused for."""
 WHOLE = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 7, 1000, 2**15, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
 SETTINGS = ("retention.ms", "cleanup.policy", "segment.bytes", "queue.order", "max.message.bytes", "no.such.key")
 
@@ -82,7 +96,8 @@ class Inventor:
         """Return a batch, a damaged batch, noise or nothing."""
         chance = self.chance
         meta = BatchMeta(producer_id=chance.choice((-1, 5, 2**62)), producer_epoch=0, base_sequence=0)
-        batch = bytearray(encode_batch([b"k"], [chance.randbytes(20)], [int(time.time() * 1000)], None, meta))
+        due_ms = int(time.time() * 1000) + chance.choice((0, 0, HELD_MS, NAMED_MS))
+        batch = bytearray(encode_batch([b"k"], [chance.randbytes(20)], [due_ms], [self.headers()], meta))
         match chance.randrange(4):
             case 0:
                 return bytes(batch)
@@ -93,6 +108,19 @@ class Inventor:
                 return self.noise()
             case _:
                 return b""
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """Return headers, such as those of delayed records."""
+        chance = self.chance
+        name = chance.choice(self.texts)
+        own = [
+            Envelope(name, self.topic_id, chance.choice((-1, 0, 2**31)), 0).header(),
+            (HEADER, self.noise()),
+            HalfName(chance.choice(self.texts) or "g", "1", chance.choice((0, 10**8))).header(),
+            (HALF_HEADER, self.noise()),
+            (ID_HEADER, chance.choice((None, b"", b"id", bytes(300)))),
+        ]
+        return chance.sample(own, chance.randrange(4))
 
     def noise(self) -> bytes:
         return self.chance.randbytes(self.chance.randrange(100))
@@ -123,30 +151,49 @@ def credentials(topic_id: str) -> dict[Role | str, Secret]:
         "nothing": mint(CLIENT, Grant(end_s)),
         "reads": mint(CLIENT, Grant(end_s, (reads,))),
         "writes": mint(CLIENT, Grant(end_s, (writes,))),
-        "all": mint(CLIENT, Grant(end_s, (both,), transactional_id_prefix="", group="g")),
+        "group": mint(CLIENT, Grant(end_s, (reads,), group="g")),
+        "prefix": mint(CLIENT, Grant(end_s, (writes,), transactional_id_prefix="tx")),
+        "all": mint(CLIENT, Grant(end_s, (both,), transactional_id_prefix="t", group="g")),
     }
 
 
-async def places(cluster: LocalCluster, talk: Talk) -> dict[tuple[str, int], Endpoint]:
-    """An endpoint of each kind that admits clients."""
+async def places(cluster: LocalCluster, talk: Talk) -> dict[str, tuple[tuple[str, int], Endpoint]]:
+    """An endpoint of each kind that admits clients; replicas of each topic that has methods of its own."""
     await talk.create("t")
     _, host, port = (await talk.broker("find_coordinator", ["transaction", "tx"])).args
-    return {
-        (await talk.leader("t"))[1]: REPLICA,
-        await talk.coordinator("g"): GROUP_COORDINATOR,
-        (await talk.leader(OFFSETS_TOPIC))[1]: REPLICA,
-        (host, port): TRANSACTION_COORDINATOR,
-        cluster.broker_servers[2].endpoint: BROKER,
+    found: dict[str, tuple[tuple[str, int], Endpoint]] = {
+        "t": ((await talk.leader("t"))[1], REPLICA),
+        GROUP_COORDINATOR.name: (await talk.coordinator("g"), GROUP_COORDINATOR),
+        TRANSACTION_COORDINATOR.name: ((host, port), TRANSACTION_COORDINATOR),
+        BROKER.name: (cluster.broker_servers[2].endpoint, BROKER),
     }
+    for topic in ON_FIRST_USE:
+        await talk.broker("ensure_internal_topic", [topic])
+    for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, *ON_FIRST_USE):
+        found[topic] = ((await talk.leader(topic))[1], REPLICA)
+    return found
 
 
 def requests(endpoint: Endpoint, role: Role | str) -> list[AnyMethod]:
     """The methods to try with a credential; with the cluster's those that clients may call as well."""
-    tried = [method for method in endpoint.methods.values() if method.name not in HARMFUL]
-    return [method for method in tried if role != Role.CLUSTER or method.role < Role.CLUSTER]
+    return [
+        method
+        for method in endpoint.methods.values()
+        if (method.name not in HARMFUL or role not in (Role.CLUSTER, Role.CLIENT))
+        and (role != Role.CLUSTER or method.role < Role.CLUSTER)
+    ]
 
 
-async def answered(connection: Connection, inventor: Inventor, method: AnyMethod, found: Counter[str]) -> None:
+def covers(role: Role | str, method: AnyMethod) -> bool:
+    """Whether a request with this credential may be answered."""
+    if isinstance(role, Role):
+        return role >= method.role
+    return method.role == Role.TOKEN and (role != "nothing" or method is METADATA)  # of no topic
+
+
+async def answered(
+    connection: Connection, inventor: Inventor, method: AnyMethod, role: Role | str, found: Counter[str]
+) -> None:
     """Send one request, and count what it is answered with."""
     args = inventor.arguments(method)
     try:
@@ -160,7 +207,7 @@ async def answered(connection: Connection, inventor: Inventor, method: AnyMethod
     except RaylogError:
         found["refused"] += 1
     else:
-        found["answered"] += 1
+        found["answered" if covers(role, method) else f"let in: {role} {method.name}{args!r:.300}"] += 1
 
 
 @in_cluster()
@@ -168,20 +215,67 @@ async def test_no_request_ends_a_process_or_stays_unanswered(cluster: LocalClust
     found: Counter[str] = Counter()
     where = await places(cluster, talk)
     inventor = Inventor(talk.topic_ids["t"])
-    for place, endpoint in where.items():
+    tried: set[tuple[str, str, Role | str]] = set()
+    for name, (place, endpoint) in where.items():
         for role, secret in credentials(inventor.topic_id).items():
             connection = await connect(*place, secret=secret)
-            todo = [method for method in requests(endpoint, role) for _ in range(ROUNDS)]
+            rounds = ROUNDS_ELSEWHERE if name.startswith("__") else ROUNDS
+            todo = [method for method in requests(endpoint, role) for _ in range(rounds)]
+            tried.update((endpoint.name, method.name, role) for method in todo)
             for begin in range(0, len(todo), AT_ONCE):
                 some = todo[begin : begin + AT_ONCE]
-                await asyncio.gather(*(answered(connection, inventor, method, found) for method in some))
+                await asyncio.gather(*(answered(connection, inventor, method, role, found) for method in some))
             connection.close()
             began_s = time.monotonic()
             await talk.call(cluster.broker_servers[1].endpoint, "metadata", [["t"]])
-            assert time.monotonic() - began_s < 5, f"others waited after {endpoint.name} and {role}"
+            assert time.monotonic() - began_s < 5, f"others waited after {name} and {role}"
     assert cluster.fatal == []
+    assert tried >= {
+        (endpoint.name, name, role)
+        for endpoint in (BROKER, REPLICA, GROUP_COORDINATOR, TRANSACTION_COORDINATOR)
+        for name in endpoint.methods
+        for role in ("nothing", "reads", "writes", "group", "prefix", "all")
+    }, "every method with every kind of token"
     assert not {outcome: count for outcome, count in found.items() if ":" in outcome}
     assert found["answered"] > 100
     assert found["refused"] > 1000
     end = await talk.produce("t", b"still here")
     assert (await talk.fetch("t", end)).records == [(end, b"still here")]
+
+
+async def without_credential(place: tuple[str, int], method: AnyMethod, inventor: Inventor) -> bytes:
+    """Send a request without a handshake; what came back but the server's part of a handshake."""
+    args = msgspec.msgpack.encode(inventor.arguments(method))
+    header = b"\x94" + b"".join(map(msgspec.msgpack.encode, (0, 1, method.name))) + args
+    frame = struct.pack(">II", 4 + len(header), len(header)) + header
+    reader, writer = await asyncio.open_connection(*place)
+    writer.write(frame)
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@in_cluster()
+async def test_no_method_is_reached_without_the_right_credential(cluster: LocalCluster, talk: Talk) -> None:
+    where = await places(cluster, talk)
+    where[CONTROLLER.name] = (cluster.running().endpoint, CONTROLLER)
+    inventor = Inventor(talk.topic_ids["t"])
+    for name, (place, endpoint) in where.items():
+        answers = await asyncio.gather(
+            *(without_credential(place, method, inventor) for method in endpoint.methods.values())
+        )
+        assert max(map(len, answers)) < 200, f"{name} says at most that it refuses"
+        stranger = mint(b"another cluster's secret", Grant(2**33, (TopicGrant("id", "t", ALL_PARTITIONS, True),)))
+        past = mint(CLIENT, Grant(int(time.time()) - 1, (TopicGrant(inventor.topic_id, "t", ALL_PARTITIONS),)))
+        for wrong in (b"another secret, just as long", stranger, past):
+            with pytest.raises((AuthenticationFailed, ConnectionFailed)):
+                await connect(*place, secret=wrong)
+    for secret in (CLIENT, mint(CLIENT, Grant(2**33, (TopicGrant(inventor.topic_id, "t", ALL_PARTITIONS, True),)))):
+        connection = await connect(*cluster.running().endpoint, secret=secret)
+        with pytest.raises(RaylogError):
+            await connection.call("metadata", [None], timeout_s=5)
+    assert cluster.fatal == []

@@ -63,6 +63,12 @@ async def test_a_holder_reads_and_writes_what_was_granted(cluster: LocalCluster,
         assert sorted(map(int, filter(None, await read_all(cluster, reading, 11)))) == list(range(11))
         assert len(await read_all(cluster, reading, 11, group_id="g")) == 11
         assert (await admin.describe_group("g")).offsets[TopicPartition("in", 2)] == 1
+        other = TopicPartition("other", 1)
+        async with AsyncConsumer(group_id="g", enable_auto_commit=False, **cluster.clients()) as elsewhere:
+            await elsewhere.commit({other: 7})
+        assert (await admin.describe_group("g")).offsets[other] == 7
+        async with AsyncAdmin(**holder(cluster, reading)) as poor:
+            assert {at.topic for at in (await poor.describe_group("g")).offsets} == {"in"}, "of what it reads"
         with pytest.raises(ClusterAuthorizationFailed, match="lacks the group 'h'"):
             await read_all(cluster, reading, 1, group_id="h")
         with pytest.raises(ClusterAuthorizationFailed, match="lacks the right to read 'in'"):

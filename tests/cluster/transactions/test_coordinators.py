@@ -105,6 +105,46 @@ async def test_offsets_of_a_group_take_effect_with_the_commit(cluster: LocalClus
 
 
 @in_cluster(config=QUICK)
+async def test_offsets_count_for_the_topic_whose_records_were_read(cluster: LocalCluster, talk: Talk) -> None:
+    """A topic created again had the offset of the earlier one, and its first records were never read."""
+    at = TopicPartition("in", 0)
+    options: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False}
+    async with AsyncAdmin(**cluster.clients()) as admin:
+        for topic in ("in", "out"):
+            await admin.create_topic(topic, partitions=1, replication_factor=1)
+        async with (
+            AsyncProducer(**cluster.clients()) as source,
+            AsyncProducer(transactional_id=ID, **cluster.clients()) as producer,
+            AsyncConsumer("in", auto_offset_reset="earliest", **options, **cluster.clients()) as consumer,
+        ):
+            await producer.init_transactions()
+            for number in range(3):
+                await source.send_and_wait("in", b"%d" % number)
+            read: list[object] = []
+            async with asyncio.timeout(READ_S):
+                while len(read) < 3:
+                    read += (await consumer.getmany(timeout_ms=200)).get(at, [])
+            earlier = (await admin.describe_topics(["in"]))["in"].topic_id
+            await admin.delete_topic("in")
+            await admin.create_topic("in", partitions=1, replication_factor=1)
+            now = (await admin.describe_topics(["in"]))["in"].topic_id
+            await producer.begin_transaction()
+            await producer.send_and_wait("out", b"of the three")
+            await producer.send_offsets_to_transaction({at: 3}, consumer.group_metadata())
+            await producer.commit_transaction()
+
+        async def offset_of(topic_id: str) -> int:
+            fetched = await talk.call(await talk.coordinator("g"), "offset_fetch", ["g", [[topic_id, "in", 0]]])
+            return int(fetched.args[0][3])
+
+        deadline = asyncio.get_running_loop().time() + READ_S
+        while await offset_of(earlier) != 3:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.02)
+        assert await offset_of(now) == -1
+
+
+@in_cluster(config=QUICK)
 async def test_a_coordinator_that_ends_leaves_its_transactions_to_the_next(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     async with AsyncProducer(transactional_id=ID, **cluster.clients()) as producer:

@@ -42,6 +42,10 @@ class Call:
         return self.line.is_broken
 
     @property
+    def grant(self) -> None:
+        """It has proved a secret."""
+
+    @property
     def peer_host(self) -> str:
         """The host of its sender."""
         return "here"

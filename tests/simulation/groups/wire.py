@@ -146,6 +146,10 @@ class Call:
         return str(self.args[at]) if self.method in MEMBER_CALLS else ""
 
     @property
+    def grant(self) -> None:
+        """It has proved a secret."""
+
+    @property
     def peer_host(self) -> str:
         """The host of the sender's process."""
         return f"10.0.0.{self.wire.member.slot}"

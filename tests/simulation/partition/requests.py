@@ -70,6 +70,7 @@ class Arrived:
 
     payload: Any = ()
     room_bytes = 1 << 30
+    grant = None
 
     def __init__(self, process: ReplicaProcess, wait_ms: int) -> None:
         """It arrives now, and must be answered within ``wait_ms``."""

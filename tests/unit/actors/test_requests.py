@@ -16,11 +16,11 @@ from raylog.actors.transactions import requests as transaction_requests
 from raylog.core.controller import events as ctl
 from raylog.core.errors import InvalidRequest
 from raylog.core.features import FIRST_LEVEL
-from raylog.core.groups.events import DescribeGroupReceived, JoinReceived, OffsetCommitReceived, SyncReceived
+from raylog.core.groups.events import DeleteGroupReceived, JoinReceived, OffsetCommitReceived, SyncReceived
 from raylog.core.ids import TopicPartition
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
-from raylog.protocol.groups import DESCRIBE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest
+from raylog.protocol.groups import DELETE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest
 from raylog.protocol.message import Message, read
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TransactionMetricsRequest
 from tests.unit.protocol.samples import of_the_first_release, of_this_release
@@ -43,7 +43,7 @@ DERIVED = [
 
 
 def group_request(method: str, args: object) -> GroupRequest:
-    return cast(GroupRequest, SimpleNamespace(method=method, args=args, peer_host="10.0.0.7"))
+    return cast(GroupRequest, SimpleNamespace(method=method, args=args, peer_host="10.0.0.7", grant=None))
 
 
 def test_every_request_has_an_event_or_is_answered_by_the_shell() -> None:
@@ -83,10 +83,10 @@ def test_a_copied_field_has_the_type_that_the_event_expects(derived: DerivedEven
 
 
 def test_a_field_without_a_value_shows_when_the_table_is_made() -> None:
-    with pytest.raises(TypeError, match="'group', and a request 'describe_group' no 'group'"):
-        DerivedEvent(DESCRIBE_GROUP, DescribeGroupReceived)
+    with pytest.raises(TypeError, match="'group', and a request 'delete_group' no 'group'"):
+        DerivedEvent(DELETE_GROUP, DeleteGroupReceived)
     with pytest.raises(TypeError, match="no fields \\['generation'\\]"):
-        DerivedEvent(DESCRIBE_GROUP, DescribeGroupReceived, group_requests.NAMES, generation=lambda args: 1)
+        DerivedEvent(DELETE_GROUP, DeleteGroupReceived, group_requests.NAMES, generation=lambda args: 1)
 
 
 def other_than(value: Any) -> Any:

@@ -27,7 +27,9 @@ class Clocks:
 def test_a_clock_that_runs_is_believed() -> None:
     clocks = Clocks()
     for _ in range(1000):
-        assert clocks.look(jump=100) == ClockReading(deleting_ms=clocks.wall, jump_ms=0, report=False)
+        assert clocks.look(jump=100) == ClockReading(
+            deleting_ms=clocks.wall, jump_ms=0, going_ms=clocks.wall, report=False
+        )
 
 
 def test_a_step_of_a_minute_is_no_jump() -> None:
@@ -41,13 +43,18 @@ def test_a_clock_that_is_days_ahead_for_a_moment_deletes_nothing_early() -> None
     right = clocks.wall + 5 * MINUTE
     found = clocks.look(jump=8 * DAY)
     assert (found.deleting_ms, found.jump_ms, found.report) == (right, 8 * DAY, True)
-    assert clocks.look(jump=-8 * DAY) == ClockReading(deleting_ms=clocks.wall, jump_ms=0, report=False)
+    assert found.going_ms == right
+    assert clocks.look(jump=-8 * DAY) == ClockReading(
+        deleting_ms=clocks.wall, jump_ms=0, going_ms=clocks.wall, report=False
+    )
 
 
 def test_a_clock_that_was_set_back_deletes_by_itself() -> None:
     clocks = Clocks()
+    before = clocks.wall
     found = clocks.look(jump=-8 * DAY)
     assert (found.deleting_ms, found.jump_ms) == (clocks.wall, -8 * DAY)
+    assert found.going_ms == before + 5 * MINUTE, "what ends by it goes on as before"
 
 
 def test_while_a_clock_is_doubted_the_other_counts_and_reports_are_hourly() -> None:
@@ -65,7 +72,7 @@ def test_a_clock_that_keeps_going_for_a_day_is_believed() -> None:
     clocks = Clocks()
     clocks.look(jump=8 * DAY)
     assert clocks.look(after=BELIEVED_AFTER_MS - 1).jump_ms == 8 * DAY
-    assert clocks.look(after=1) == ClockReading(deleting_ms=clocks.wall, jump_ms=0, report=False)
+    assert clocks.look(after=1) == ClockReading(deleting_ms=clocks.wall, jump_ms=0, going_ms=clocks.wall, report=False)
 
 
 def test_a_clock_that_jumps_again_has_to_wait_again() -> None:

@@ -92,7 +92,7 @@ def test_a_group_coordinator_takes_any_content(method: AnyMethod) -> None:
         texts = [GROUP, *members, "consumer", "range", "", "x", "é" * 300]
         args = of_any_content(method.request, chance, texts)
         number = groups.request = groups.request + 1
-        request = cast(GroupRequest, SimpleNamespace(method=method.name, args=args, peer_host="::1"))
+        request = cast(GroupRequest, SimpleNamespace(method=method.name, args=args, peer_host="::1", grant=None))
         groups.step(group_requests.event_for(request, number, groups.now_ms))
         groups.tick(60_000)
         if number in groups.replies:
@@ -112,7 +112,7 @@ def test_a_transaction_coordinator_takes_any_content(method: AnyMethod) -> None:
         texts = [NAME, "Ongoing", "workers", "", "x", "é" * 300]
         args = of_any_content(method.request, chance, texts)
         number = txns.request = txns.request + 1
-        request = cast(GroupRequest, SimpleNamespace(method=method.name, args=args, peer_host="::1"))
+        request = cast(GroupRequest, SimpleNamespace(method=method.name, args=args, peer_host="::1", grant=None))
         txns.step(transaction_requests.event_for(request, number, txns.now_ms))
         txns.write_markers()
         txns.tick(60_000)

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.core.errors import ClusterAuthorizationFailed
+from raylog.core.queues.archiving.origins import retry_topic
 from raylog.protocol.broker import BROKER
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.method import Endpoint
-from raylog.protocol.permissions import permissions
+from raylog.protocol.permissions import NO_TOPIC, Named, NamedTopic, lacks_schedule, permissions, sees_offset
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
-from raylog.rpc import Grant, Request, RequestConnection, Role, TopicGrant
+from raylog.rpc import Grant, Permissions, Request, RequestConnection, Role, TopicGrant
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, is_transactional
 from raylog.storage.batch.records import BatchMeta, encode_batch
@@ -52,10 +53,15 @@ def lacks(
     endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False, payload: bytes = b""
 ) -> str:
     """The sentence of the refusal; empty when the handler got the request."""
-    answers, handled = Answers(), list[Request]()
+    found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
+    return handed_over(found, Answers(), method, args, grant, payload)
+
+
+def handed_over(found: Permissions, answers: Answers, method: str, args: Any, grant: Grant, payload: bytes) -> str:
+    """The same at an endpoint that knows topics."""
+    handled = list[Request]()
     encoded = msgspec.Raw(msgspec.msgpack.encode(args))
     request = Request(cast("RequestConnection", answers), 1, method, encoded, memoryview(payload), False)
-    found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
     allowed, handler = found.admit(Role.TOKEN, grant, handled.append)
     if allowed is not None and method not in allowed:
         return "role"
@@ -93,6 +99,20 @@ def test_a_token_writes_to_the_topics_that_it_names() -> None:
         assert lacks(REPLICA, method, ["out", 0, 0, 0, 0], WRITING) == "role"
 
 
+def test_a_group_is_described_with_the_offsets_that_the_token_may_see() -> None:
+    cases: tuple[tuple[str, Any, bool], ...] = (
+        ("readers", ["id", "t", 0], True),
+        ("readers", ["id", "t", 2**31 - 1], True),
+        ("readers", ["other", "t", 0], False),
+        ("readers", ["id", "u", 0], False),
+        ("readers", ["out", "sunk", 0], False),
+        ("readers", ["any id", TRANSACTIONS_TOPIC, 0], False),
+        ("sink-", ["any id", TRANSACTIONS_TOPIC, 0], True),
+    )
+    for group, row, is_seen in cases:
+        assert sees_offset(WRITING, group, *row) is is_seen, (group, row)
+
+
 def batch(attributes: int = 0) -> bytes:
     return encode_batch(None, [b"v"], [1], meta=BatchMeta(7, 0, 0, attributes=attributes))
 
@@ -104,11 +124,15 @@ def test_a_batch_of_a_transaction_needs_a_prefix_of_transactional_ids() -> None:
         for payload in (inside, batch() + inside, batch() + inside + b"torn"):
             sentence = lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=payload)
             assert "lacks a prefix of transactional ids" in sentence
-            assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], WRITING, payload=payload) == ""
+            assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1, "sink-1"], WRITING, payload=payload) == ""
+            for name in ("", "sink", "mine"):
+                sentence = lacks(endpoint, "produce", ["out", 7, 0, 1, 1, name], WRITING, payload=payload)
+                assert f"lacks the transactional id {name!r}" in sentence
         assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=batch() + batch()) == ""
         # What is malformed is refused by the leader, as a whole.
         assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=b"x" * 70 + inside) == ""
-    assert permissions(REPLICA).payloads(writing)["produce"](memoryview(batch())), "it is closed by default"
+    args = msgspec.Raw(msgspec.msgpack.encode(["out", 7, 0, 1, 1]))
+    assert permissions(REPLICA).payloads(writing)["produce"](args, memoryview(batch())), "it is closed by default"
 
 
 @pytest.mark.parametrize("method", ["init_transactions", "end_txn", "describe_transaction"])
@@ -198,10 +222,15 @@ def test_a_list_of_transactions_stays_within_the_prefix() -> None:
     assert lacks(TRANSACTION_COORDINATOR, "list_transactions", [], WRITING), "all of them"
 
 
+def known(of: str = "", /, **ids: str) -> Named:
+    """What an endpoint knows of topics by their names; ``of``: of which topic they have the late retries."""
+    return lambda name: NamedTopic(ids[name], of) if name in ids else NO_TOPIC
+
+
 def test_a_list_of_transactions_may_see_which_coordinators_have_any() -> None:
     args = ["a topic", 0, -1, -1]
-    of_transactions = permissions(REPLICA, is_internal=True, topic=TRANSACTIONS_TOPIC)
-    at_broker = permissions(BROKER, transactions_id=lambda: "a topic")
+    of_transactions = permissions(REPLICA, is_internal=True, named=known(**{TRANSACTIONS_TOPIC: "a topic"}))
+    at_broker = permissions(BROKER, named=known(**{TRANSACTIONS_TOPIC: "a topic", "__consumer_offsets": "other"}))
     for found in (of_transactions, at_broker):
         assert found.missing("list_offsets", args, WRITING) == ""
         assert found.missing("list_offsets", args, READING)
@@ -209,9 +238,78 @@ def test_a_list_of_transactions_may_see_which_coordinators_have_any() -> None:
     unknown = permissions(BROKER)
     assert unknown.missing("list_offsets", args, WRITING)
     assert unknown.missing("list_offsets", ["", 0, -1, -1], WRITING)
-    assert permissions(REPLICA, is_internal=True, topic="__consumer_offsets").missing("list_offsets", args, WRITING)
+    elsewhere = permissions(REPLICA, is_internal=True, named=known(__consumer_offsets="a topic"))
+    assert elsewhere.missing("list_offsets", args, WRITING)
     assert lacks(BROKER, "metadata", [[TRANSACTIONS_TOPIC]], WRITING) == ""
     assert lacks(BROKER, "metadata", [[TRANSACTIONS_TOPIC]], READING)
+
+
+def lacking(found: Permissions, method: str, args: list[Any], grant: Grant) -> str:
+    return found.missing(method, args, grant)
+
+
+def test_a_queue_takes_the_group_and_the_partition() -> None:
+    found = permissions(REPLICA)
+    calls: list[tuple[str, list[Any]]] = [
+        ("queue_open", ["me", {}]),
+        ("queue_fetch", ["me", 1, 1, 0]),
+        ("queue_acknowledge", ["me", []]),
+        ("queue_leave", ["me"]),
+    ]
+    for method, rest in calls:
+        assert lacking(found, method, ["id", 0, 0, "readers", *rest], WRITING) == ""
+        assert "the group 'others'" in lacking(found, method, ["id", 0, 0, "others", *rest], WRITING)
+        assert "the right to read 'sunk'" in lacking(found, method, ["out", 0, 0, "readers", *rest], WRITING)
+        assert "the group 'readers'" in lacking(found, method, ["id", 0, 0, "readers", *rest], READING)
+    for settings, says in (
+        ({"queue.lock.ms": "1000", "errors.deadletterqueue.topic.name": "sunk"}, ""),
+        ({"errors.deadletterqueue.topic.name": " t "}, "write to 't', to which dead letters"),
+        ({"errors.deadletterqueue.topic.name": "new"}, "write to 'new', to which dead letters"),
+    ):
+        sentence = lacking(found, "queue_open", ["id", 0, 0, "readers", "me", settings], WRITING)
+        assert says in sentence if says else not sentence
+
+
+def test_a_groups_late_retries_are_read_where_their_topic_is() -> None:
+    name = retry_topic("readers", "t")
+    args = ["again", 0, 0, "readers", "me"]
+    assert lacking(permissions(REPLICA, named=known("t", **{name: "again"})), "queue_leave", args, WRITING) == ""
+    assert lacks(BROKER, "metadata", [[name]], WRITING) == ""
+    some = Grant(2**33, READING.topics, group="readers")
+    for found, grant in (
+        (known("u", **{name: "again"}), WRITING),
+        (known("", **{name: "again"}), WRITING),
+        (known("t", **{name: "another"}), WRITING),
+        (known("t", **{retry_topic("others", "t"): "again"}), WRITING),
+        (known("t", **{name: "again"}), some),
+        (known("t", **{name: "again"}), Grant(2**33, WRITING.topics, group="others")),
+    ):
+        assert lacking(permissions(REPLICA, named=found), "queue_leave", args, grant)
+    assert lacks(BROKER, "metadata", [[retry_topic("others", "t")]], WRITING)
+
+
+def test_the_scheduler_is_for_writers() -> None:
+    found = permissions(REPLICA, named=known(__scheduled="s"))
+    for method, rest in (("schedule", [-1, 1]), ("describe_scheduler", [])):
+        assert lacking(found, method, ["s", 0, 0, *rest], WRITING) == ""
+        assert "write to any topic" in lacking(found, method, ["s", 0, 0, *rest], READING)
+        assert "for another topic" in lacking(found, method, ["id", 0, 0, *rest], WRITING)
+        assert "for another topic" in lacking(permissions(REPLICA), method, ["", 0, 0, *rest], WRITING)
+    assert lacks(BROKER, "ensure_internal_topic", ["__scheduled"], WRITING) == ""
+    assert lacks(BROKER, "ensure_internal_topic", ["__share_state"], WRITING)
+    assert lacks(BROKER, "ensure_internal_topic", ["__scheduled"], READING)
+    for method, args in (("decide_halves", [["x"], ["COMMIT"], [0]]), ("poll_halves", [0, 1, 1])):
+        assert lacking(found, method, ["s", 0, 0, "readers", *args], WRITING) == ""
+        assert "the group 'others'" in lacking(found, method, ["s", 0, 0, "others", *args], WRITING)
+        only_reads = Grant(2**33, READING.topics, group="readers")
+        assert "write to any topic" in lacking(found, method, ["s", 0, 0, "readers", *args], only_reads)
+
+
+def test_delayed_records_go_to_topics_that_the_token_writes() -> None:
+    assert lacks_schedule(WRITING, [("sunk", "out")], ["readers", "sink-"]) == ""
+    for target in (("sunk", "id"), ("t", "out"), ("t", "id"), ("sunk", ""), ("__consumer_offsets", "out")):
+        assert "the right to write to" in lacks_schedule(WRITING, [("sunk", "out"), target], [])
+    assert lacks_schedule(WRITING, [("sunk", "out")], ["readers", "others"]) == "the group 'others'"
 
 
 def test_an_expired_token_covers_nothing() -> None:

@@ -19,6 +19,11 @@ NEEDED = {
     TokenScope.READ: {"topic_id", "partition"},
     TokenScope.OFFSETS: {"topic_id", "partition"},
     TokenScope.WRITE: {"topic_id", "partition"},
+    TokenScope.SCHEDULE: {"topic_id"},
+    TokenScope.SCHEDULER: set(),
+    TokenScope.HALVES: {"topic_id", "group"},
+    TokenScope.QUEUE: {"topic_id", "partition", "group_id"},
+    TokenScope.QUEUE_SETTINGS: {"topic_id", "partition", "group_id", "settings"},
     TokenScope.PRODUCER: set(),
     TokenScope.COORDINATOR: {"key_type", "key"},
     TokenScope.TRANSACTION: {"transactional_id"},
@@ -27,6 +32,7 @@ NEEDED = {
     TokenScope.TRANSACTION_COMMIT: {"transactional_id", "group_id", "offsets"},
     TokenScope.PREFIX: {"transactional_id_prefix"},
     TokenScope.GROUP: {"group_id"},
+    TokenScope.GROUP_VIEW: {"group_id"},
     TokenScope.GROUP_OFFSETS: {"group_id"},
     TokenScope.SUBSCRIPTION: {"group_id", "subscribed_topics"},
 }
@@ -41,6 +47,8 @@ GROUPS = {
     *("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "offset_fetch", "describe_group"),
     "consumer_group_heartbeat",
 }
+QUEUES = {"queue_open", "queue_fetch", "queue_acknowledge", "queue_leave"}
+DELAYS = {"ensure_internal_topic", "describe_scheduler", "schedule", "decide_halves", "poll_halves"}
 
 
 def test_every_method_says_what_it_does() -> None:
@@ -75,7 +83,7 @@ def test_what_moves_the_cluster_is_the_clusters_own() -> None:
 def test_a_token_covers_what_its_holder_may_call_and_nothing_else() -> None:
     covered = {method.name for _, method in methods() if method.token is not TokenScope.NOTHING}
     holders = {method.name for _, method in methods() if method.role == Role.TOKEN}
-    assert holders == covered == READS | WRITES | TRANSACTIONS | GROUPS
+    assert holders == covered == READS | WRITES | TRANSACTIONS | GROUPS | QUEUES | DELAYS
     for _, method in methods():
         fields = [field.name for field in msgspec.structs.fields(method.request)]
         assert NEEDED[method.token] <= set(fields)

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 import pytest
 
 from raylog.core.errors import (
@@ -122,6 +123,46 @@ async def test_waiting_requests_of_one_leave_others_their_share() -> None:
         for call in parked:
             call.cancel()
     assert intake().request_bytes == 0
+
+
+async def test_a_flood_of_requests_leaves_others_their_turns() -> None:
+    """All that was read at once was handled in one turn: thousands of requests, of each of many connections."""
+    handled: list[str] = []
+    seen: list[int] = []
+    begun = asyncio.Event()
+
+    def handler(request: Request) -> None:
+        handled.append(request.method)
+        begun.set()
+        if request.method == "echo":
+            seen.append(len(handled))
+        request.reply(None)
+
+    async with serving(handler) as place, client(place) as honest, AsyncExitStack() as stack:
+        flood = b"".join(encode_header(REQUEST, number, "size", [], 0) for number in range(1, 5_001))
+        peers = [await stack.enter_async_context(raw_peer(place, CLIENTS)) for _ in range(4)]
+        for _, writer in peers:
+            writer.write(flood)
+        await begun.wait()
+        before = len(handled)
+        assert before <= 4 * 2 * connections.TURN_REQUESTS
+        await honest.call("echo", [], timeout_s=10)
+        await until(lambda: len(handled) == 20_001, "nothing is lost")
+        assert seen[0] - before <= 4 * 6 * connections.TURN_REQUESTS, "a few turns of each connection, and no more"
+        assert handled.count("size") == 20_000
+
+
+async def test_requests_of_a_flood_keep_their_order() -> None:
+    order: list[int] = []
+
+    def handler(request: Request) -> None:
+        order.append(msgspec.msgpack.decode(request.args)[0])
+        request.reply(None)
+
+    async with serving(handler) as place, client(place) as one:
+        calls = [one.call_nowait("echo", [number], timeout_s=20) for number in range(3_000)]
+        await asyncio.gather(*calls)
+    assert order == list(range(3_000))
 
 
 async def test_over_the_budget_little_is_read_at_a_time() -> None:

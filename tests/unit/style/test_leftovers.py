@@ -45,6 +45,17 @@ def test_no_debugger_is_left() -> None:
     assert not found, found
 
 
+def test_no_wait_loses_a_cancellation() -> None:
+    """`asyncio.wait_for` of Python 3.11 returns a result that meets a cancellation; `asyncio.timeout` does not."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in files_in(*PACKAGES)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.wait_for"
+    ]
+    assert not found, found
+
+
 def test_a_broad_except_says_why_beside_it() -> None:
     """A bare or broad handler that does not raise again hides bugs, unless the comment at its head gives the reason."""
     found = []

@@ -25,6 +25,7 @@ class SentRequest:
         self.answers: list[object] = []
         self.is_deserted = False
         self.peer_host = "10.0.0.7"
+        self.grant = None
 
     def reply(self, args: object = None, payload: object = b"") -> None:
         self.answers.append(args)

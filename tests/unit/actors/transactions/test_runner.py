@@ -25,6 +25,7 @@ class SentRequest:
         self.args: Any = list(args)
         self.answers: list[Any] = []
         self.is_deserted = False
+        self.grant = None
 
     def reply(self, args: object = None, payload: object = b"") -> None:
         self.answers.append(args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import InvalidRequest, RecordTooLarge
+from raylog.core.errors import InvalidGroupId, InvalidRequest, RecordTooLarge
 from raylog.core.groups.events import TopicsSeen
 from raylog.core.groups.settings import GroupSettings
 from tests.unit.core.groups.context import Groups
@@ -41,7 +41,7 @@ def test_a_member_with_an_absurd_name_is_refused() -> None:
     long = "n" * LIMIT
     assert groups.code(Member(groups, "m1").beat(client_id=long)) == InvalidRequest.code
     assert groups.code(Member(groups, "m1").beat(instance_id=long)) == InvalidRequest.code
-    assert groups.code(Member(groups, "m1").beat(group=long)) == InvalidRequest.code
+    assert groups.code(Member(groups, "m1").beat(group=long)) == InvalidGroupId.code
     assert groups.code(Member(groups, "m" * LIMIT).beat()) == InvalidRequest.code
     assert groups.log == []
 

@@ -1,11 +1,13 @@
 """Committed offsets: ownership, conditions of a commit, expiry; and the group commands."""
 
+from typing import Any
+
 import pytest
 
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, OffsetMetadataTooLarge
+from raylog.core.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.events import OffsetCommitReceived, Tick
+from raylog.core.groups.events import DescribeGroupReceived, OffsetCommitReceived, Tick
 from raylog.core.groups.records import record_from_wire
 from tests.unit.core.groups.context import GROUP, Groups
 
@@ -125,6 +127,17 @@ def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
     assert groups.code(groups.describe("nobody")) == GroupIdNotFound.code
 
 
+def test_a_description_leaves_out_what_its_reader_may_not_see() -> None:
+    groups = Groups()
+    first, _ = groups.stable()
+    groups.commit(7, member_id=first, generation=1)
+    for sees, offsets in ((lambda *_: False, []), (lambda *at: at == ("id1", "flights", 0), [7])):
+        event = DescribeGroupReceived(cause="test", now_ms=groups.now_ms, request=9_000, group=GROUP, sees=sees)
+        groups.step(event)
+        described: Any = groups.replies.pop(9_000)
+        assert [row[3] for row in described["offsets"]] == offsets
+
+
 def test_offsets_of_an_empty_group_expire_after_the_retention() -> None:
     groups = Groups()
     (member,) = groups.stable(1)
@@ -233,7 +246,7 @@ def test_a_full_group_takes_no_further_offsets_and_moves_its_own() -> None:
     groups = Groups(GroupSettings(offsets_max=2))
     for partition in (0, 1):
         assert groups.reply(groups.commit(7, partition=partition)) == [["flights", partition, 0]]
-    assert groups.reply(groups.commit(7, partition=2)) == [["flights", 2, InvalidRequest.code]]
+    assert groups.reply(groups.commit(7, partition=2)) == [["flights", 2, LimitReached.code]]
     assert groups.reply(groups.commit(8, partition=1)) == [["flights", 1, 0]]
     assert groups.reply(groups.commit(7, partition=2, group="other")) == [["flights", 2, 0]]
 
@@ -242,7 +255,7 @@ def test_offsets_of_transactions_count_as_well() -> None:
     groups = Groups(GroupSettings(offsets_max=2))
     groups.commit(7, partition=0)
     assert groups.reply(groups.txn_commit(8, partition=0)) == [["flights", 0, 0]]
-    assert groups.reply(groups.txn_commit(8, partition=1)) == [["flights", 1, InvalidRequest.code]]
+    assert groups.reply(groups.txn_commit(8, partition=1)) == [["flights", 1, LimitReached.code]]
     groups = Groups(GroupSettings(offsets_max=2))
-    for partition, code in ((0, 0), (1, 0), (2, InvalidRequest.code), (1, 0)):
+    for partition, code in ((0, 0), (1, 0), (2, LimitReached.code), (1, 0)):
         assert groups.reply(groups.txn_commit(8, partition=partition)) == [["flights", partition, code]]

@@ -1,7 +1,7 @@
 """A record that the log would refuse is refused to its sender, before it is decided."""
 
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import RecordTooLarge
+from raylog.core.errors import InvalidGroupId, RecordTooLarge
 from raylog.core.groups.coordinator import GroupSettings
 from tests.unit.core.groups.context import Groups
 
@@ -72,4 +72,4 @@ def test_an_offset_under_an_absurd_name_is_refused_alone() -> None:
     groups = Groups(SMALL)
     assert groups.reply(groups.commit(5, topic="t" * LIMIT)) == [["t" * LIMIT, 0, RecordTooLarge.code]]
     assert groups.reply(groups.commit(5)) == [["flights", 0, 0]]
-    assert groups.code(groups.join(group="g" * LIMIT, instance_id="a")) == RecordTooLarge.code
+    assert groups.code(groups.join(group="g" * LIMIT, instance_id="a")) == InvalidGroupId.code

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from raylog.core.decision import Refuse
+from raylog.core.errors import InvalidRequest, LimitReached, RaylogError
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, QueueState
@@ -33,6 +37,13 @@ class Shelf:
         self.feed(
             ev.Opened(cause="t", now_ms=self.now_ms, request=1, member=member, settings={}, log_start=0, readable_end=1)
         )
+
+    def opening(self, member: str) -> RaylogError | None:
+        """Open it as a member; the refusal, or nothing."""
+        event = ev.Opened(
+            cause="t", now_ms=self.now_ms, request=1, member=member, settings={}, log_start=0, readable_end=1
+        )
+        return next((effect.error for effect in self.feed(event) if isinstance(effect, Refuse)), None)
 
     def take(self, member: str) -> int:
         """Return the count of the hand-out; 0 = the record is not handed out now."""
@@ -99,3 +110,13 @@ def test_a_hand_out_that_is_returned_with_a_pause_does_not_count() -> None:
         shelf.store()
         shelf.now_ms += 1_001
         shelf.feed(ev.Tick(cause="t", now_ms=shelf.now_ms))
+
+
+def test_a_queue_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raylog.core.queues.machine.MEMBERS_MAX", 2)
+    shelf = Shelf()
+    assert isinstance(shelf.opening("m" * 1025), InvalidRequest)
+    assert shelf.opening("a") is shelf.opening("b") is shelf.opening("a") is None
+    assert isinstance(shelf.opening("c"), LimitReached)
+    shelf.leave("a")
+    assert shelf.opening("c") is None

@@ -9,8 +9,9 @@ import pytest
 
 from raylog.actors.coordinators.state_log import encoded_row
 from raylog.core.coordinators.events import AppendRecords
-from raylog.core.decision import Reply
-from raylog.core.queues.keeper import KeeperMachine, QueueKey, ReadState, SnapshotDue, WriteState
+from raylog.core.decision import Refuse, Reply
+from raylog.core.errors import InvalidGroupId, LimitReached, RaylogError
+from raylog.core.queues.keeper import DeleteState, KeeperMachine, QueueKey, ReadState, SnapshotDue, WriteState
 from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACKNOWLEDGED, ARCHIVING, WAITING
 
@@ -80,6 +81,29 @@ def test_no_row_of_a_large_state_is_large(change: QueueChange) -> None:
     assert state(replayed(rows)) == state(keeper)
     assert state(replayed(snapshot)) == state(keeper)
     assert state(replayed([*rows, *snapshot])) == state(keeper)
+
+
+def opened(keeper: KeeperMachine, key: QueueKey) -> RaylogError | None:
+    fields: dict[str, Any] = {"cause": "test", "now_ms": 0, "request": 1, "leader_epoch": 1}
+    outbox = keeper.step(ReadState(key=key, topic="jobs", partitions=1, **fields))
+    return next((effect.error for effect in outbox.now if isinstance(effect, Refuse)), None)
+
+
+def test_a_partition_has_so_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raylog.core.queues.keeper.GROUPS_MAX", 2)
+    monkeypatch.setattr("raylog.core.queues.keeper.QUEUES_MAX", 4)
+    keeper = KeeperMachine()
+    assert isinstance(opened(keeper, QueueKey("g" * 1025, "id", 0)), InvalidGroupId)
+    for group in ("a", "b", "a"):
+        assert opened(keeper, QueueKey(group, "id", 0)) is None
+    refusal = opened(keeper, QueueKey("c", "id", 0))
+    assert isinstance(refusal, LimitReached)
+    assert "raylog queue delete" in refusal.message
+    for key in (QueueKey("c", "id", 1), QueueKey("c", "another", 0)):
+        assert opened(keeper, key) is None
+    assert isinstance(opened(keeper, QueueKey("c", "third", 0)), LimitReached), "the keeper has its most"
+    keeper.step(DeleteState(cause="test", now_ms=0, request=1, key=QueueKey("a", "id", 0)))
+    assert opened(keeper, QueueKey("c", "id", 0)) is None
 
 
 def test_what_was_cut_off_counts_as_nothing() -> None:

@@ -118,7 +118,7 @@ class NodePage:
         if not self._server.image.version:
             return await asyncio.to_thread(_read_note, note)
         config = ClusterConfig.from_dict(self._server.image.config)
-        own = self._server.endpoint[0]
+        own = self._server.spec.host
         host = {"loopback": "127.0.0.1", "node": own, "all": "0.0.0.0"}[config.metrics_listen]
         wanted = host, config.metrics_port
         if wanted != self._served:

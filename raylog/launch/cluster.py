@@ -17,6 +17,7 @@ from raylog.client.progress import Progress, Say
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
+from raylog.launch.addresses import check_advertised, check_listeners
 from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker
 from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller
 from raylog.launch.ending.stopping import stop_actors
@@ -186,8 +187,7 @@ def start(
     ran_before = True
     try:
         placements = broker_placements(root, brokers)
-        check_hosts([placement.host for placement in placements], allow_plaintext)
-        ran_before = check_directories(root, placements)
+        ran_before = _checked(root, placements, settings, allow_plaintext)
         is_known = _join(root, placements, join, deadline, ran_before)
         placements = broker_placements(root, brokers)  # with those that --join waited for: they have the secrets
         _wait_until_made(_make_actors(root, placements, settings, is_known, allow_plaintext), deadline)
@@ -199,7 +199,16 @@ def start(
             _shut_ray_down()
         raise
     ignored = _ignored(settings, deadline) if ran_before else {}
-    return Cluster(owns_ray=owns_ray, ignored_config=ignored)
+    return Cluster(owns_ray=owns_ray, ignored_config=ignored, was_started_here=not ran_before)
+
+
+def _checked(root: Path, placements: list[BrokerPlacement], settings: Mapping[str, str], allow_plaintext: bool) -> bool:
+    """Raise what speaks against this start before it begins anything; returns whether the cluster runs already."""
+    check_hosts([placement.host for placement in placements], allow_plaintext)
+    ran_before = check_directories(root, placements)
+    if not ran_before:
+        check_listeners(settings, placements, allow_plaintext=allow_plaintext)
+    return ran_before
 
 
 def _serve(
@@ -209,7 +218,9 @@ def _serve(
     _resume_stopped(deadline)
     _wait_until_serving(placements, deadline, timeout_s, progress)
     leave_note(root)
-    keep_voters(root, cluster_status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
+    status = cluster_status(CALL_TIMEOUT_S)
+    keep_voters(root, status["metadata_voters"]["voters"])
+    check_advertised(status)
 
 
 def _resume_stopped(deadline: float) -> None:
@@ -279,6 +290,7 @@ def _make_actors(
             node_id=placement.node_id,
             host=placement.host,
             allow_plaintext=allow_plaintext,
+    from raylog.actors.listening import listeners_in
         )
 
     if not embedded:
@@ -297,6 +309,7 @@ def _make_actors(
         ControllerSpec(
             data_directory=root,
             secret=secret,
+            listeners=listeners_in(settings),
             cluster_id=cluster_id[:32],
             cluster_config=settings,
             voters=voters,

@@ -19,7 +19,7 @@ from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.launch.addresses import check_advertised, check_listeners
 from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker
-from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller
+from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller, require_ray
 from raylog.launch.ending.stopping import stop_actors
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
 from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
@@ -59,21 +59,33 @@ NODES_DEFAULTS: Final[Mapping[str, str]] = {
 
 
 class Cluster:
-    """Handle of a running Raylog cluster: ``status()``, ``stop()``; a context manager that stops it."""
+    """Handle of a running Raylog cluster: ``status()``, ``stop()``.
 
-    def __init__(self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None) -> None:
+    As a context manager it stops at the end what its :func:`start` has started: a cluster that ran before goes on.
+    """
+
+    def __init__(
+        self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None, was_started_here: bool = False
+    ) -> None:
         """Use :func:`start` or :func:`connect`; ``owns_ray``: ``stop`` shuts Ray down as well."""
         self.ignored_config = dict(ignored_config or {})
         """Settings that :func:`start` was given and that differ from those of the cluster that ran already."""
+        self.was_started_here = was_started_here
+        """Whether :func:`start` has started this cluster; False = it ran already, and was joined."""
         self._owns_ray = owns_ray
         self._stopped = False
 
     def status(self) -> dict[str, Any]:
         """Return cluster id, brokers, topics, leaders and in-sync replicas as plain values.
 
-        Raises :class:`NoClusterFound` when the controller does not answer within 15 seconds.
+        Raises :class:`NoClusterFound` when the controller does not answer within 15 seconds, and after :meth:`stop`.
         """
+        self._require_running()
         return cluster_status(CALL_TIMEOUT_S)
+
+    def _require_running(self) -> None:
+        if self._stopped:
+            raise NoClusterFound("This cluster was stopped by stop(); raylog.start() starts it again.")
 
     def bootstrap(self) -> str:
         """Return ``host:port[,host:port...]`` of the brokers, for clients without Ray (with :meth:`secret`)."""
@@ -85,12 +97,14 @@ class Cluster:
 
         Brokers answer for those whose processes they have stopped at rest (``dozing``).
         """
+        self._require_running()
         return replica_reports(CALL_TIMEOUT_S)
 
     def secret(self) -> str:
         """Return the clients' secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""
         import ray
 
+        self._require_running()
         info = ray.get(controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
         secret: bytes = info["secret"]
         return secret.hex()
@@ -102,9 +116,11 @@ class Cluster:
 
         Data stays on disk; :func:`start` on the same directory brings everything back. ``progress`` is called about
         once a second with a line such as "40 of 150 processes ended", when it takes longer than that. Idempotent.
+        Raises :class:`NoClusterFound` when this process has left Ray.
         """
         if self._stopped:
             return
+        require_ray()
         try:
             stop_actors(timeout_s, progress)
         finally:
@@ -138,8 +154,9 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the cluster."""
-        self.stop()
+        """Stop the cluster if :func:`start` has started it here."""
+        if self.was_started_here:
+            self.stop()
 
 
 def start(
@@ -161,7 +178,8 @@ def start(
     down by :meth:`Cluster.stop`.
 
     ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
-    own, and what differs is logged and in :attr:`Cluster.ignored_config`. ``address`` is passed to ``ray.init``.
+    own, and what differs is logged and in :attr:`Cluster.ignored_config`; the end of ``with raylog.start(...)`` leaves
+    it running. ``address`` is passed to ``ray.init``.
 
     A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
     ``join`` it waits until such nodes are there, and never creates a cluster.
@@ -272,6 +290,7 @@ def _make_actors(
 ) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by role."""
     from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
+    from raylog.actors.listening import listeners_in
     from raylog.actors.processes import ray_actors, ray_support
 
     embedded = [placement for placement in placements if placement.broker is not None]
@@ -290,7 +309,7 @@ def _make_actors(
             node_id=placement.node_id,
             host=placement.host,
             allow_plaintext=allow_plaintext,
-    from raylog.actors.listening import listeners_in
+            listeners=listeners_in(settings),
         )
 
     if not embedded:
@@ -309,7 +328,6 @@ def _make_actors(
         ControllerSpec(
             data_directory=root,
             secret=secret,
-            listeners=listeners_in(settings),
             cluster_id=cluster_id[:32],
             cluster_config=settings,
             voters=voters,

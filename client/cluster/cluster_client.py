@@ -19,6 +19,7 @@ from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicIn
 from raylog.client.cluster.reachable import ANSWER_TIMEOUT_S, ATTEMPT_TIMEOUT_S, require_an_answer
 from raylog.client.config import ClientConfig
 from raylog.core.errors import (
+    AuthenticationFailed,
     ClientClosed,
     ClusterAuthorizationFailed,
     ConnectionFailed,
@@ -285,7 +286,9 @@ class ClusterClient:
         backoff = self._backoff()
         error: RaylogError = ConnectionFailed("No broker is known.")
         while True:
-            for endpoint in self._broker_endpoints():
+            refused: list[RaylogError] = []
+            endpoints = self._broker_endpoints()
+            for endpoint in endpoints:
                 if deadline.is_over:
                     raise error
                 # While one broker hangs, another may answer. A broker answers metadata from memory: one that does not
@@ -298,6 +301,10 @@ class ClusterClient:
                     reply, _ = await call(connection, method, request, timeout_s=min(deadline.left_s, limits[1]))
                     self._informant = endpoint if is_metadata else self._informant
                     return reply
+                except AuthenticationFailed as failure:
+                    if not self._started_pool().was_used:
+                        raise
+                    refused.append(failure)  # another cluster may have the address of a broker of ours that is away
                 except RaylogError as failure:
                     is_silent = isinstance(failure, RequestTimedOut) and not failure.is_remote
                     if is_metadata and is_silent and connection is not None:
@@ -307,7 +314,9 @@ class ClusterClient:
                         raise
                     if failures is not None:
                         failures.append(error)
-            await self._pause(backoff, deadline, error)
+            if refused and len(refused) == len(endpoints):
+                raise refused[-1]
+            await self._pause(backoff, deadline, refused[-1] if refused else error)
             if self.address is not None and self.address.through_ray:
                 await self._find_again(deadline)
 
@@ -505,8 +514,12 @@ class ClusterClient:
                 await require_an_answer(address.endpoints, timeout_s=last_s, waited_s=first_s)
             except ConnectionFailed as unheard:
                 raise unheard from error
-            if deadline.is_over:
-                raise
+            if deadline.is_over or not self._started_pool().was_used:
+                named = ", ".join(f"{host}:{port}" for host, port in address.endpoints)
+                raise ConnectionFailed(
+                    f"{named} takes connections, and no broker of Raylog answers there, for {first_s:.0f} seconds: "
+                    "check the address (`raylog status` on a machine of the cluster shows it)."
+                ) from error
         await self.refresh((), timeout_s=deadline.left_s)
 
     def _lost(self, endpoint: Endpoint) -> None:

@@ -29,6 +29,8 @@ class ConnectionPool:
         self._open: dict[Endpoint, Connection] = {}
         self._opening: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._is_closed = False
+        self.was_used = False
+        """Whether any broker has been reached."""
 
     def live(self, endpoint: Endpoint) -> Connection | None:
         """The connection with this endpoint if it is open now."""
@@ -85,12 +87,15 @@ class ConnectionPool:
 
     async def _connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         try:
-            connection = await connect(endpoint[0], endpoint[1], secret=self.secret, timeout_s=timeout_s, tls=self._tls)
+            connection = await connect(
+                *endpoint, secret=self.secret, timeout_s=timeout_s, tls=self._tls, is_first=not self.was_used
+            )
         except RaylogError as error:
             if not self.endpoints:
                 self._reach.failed(endpoint, error.message)
             raise
         self._reach.reached(endpoint)
+        self.was_used = True
         self._open[endpoint] = connection
         connection.on_close(lambda closed: self._forget(endpoint, closed))
         return connection

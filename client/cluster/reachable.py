@@ -46,8 +46,8 @@ class Reach:
             named = ", ".join(f"{host}:{port}" for host, port in list(self._reasons)[:NAMED_MAX])
             logger.warning(
                 "Client %r has reached no broker for %.0f seconds, at %s (%s). It goes on trying; check that the "
-                "cluster runs, and that these are its addresses: brokers may have other ports after a restart "
-                "(`raylog status` on a machine of the cluster shows them).",
+                "cluster runs, and that these are its addresses (`raylog status` on a machine of the cluster shows "
+                "them).",
                 self._name,
                 now - self._since_s,
                 named,

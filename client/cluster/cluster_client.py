@@ -234,8 +234,19 @@ class ClusterClient:
     # Connections
 
     async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        """The connection with this endpoint, opened on demand. Raises ConnectionFailed, AuthenticationFailed."""
-        return await self._started_pool().get(endpoint, timeout_s)
+        """The connection with this endpoint, opened on demand. Raises ConnectionFailed, AuthenticationFailed.
+
+        A replica or coordinator that refuses a client which has worked counts as moved: another cluster may have its
+        address by now. Whether the secret has become wrong, the brokers say.
+        """
+        pool = self._started_pool()
+        try:
+            return await pool.get(endpoint, timeout_s)
+        except AuthenticationFailed as error:
+            if not pool.was_used or endpoint in self._broker_endpoints():
+                raise
+            place = f"{endpoint[0]}:{endpoint[1]}"
+            raise ConnectionFailed(f"{place} belongs to this cluster no more: {error.message}") from error
 
     async def look_for_leader(self, topic: str) -> None:
         """Fetch the topic's metadata because its leader is slow to answer; errors are left to the waiting requests.
@@ -543,7 +554,7 @@ class ClusterClient:
                 await self.connection(endpoint, METADATA_CONNECT_S)
                 return
             except RaylogError as error:
-                if not error.retriable:
+                if not error.retriable and not is_reached:
                     return  # the next call raises the same
 
     async def _refresh_quietly(self, topic: str, deadline: Deadline) -> None:

@@ -92,7 +92,7 @@ class ClusterClient:
         deadline = Deadline(timeout_s)
         keep_freed_memory(KEPT_BYTES)
         self.address = await self._find(timeout_s)
-        self._pool = ConnectionPool(self.address.secret, self.config.client_id, self._lost)
+        self._pool = ConnectionPool(self.address.secret, self.config.client_id, self._lost, self._broker_endpoints)
         await self._find_first_broker(self.address, timeout_s, deadline)
         self._periodic = asyncio.ensure_future(self._refresh_with_age())
 

@@ -6,7 +6,7 @@ Used by `ClusterClient`. May touch: the network, the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raylog.client.cluster.discovery import Endpoint
 from raylog.client.cluster.reachable import Reach
@@ -20,10 +20,19 @@ CONNECT_TIMEOUT_S = 5.0
 class ConnectionPool:
     """Live connections by endpoint. Everything here belongs to one event loop."""
 
-    def __init__(self, secret: Secret, name: str = "", on_lost: Callable[[Endpoint], object] | None = None) -> None:
-        """`name`: the client's, for the log; `on_lost` is called when a connection ends before the pool is closed."""
+    def __init__(
+        self,
+        secret: Secret,
+        name: str = "",
+        on_lost: Callable[[Endpoint], object] | None = None,
+        brokers: Callable[[], Sequence[Endpoint]] = tuple,
+    ) -> None:
+        """`name`: the client's, for the log, which names `brokers`.
+
+        `on_lost` is called when a connection ends before the pool is closed.
+        """
         self.secret = secret
-        self._reach = Reach(name)
+        self._reach = Reach(name, brokers)
         self._on_lost = on_lost
         self._tls = client_context()
         self._open: dict[Endpoint, Connection] = {}

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ class Services:
 @contextmanager
 def services(cluster: ToyCluster, group: str | None) -> Iterator[Services]:
     cluster.create_topic("t", PARTITIONS)
-    more = {} if group is None else {"group_id": group, "heartbeat_interval_ms": 50}
+    more: dict[str, Any] = {} if group is None else {"group_id": group, "heartbeat_interval_ms": 50}
     with (
         Producer(**cluster.options) as producer,
         Consumer("t", auto_offset_reset="earliest", **cluster.options, **more) as consumer,

@@ -54,6 +54,20 @@ def test_a_client_that_reaches_no_broker_warns_twice_a_minute(
     assert len(caplog.records) == 3
 
 
+def test_the_warning_names_brokers_and_no_replicas(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reachable, "now_s", lambda: 100.0)
+    monkeypatch.setattr(reachable, "QUIET_S", 0.0)
+    reach = Reach("orders", lambda: [("10.0.0.1", 18100)])
+    for port in (44444, 18100):
+        reach.failed(("10.0.0.1", port), "refused")
+    assert [("44444" in line, "18100" in line) for line in caplog.messages] == [(True, False)]
+    monkeypatch.setattr(reachable, "WARN_EVERY_S", 0.0)
+    reach.failed(("10.0.0.1", 44444), "refused")
+    assert "at 10.0.0.1:18100 (refused)" in caplog.messages[1]
+
+
 def test_a_new_client_with_a_wrong_address_fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_client, "ANSWER_TIMEOUT_S", 0.3)
     monkeypatch.setattr(cluster_client, "ATTEMPT_TIMEOUT_S", 0.1)

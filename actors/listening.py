@@ -125,10 +125,11 @@ async def _at_the_configured(server: RpcServer, binding: Binding, name: str) -> 
         return (await server.start(binding.host, binding.port))[1]
     except OSError as error:
         place = f"{bracketed(binding.host)}:{binding.port}"
-        raise StartFailed(f"{LISTENERS}: {name} cannot listen at {place}: {_reason(error, binding.port)}") from error
+        raise StartFailed(f"{LISTENERS}: {name} cannot listen at {place}: {why_not(error, binding.port)}") from error
 
 
-def _reason(error: OSError, port: int) -> str:
+def why_not(error: OSError, port: int) -> str:
+    """Return why an address is not to be had, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"another process has this port (`ss -ltnp 'sport = :{port}'` shows it). Choose another port, or end it."
     if error.errno == errno.EACCES:
@@ -145,7 +146,7 @@ async def _at_a_free_port(server: RpcServer, host: str, name: str, before: int, 
             _, found = await server.start(host, port)
         except OSError as error:
             if not port or error.errno not in TAKEN:
-                raise StartFailed(f"{name} cannot listen on {host}: {_reason(error, port)}") from error
+                raise StartFailed(f"{name} cannot listen on {host}: {why_not(error, port)}") from error
             taken = taken or port == before
             continue
         if taken:

@@ -29,6 +29,8 @@ def check_listeners(
         before = {} if placement.broker is None else kept_values(placement.folder / KEPT_FILE)
         binding = native_binding({**before, **settings}, placement.host, is_broker=True)
         check_hosts([binding.host], allow_plaintext)
+        if binding.port and placement.broker is not None:
+            _require_free(binding.host, binding.port, f"broker {placement.broker}")
         if binding.port:
             named = placement.host if placement.broker is None else f"broker {placement.broker}"
             taken.setdefault((placement.host, binding.port), []).append(named)
@@ -40,6 +42,21 @@ def check_listeners(
                 "The port is in the file listeners.properties of the broker's directory; to choose it, write it there "
                 "while the broker is stopped."
             )
+
+
+def _require_free(host: str, port: int, name: str) -> None:
+    """Raise where an embedded broker could not listen: found by the broker itself it would cost half a minute."""
+    from raylog.actors.listening import why_not
+
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], found[1]) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[4])
+            probe.listen()
+    except OSError as error:
+        place = f"{bracketed(host)}:{port}"
+        raise StartFailed(f"{LISTENERS}: {name} cannot listen at {place}: {why_not(error, port)}") from None
 
 
 def check_advertised(status: Mapping[str, Any]) -> None:

@@ -343,21 +343,30 @@ def _make_actors(
 
 
 def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
-    """Wait until every constructor has returned; raises the error of the first that failed."""
+    """Wait until every constructor has returned; raises the error of the first that failed.
+
+    Of all at once: the controller waits for brokers, and would report after a minute that one is missing.
+    """
     import ray
 
-    for what, handle in made.items():
-        while True:
-            try:
-                ray.get(handle.endpoint.remote(), timeout=max(0.1, deadline - time.monotonic()))
-                break
-            except ray.exceptions.ActorDiedError as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                raise StartFailed(f"{what.capitalize()} could not start: {lines[-1]}") from None
-            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-                if time.monotonic() >= deadline:
-                    raise StartFailed(f"{what.capitalize()} did not start in time ({type(error).__name__}).") from None
-                time.sleep(POLL_S)
+    calls = {handle.endpoint.remote(): what for what, handle in made.items()}
+    while calls:
+        answered, _ = ray.wait(list(calls), timeout=max(0.1, deadline - time.monotonic()))
+        what = calls.pop(answered[0]) if answered else next(iter(calls.values()))
+        try:
+            ray.get(answered, timeout=0.1)
+            if answered:
+                continue
+        except ray.exceptions.ActorDiedError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise StartFailed(f"{what.capitalize()} could not start: {lines[-1]}") from None
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+            logger.debug("%s is being restarted: %s", what, error)
+        if time.monotonic() >= deadline:
+            raise StartFailed(f"{what.capitalize()} did not start in time.")
+        if answered:
+            calls[made[what].endpoint.remote()] = what
+            time.sleep(POLL_S)
 
 
 def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:

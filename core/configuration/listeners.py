@@ -21,7 +21,8 @@ PROTOCOLS: Final = (NATIVE,)
 DEFAULT: Final = f"{NATIVE}://:0"
 """The address of the node, at the port from before; the system chooses the first one."""
 FORM: Final = "NAME://HOST:PORT[,...], such as RAYLOG://:9092 (no host = the node's own, port 0 = the one from before)"
-_ENTRY: Final = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(?:\[([0-9A-Fa-f:.]*)\]|([^:/\[\]\s]*)):([0-9]{1,5})")
+_HOST: Final = r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{0,63}"
+_ENTRY: Final = re.compile(rf"([A-Za-z][A-Za-z0-9_]*)://(?:\[([0-9A-Fa-f:.]*)\]|({_HOST})):([0-9]{{1,5}})")
 _PORT_MAX: Final = 65_535
 
 

@@ -16,6 +16,8 @@ NODE = "10.0.0.7"
         ("listeners", "RAYLOG://:", "'RAYLOG://:' is not of that form"),
         ("listeners", "RAYLOG://::1:9092", "not of that form"),  # an address of IPv6 is in brackets
         ("listeners", "RAYLOG://:9092,", "'' is not of that form"),
+        ("listeners", "RAYLOG://a..b:9092", "not of that form"),
+        ("listeners", f"RAYLOG://{'a' * 64}.example:9092", "not of that form"),
         ("listeners", "RAYLOG://:65536", "ports end at 65535"),
         ("listeners", "PLAINTEXT://:9092", r"Unknown listener 'PLAINTEXT'; known are: RAYLOG\. TLS is Ray's"),
         ("listeners", "RAYLOG://:9092,raylog://:9093", "RAYLOG twice"),

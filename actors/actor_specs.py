@@ -49,6 +49,8 @@ class BrokerSpec:
     node_id: str
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """``listeners`` and ``advertised.listeners`` as this start was given them; the directory has those from before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +92,5 @@ class CoordinatorSpec:
     cluster_config: Mapping[str, str]
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
+    folder: Path | None = None
+    """The cluster's data directory; ports are kept there, on machines that have it. None = nowhere."""

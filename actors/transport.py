@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -10,6 +9,7 @@ from ssl import SSLContext
 from typing import Final, Protocol
 
 from raylog.actors.token_clock import token_clock
+from raylog.core.configuration.listeners import is_loopback
 from raylog.core.errors import StartFailed
 from raylog.rpc import (
     Connection,
@@ -35,14 +35,6 @@ PLAINTEXT_HINT: Final = (
 def contexts() -> tuple[SSLContext | None, SSLContext | None]:
     """Return the contexts for accepting and for making connections; None each when TLS is off."""
     return server_context(), client_context()
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only processes of this machine reach an address; a name counts as reachable from elsewhere."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_plaintext(host: str, *, allow_plaintext: bool) -> None:
@@ -72,7 +64,7 @@ def listen(
     *,
     on_connect: Callable[[Connection], None] | None = None,
 ) -> RpcServer:
-    """Return a server that is not started yet; the system chooses its port.
+    """Return a server that is not started yet: :func:`raylog.actors.listening.open_endpoint` does.
 
     Raises :class:`StartFailed` for an address beyond this machine without TLS, unless the specification allows it.
     """

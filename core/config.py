@@ -174,6 +174,7 @@ class TopicConfig:
 class ClusterConfig:
     """The cluster's settings as values: milliseconds, seconds, minutes, counts."""
 
+    advertised_listeners: str
     auto_create_topics_enable: bool
     auto_heal_after_ms: int
     auto_leader_rebalance_enable: bool
@@ -188,6 +189,7 @@ class ClusterConfig:
     group_min_session_timeout_ms: int
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int
+    listeners: str
     log_message_timestamp_after_max_ms: int
     log_message_timestamp_before_max_ms: int
     log_cleaner_backoff_ms: int
@@ -229,7 +231,8 @@ class ClusterConfig:
         values: dict[str, Any] = {}
         for name, key in CLUSTER_KEYS.items():
             text = own.get(name, key.default)
-            value: object = text == "true" if key.kind == "bool" else text if key.kind == "choice" else int(text)
+            is_text = key.kind in ("choice", "listeners")
+            value: object = text == "true" if key.kind == "bool" else text if is_text else int(text)
             values[name.replace(".", "_")] = value
         return cls(**values)
 

@@ -107,6 +107,16 @@ class Connection(Caller, asyncio.BufferedProtocol):
 
     # Public methods
 
+    @property
+    def was_made(self) -> bool:
+        """Whether the peer has accepted the connection."""
+        return self._transport is not None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no byte of the peer has come yet."""
+        return self._greeting is not None and not self._greeting.has_heard
+
     async def drain(self) -> None:
         """Wait while the unsent bytes are over the high mark; returns at once when the connection is closed.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.errors import RecordTooLarge, ThrottlingQuotaExceeded
+from raylog.core.errors import AuthenticationFailed, RecordTooLarge, ThrottlingQuotaExceeded
 
 
 class TooManyPendingCalls(ThrottlingQuotaExceeded):
@@ -11,3 +11,7 @@ class TooManyPendingCalls(ThrottlingQuotaExceeded):
 
 class FrameTooLarge(RecordTooLarge):
     """A frame is over `Limits.max_frame_bytes`. Send less at once, or raise the limit at both ends."""
+
+
+class TlsMismatch(AuthenticationFailed):
+    """One end speaks TLS and the other does not; trying again changes nothing."""

@@ -86,8 +86,15 @@ class RpcServer:
         self.refusals = Refusals(() if permissions is None else permissions.roles)
         """Requests that were answered with an error, by (method, error code), since the start."""
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; return host and port. Raises OSError (address not available), RuntimeError (second call)."""
+    def is_reached_at(self, host: str, port: int) -> None:
+        """Accept clients that have dialled this address of a forwarder; port 0: with the port that this listens on."""
+        self._advertised = self._advertised.and_also(host, port)
+
+    async def start(self, host: str | None = None, port: int | None = None) -> tuple[str, int]:
+        """Listen, there if given; return host and port.
+
+        Raises OSError (address not available; another may be tried), RuntimeError (it listens already).
+        """
         if self._server is not None:
             raise RuntimeError("This server has been started already; make another one.")
         self._max_connections = connections_within(raise_descriptor_limit(), self._limits.max_connections)
@@ -95,8 +102,8 @@ class RpcServer:
         self._max_clients = max(1, self._max_connections - self._max_connections // _SHARE_OF_MEMBERS)
         self._server = await asyncio.get_running_loop().create_server(
             self._new_connection,
-            self._host,
-            self._port,
+            self._host if host is None else host,
+            self._port if port is None else port,
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else self._limits.auth_timeout_s,
             backlog=1024,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import os
 import pkgutil
 import shutil
@@ -32,6 +33,8 @@ from raylog.spark.to_driver import passed_to_children
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 EXECUTOR_TIMEOUT_S = 60.0
 """Default of `start_timeout_s`: an executor takes five to ten seconds on an idle machine."""
@@ -275,6 +278,11 @@ def _join_ray() -> bool:
         ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
         node: Any = ray._private.worker._global_node
         has_started = node.is_head()
+        if has_started:
+            logger.warning(
+                "No Ray runs here, so one was started for Spark, without a Raylog cluster. Call raylog.start() before "
+                "raylog.spark.session(), or raylog.connect() where a cluster runs."
+            )
     if "RAY_APP_MASTER" in list_named_actors():
         namespace = ray.get_runtime_context().namespace
         raise SparkStartFailed(

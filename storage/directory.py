@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from raylog.core.errors import InvalidTopic
+from raylog.core.errors import DataDirectoryError, InvalidTopic
 from raylog.storage.errors import WrongDirectory
 from raylog.storage.folder_lock import FolderLock, parse_properties
 from raylog.storage.log.files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
 
 META = "meta.properties"
 LOCK = ".lock"
+VERSION = "1"
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 PARTITION_MAX = 2**31 - 1
@@ -137,21 +138,39 @@ def _tighten(path: Path) -> None:
 def _identify(path: Path, cluster_id: str | None, broker_id: int | None) -> dict[str, str]:
     text = read_text(path / META)
     if text is None:
-        properties = {"version": "1", "cluster.id": cluster_id or uuid.uuid4().hex, "directory.id": uuid.uuid4().hex}
+        properties = {
+            "version": VERSION,
+            "cluster.id": cluster_id or uuid.uuid4().hex,
+            "directory.id": uuid.uuid4().hex,
+        }
         if broker_id is not None:
             properties["broker.id"] = str(broker_id)
             _write(path, properties)
             sync_folder(path.parent)
         return properties
     properties = parse_properties(text)
-    expected = {"version": "1", "cluster.id": cluster_id or properties.get("cluster.id", "")}
-    expected["broker.id"] = properties.get("broker.id", "") if broker_id is None else str(broker_id)
+    _check_readable(path / META, properties)
+    expected = {"cluster.id": cluster_id, "broker.id": None if broker_id is None else str(broker_id)}
     for key, value in expected.items():
-        if properties.get(key) != value or not value:
-            raise WrongDirectory(path, key, properties.get(key, "(missing)"), value or "(any)")
-    if not properties.get("directory.id"):
-        raise WrongDirectory(path, "directory.id", "(missing)", "(any)")
+        if value is not None and properties[key] != value:
+            raise WrongDirectory(path, key, properties[key], value)
     return properties
+
+
+def _check_readable(file: Path, properties: dict[str, str]) -> None:
+    """Raise DataDirectoryError where this release cannot know whose directory it is."""
+    version = properties.get("version", "")
+    if version.isdecimal() and int(version) > int(VERSION):
+        raise DataDirectoryError(
+            f"{file} was written by a newer Raylog (version={version}; this one knows {VERSION}): install that release."
+        )
+    missing = [key for key in ("cluster.id", "broker.id", "directory.id") if not properties.get(key)]
+    if version != VERSION or missing:
+        what = "has no " + ", ".join(missing) if missing else f"has version={version or '(missing)'}"
+        raise DataDirectoryError(
+            f"{file} is damaged: it {what}. Bring the file back from a copy of the directory; it names the cluster and "
+            "the broker of the data beside it."
+        )
 
 
 def _write(path: Path, properties: dict[str, str]) -> None:

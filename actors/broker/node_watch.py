@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
+from raylog.actors.listening import listeners_in
 from raylog.actors.naming import RESOURCE
 from raylog.storage.errors import WrongDirectory
 
@@ -108,6 +109,7 @@ class NodeWatch:
             node_id=node.node_id,
             host=node.host,
             allow_plaintext=self._spec.allow_plaintext,
+            listeners=listeners_in(self._spec.cluster_config),
         )
         try:
             await self._make_broker(spec)

@@ -24,6 +24,7 @@ from raylog.actors.broker.vouching import Vouching
 from raylog.actors.clock import wall_ms
 from raylog.actors.controller.answers import coordinator_index, metadata_answer
 from raylog.actors.controller_link import ControllerLink, FindController
+from raylog.actors.listening import KEPT_FILE, keep_settings, kept_values, open_endpoint
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
@@ -132,6 +133,7 @@ class BrokerServer:
             )
         )
         self._note = VotersNote(spec.folder)
+        self._listeners = spec.folder / KEPT_FILE
         self._sleepers = Sleepers(lambda: self.image, lambda: self.broker, lambda: self._link)
         self.resting = resting
         self._vouching = Vouching(resting=resting)
@@ -154,7 +156,14 @@ class BrokerServer:
             self.spec.folder, cluster_id=self.spec.cluster_id, broker_id=self.spec.broker
         )
         self._vouching.open(pages_name(self._directory.directory_id, self.spec.folder))
-        self.endpoint = await self._server.start()
+        self.endpoint = await open_endpoint(
+            self._server,
+            self.spec,
+            name="this broker" if self.broker < 0 else f"broker {self.broker}",
+            config={**kept_values(self._listeners), **self.spec.listeners},
+            kept=self._listeners,
+            is_broker=True,
+        )
         self._sleepers.start()
         self._link.start()
 
@@ -282,6 +291,7 @@ class BrokerServer:
         self.metrics.begin(image)
         self._updated.set()
         self._note.update(image.voters)
+        keep_settings(self._listeners, image.config)
         # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
         pace = vouching_pace(image.config)

@@ -20,6 +20,7 @@ from raylog.actors.controller.answers import cluster_answer, metadata_answer
 from raylog.actors.controller.liveness_probe import LivenessProbe, NodesAlive
 from raylog.actors.controller.requests import event_for
 from raylog.actors.controller.runner import ControllerRunner
+from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.settings import controller_settings
@@ -146,7 +147,13 @@ class ControllerServer:
         # Only now is it certain that the records of earlier controllers are committed, and that no newer one runs.
         async with asyncio.timeout(self.spec.quorum_timeout_s):
             await self._committed.wait()
-        self.endpoint = await self._server.start()
+        self.endpoint = await open_endpoint(
+            self._server,
+            self.spec,
+            name="the controller",
+            config={**machine.image.config, **self.spec.cluster_config},
+            kept=self.spec.data_directory / KEPT_FILE,
+        )
         self._tick_task = asyncio.create_task(self._keep_ticking(), name="controller ticks")
         self._probe.start()
         for (kind, index), coordinator in sorted(image.coordinators.items()):

@@ -23,6 +23,7 @@ from raylog.actors.coordinators.early_requests import EarlyRequests
 from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.coordinators.runner import CoordinatorRunner, fence_row
 from raylog.actors.coordinators.state_log import PRODUCER_EPOCH_MAX, EncodedRow, Identity, StateLog, encoded_row
+from raylog.actors.listening import open_endpoint
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidProducerEpoch, InvalidRequest, NotController, NotCoordinator, RaylogError
@@ -110,7 +111,14 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
 
     async def start(self) -> None:
         """Open the endpoint and begin to load; returns at once."""
-        self.endpoint = await self._server.start()
+        folder = self.spec.folder
+        self.endpoint = await open_endpoint(
+            self._server,
+            self.spec,
+            name=self._name,
+            config=self.spec.cluster_config,
+            kept=None if folder is None else folder / f"{self.spec.kind}-coordinator-{self.spec.index}.properties",
+        )
         self._link.start()
         self._tasks = [
             asyncio.create_task(self._live(), name=f"{self._name} life"),

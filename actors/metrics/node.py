@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SETTLE_S: Final = 2.0
+FIRST_S: Final = 0.1
+"""While it is not known where the page should be: a new broker, until the controller is found."""
 CONTROLLER_S: Final = 1.0
 BROKER_S: Final = 7.0
 """Timeout for another broker's report, in which it queries its replicas."""
@@ -79,13 +81,21 @@ class NodePage:
         await self._close()
         self._inquiries.close()
 
+    def state(self) -> tuple[str, str]:
+        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" for now."""
+        if self.endpoint is not None:
+            return "on", "{}:{}".format(*self.endpoint)
+        if self._served is not None:
+            return "off", ""
+        return ("unknown", "") if self._complained is None else ("taken", "{}:{}".format(*self._complained))
+
     async def _run(self) -> None:
         while True:
             try:
                 await self._settle()
             except Exception:  # a page that cannot be served keeps no broker from working
                 logger.exception("the page of this node is not served, trying again")
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(FIRST_S if self.state()[0] == "unknown" else SETTLE_S)
 
     async def _settle(self) -> None:
         wanted = await self._wanted()
@@ -118,7 +128,7 @@ class NodePage:
         if not self._server.image.version:
             return await asyncio.to_thread(_read_note, note)
         config = ClusterConfig.from_dict(self._server.image.config)
-        own = self._server.endpoint[0]
+        own = self._server.spec.host
         host = {"loopback": "127.0.0.1", "node": own, "all": "0.0.0.0"}[config.metrics_listen]
         wanted = host, config.metrics_port
         if wanted != self._served:

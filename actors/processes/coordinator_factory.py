@@ -49,6 +49,7 @@ class RayCoordinators:
             cluster_config=dict(self._config()),
             host=self._spec.host,
             allow_plaintext=self._spec.allow_plaintext,
+            folder=self._spec.data_directory,
         )
         self._work(name, lambda: make_coordinator(spec), is_start=True)
 

@@ -275,6 +275,10 @@ class Broker:
         """Return the process id, for operators and chaos tests."""
         return os.getpid()
 
+    async def metrics_page(self) -> tuple[str, str]:
+        """Return whether this broker serves the page of its node ("on", "taken", "off", "unknown"), and where."""
+        return self._page.state()
+
     async def dozing(self) -> dict[str, dict[str, object]]:
         """Return the status of each replica whose process is stopped now, by its actor's name: it need not run."""
         found = self._dozers.dozing()

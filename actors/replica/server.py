@@ -17,6 +17,7 @@ from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.beats.beat_memory import beats_of
 from raylog.actors.controller_link import ControllerLink, FindController
 from raylog.actors.flusher import Flusher
+from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.actors.replica.cleaner import Cleaner
@@ -218,7 +219,9 @@ class ReplicaServer:
         )
         self._runner.damage.before = opened.damage
         self._flusher.start()
-        self.endpoint = await self._server.start()
+        self.endpoint = await open_endpoint(
+            self._server, self.spec, name=name, config=self.spec.cluster_config, kept=log.folder / KEPT_FILE
+        )
         self._beating.name = await loop.run_in_executor(None, beats_of, self.spec.data_directory)
         self._link.start()
         self._spawn(self._ticks.run(), "ticks")

@@ -19,6 +19,7 @@ from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicIn
 from raylog.client.cluster.reachable import ANSWER_TIMEOUT_S, ATTEMPT_TIMEOUT_S, require_an_answer
 from raylog.client.config import ClientConfig
 from raylog.core.errors import (
+    AuthenticationFailed,
     ClientClosed,
     ClusterAuthorizationFailed,
     ConnectionFailed,
@@ -91,7 +92,7 @@ class ClusterClient:
         deadline = Deadline(timeout_s)
         keep_freed_memory(KEPT_BYTES)
         self.address = await self._find(timeout_s)
-        self._pool = ConnectionPool(self.address.secret, self.config.client_id, self._lost)
+        self._pool = ConnectionPool(self.address.secret, self.config.client_id, self._lost, self._broker_endpoints)
         await self._find_first_broker(self.address, timeout_s, deadline)
         self._periodic = asyncio.ensure_future(self._refresh_with_age())
 
@@ -233,8 +234,19 @@ class ClusterClient:
     # Connections
 
     async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        """The connection with this endpoint, opened on demand. Raises ConnectionFailed, AuthenticationFailed."""
-        return await self._started_pool().get(endpoint, timeout_s)
+        """The connection with this endpoint, opened on demand. Raises ConnectionFailed, AuthenticationFailed.
+
+        A replica or coordinator that refuses a client which has worked counts as moved: another cluster may have its
+        address by now. Whether the secret has become wrong, the brokers say.
+        """
+        pool = self._started_pool()
+        try:
+            return await pool.get(endpoint, timeout_s)
+        except AuthenticationFailed as error:
+            if not pool.was_used or endpoint in self._broker_endpoints():
+                raise
+            place = f"{endpoint[0]}:{endpoint[1]}"
+            raise ConnectionFailed(f"{place} belongs to this cluster no more: {error.message}") from error
 
     async def look_for_leader(self, topic: str) -> None:
         """Fetch the topic's metadata because its leader is slow to answer; errors are left to the waiting requests.
@@ -285,7 +297,9 @@ class ClusterClient:
         backoff = self._backoff()
         error: RaylogError = ConnectionFailed("No broker is known.")
         while True:
-            for endpoint in self._broker_endpoints():
+            refused: list[RaylogError] = []
+            endpoints = self._broker_endpoints()
+            for endpoint in endpoints:
                 if deadline.is_over:
                     raise error
                 # While one broker hangs, another may answer. A broker answers metadata from memory: one that does not
@@ -298,6 +312,10 @@ class ClusterClient:
                     reply, _ = await call(connection, method, request, timeout_s=min(deadline.left_s, limits[1]))
                     self._informant = endpoint if is_metadata else self._informant
                     return reply
+                except AuthenticationFailed as failure:
+                    if not self._started_pool().was_used:
+                        raise
+                    refused.append(failure)  # another cluster may have the address of a broker of ours that is away
                 except RaylogError as failure:
                     is_silent = isinstance(failure, RequestTimedOut) and not failure.is_remote
                     if is_metadata and is_silent and connection is not None:
@@ -307,7 +325,9 @@ class ClusterClient:
                         raise
                     if failures is not None:
                         failures.append(error)
-            await self._pause(backoff, deadline, error)
+            if refused and len(refused) == len(endpoints):
+                raise refused[-1]
+            await self._pause(backoff, deadline, refused[-1] if refused else error)
             if self.address is not None and self.address.through_ray:
                 await self._find_again(deadline)
 
@@ -505,8 +525,12 @@ class ClusterClient:
                 await require_an_answer(address.endpoints, timeout_s=last_s, waited_s=first_s)
             except ConnectionFailed as unheard:
                 raise unheard from error
-            if deadline.is_over:
-                raise
+            if deadline.is_over or not self._started_pool().was_used:
+                named = ", ".join(f"{host}:{port}" for host, port in address.endpoints)
+                raise ConnectionFailed(
+                    f"{named} takes connections, and no broker of Raylog answers there, for {first_s:.0f} seconds: "
+                    "check the address (`raylog status` on a machine of the cluster shows it)."
+                ) from error
         await self.refresh((), timeout_s=deadline.left_s)
 
     def _lost(self, endpoint: Endpoint) -> None:
@@ -530,7 +554,7 @@ class ClusterClient:
                 await self.connection(endpoint, METADATA_CONNECT_S)
                 return
             except RaylogError as error:
-                if not error.retriable:
+                if not error.retriable and not is_reached:
                     return  # the next call raises the same
 
     async def _refresh_quietly(self, topic: str, deadline: Deadline) -> None:

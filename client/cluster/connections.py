@@ -6,7 +6,7 @@ Used by `ClusterClient`. May touch: the network, the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raylog.client.cluster.discovery import Endpoint
 from raylog.client.cluster.reachable import Reach
@@ -20,15 +20,26 @@ CONNECT_TIMEOUT_S = 5.0
 class ConnectionPool:
     """Live connections by endpoint. Everything here belongs to one event loop."""
 
-    def __init__(self, secret: Secret, name: str = "", on_lost: Callable[[Endpoint], object] | None = None) -> None:
-        """`name`: the client's, for the log; `on_lost` is called when a connection ends before the pool is closed."""
+    def __init__(
+        self,
+        secret: Secret,
+        name: str = "",
+        on_lost: Callable[[Endpoint], object] | None = None,
+        brokers: Callable[[], Sequence[Endpoint]] = tuple,
+    ) -> None:
+        """`name`: the client's, for the log, which names `brokers`.
+
+        `on_lost` is called when a connection ends before the pool is closed.
+        """
         self.secret = secret
-        self._reach = Reach(name)
+        self._reach = Reach(name, brokers)
         self._on_lost = on_lost
         self._tls = client_context()
         self._open: dict[Endpoint, Connection] = {}
         self._opening: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._is_closed = False
+        self.was_used = False
+        """Whether any broker has been reached."""
 
     def live(self, endpoint: Endpoint) -> Connection | None:
         """The connection with this endpoint if it is open now."""
@@ -86,12 +97,15 @@ class ConnectionPool:
 
     async def _connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         try:
-            connection = await connect(endpoint[0], endpoint[1], secret=self.secret, timeout_s=timeout_s, tls=self._tls)
+            connection = await connect(
+                *endpoint, secret=self.secret, timeout_s=timeout_s, tls=self._tls, is_first=not self.was_used
+            )
         except RaylogError as error:
             if not self.endpoints:
                 self._reach.failed(endpoint, error.message)
             raise
         self._reach.reached(endpoint)
+        self.was_used = True
         self._open[endpoint] = connection
         connection.on_close(lambda closed: self._forget(endpoint, closed))
         return connection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raylog.client.cluster.deadline import Deadline, now_s
 from raylog.client.cluster.discovery import Endpoint
@@ -28,9 +28,10 @@ logger = logging.getLogger(__name__)
 class Reach:
     """Logs that a client reaches no broker: after some seconds, then twice a minute, and when it has ended."""
 
-    def __init__(self, name: str) -> None:
-        """`name`: the client's."""
+    def __init__(self, name: str, brokers: Callable[[], Sequence[Endpoint]] = tuple) -> None:
+        """`name`: the client's; `brokers` returns their addresses, the only ones that a user could have given."""
         self._name = name
+        self._brokers = brokers
         self._since_s: float | None = None
         self._warned_s: float | None = None
         self._reasons: dict[Endpoint, str] = {}
@@ -43,11 +44,13 @@ class Reach:
         is_due = self._warned_s is None or now - self._warned_s >= WARN_EVERY_S
         if now - self._since_s >= QUIET_S and is_due:
             self._warned_s = now
-            named = ", ".join(f"{host}:{port}" for host, port in list(self._reasons)[:NAMED_MAX])
+            brokers = self._brokers()
+            tried = [place for place in self._reasons if place in brokers] or list(self._reasons)
+            named = ", ".join(f"{host}:{port}" for host, port in tried[:NAMED_MAX])
             logger.warning(
                 "Client %r has reached no broker for %.0f seconds, at %s (%s). It goes on trying; check that the "
-                "cluster runs, and that these are its addresses: brokers may have other ports after a restart "
-                "(`raylog status` on a machine of the cluster shows them).",
+                "cluster runs, and that these are its addresses (`raylog status` on a machine of the cluster shows "
+                "them).",
                 self._name,
                 now - self._since_s,
                 named,

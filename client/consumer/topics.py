@@ -76,6 +76,8 @@ class SubscribedTopics:
                 self._newcomers.note(matching)
                 noted = version
             if assignment.pattern is pattern and matching != assignment.topics:
+                known = self._cluster.metadata.topics
+                self._cluster.unwatch(name for name in assignment.topics - matching if name not in known)
                 assignment.topics = matching
                 on_topics()
             await asyncio.sleep(pause_ms / 1000)

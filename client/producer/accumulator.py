@@ -201,6 +201,14 @@ class Accumulator:
 
     # Called by the sender
 
+    def forget(self, topic: str) -> bool:
+        """Drop the queues of a topic that does not exist; False while any of them has work."""
+        with self.turn:
+            if any(queue.is_active or queue.sealed for queue in self.topic_queues_by_name[topic].queues):
+                return False
+            del self.topic_queues_by_name[topic]
+            return True
+
     def begin_pass(self) -> list[PartitionQueue]:
         """The queues that may have work. Batches opened from here on wake the sender again."""
         with self.turn:

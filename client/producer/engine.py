@@ -140,6 +140,7 @@ class Engine:
         self.check_usable()
         deadline = Deadline(self.max_block_s)
         self.cluster.watch((checked_topic(topic),))
+        self._sender.forget_deleted()
         try:
             if partition is None or partition < 0:  # one that is negative is refused where it is looked up
                 info = await self.cluster.topic(topic, timeout_s=deadline.left_s)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from raylog.core.configuration.listeners import parse_listeners
 from raylog.core.errors import InvalidConfig, did_you_mean
 
 LONG_MAX: Final = 9_223_372_036_854_775_807
@@ -19,7 +20,8 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 class ConfigKey:
     """One setting.
 
-    ``kind`` is "int", "ratio", "bool", "choice", "list" (of choices, separated by commas), "name" or "text".
+    ``kind`` is "int", "ratio", "bool", "choice", "list" (of choices, separated by commas), "name", "text" or
+    "listeners".
     """
 
     name: str
@@ -50,6 +52,8 @@ class ConfigKey:
             raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r}.")
         if self.kind == "text":
             return self._read_text(value.strip())
+        if self.kind == "listeners":
+            return ",".join(map(str, parse_listeners(self.name, value).values()))
         if self.kind == "name":
             if not _NAME.fullmatch(value.strip()):
                 raise InvalidConfig(f"{self.name} is {self.legal()}, not {value!r:.300}.")
@@ -115,6 +119,8 @@ class ConfigKey:
             return "0 to 1"
         if self.kind == "text":
             return self.form or "text"
+        if self.kind == "listeners":
+            return "NAME://HOST:PORT"
         if self.kind == "name":
             return "a name of letters, digits, `.`, `_` and `-`, up to 249"
         if self.kind == "choice":

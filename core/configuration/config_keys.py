@@ -11,6 +11,7 @@ from raylog.core.configuration.config_key import DAY_MS as _DAY_MS
 from raylog.core.configuration.config_key import INT_MAX, LONG_MAX, ConfigKey
 from raylog.core.configuration.config_key import int_key as _int
 from raylog.core.configuration.config_key import keys_of as _keys
+from raylog.core.configuration.listeners import ADVERTISED, DEFAULT, LISTENERS
 from raylog.core.configuration.queue_keys import QUEUE_KEYS
 from raylog.core.configuration.time_keys import TIME_KEYS
 from raylog.core.coordinators.hashing import HASH_SETTING
@@ -140,6 +141,14 @@ TOPIC_KEYS: Final = _keys(
 
 CLUSTER_KEYS: Final = _keys(
     ConfigKey(
+        name=ADVERTISED,
+        kind="listeners",
+        default=DEFAULT,
+        doc="The address that clients and other brokers are given for a broker, where it differs from the one at which "
+        "it listens: a name, a NAT, a tunnel. Without a host or a port that of `listeners`. Replicas and coordinators "
+        "have the host, and ports of their own. `RAYLOG_ADVERTISED_LISTENERS` where Ray is started wins on its node.",
+    ),
+    ConfigKey(
         name="auto.create.topics.enable",
         kind="bool",
         default="false",
@@ -223,6 +232,15 @@ CLUSTER_KEYS: Final = _keys(
         0,
         "Share of the partitions whose preferred leader a broker is that others may lead before leadership goes back.",
         100,
+    ),
+    ConfigKey(
+        name=LISTENERS,
+        kind="listeners",
+        default=DEFAULT,
+        doc="Where brokers listen. `RAYLOG` is the native protocol. Without a host on the node's own address (embedded "
+        "brokers: 127.0.0.1); port 0 is the port from before, which is in the broker's directory (a new broker takes "
+        "one from 18100 to 18999 that is free). Replicas, coordinators and the controller listen on the host, at ports "
+        "of their own. `RAYLOG_LISTENERS` where Ray is started wins on its node.",
     ),
     _int("log.message.timestamp.after.max.ms", 3_600_000, 0, "`message.timestamp.after.max.ms` of topics without it."),
     _int("log.message.timestamp.before.max.ms", LONG_MAX, 0, "`message.timestamp.before.max.ms` of topics without it."),

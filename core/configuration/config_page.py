@@ -25,7 +25,9 @@ SINCE: Final = dict.fromkeys(
     "0.2",
 ) | dict.fromkeys(
     (
+        "advertised.listeners",
         "delete.retention.ms",
+        "listeners",
         "log.cleaner.backoff.ms",
         "log.cleaner.io.max.bytes.per.second",
         "log.scrub.bytes.per.second",

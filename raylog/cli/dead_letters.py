@@ -226,6 +226,7 @@ def cancel(target: Target, number: int) -> None:
 @cluster_options
 def purge(target: Target, topic: str, yes: bool) -> None:
     """Delete all dead letters of a topic, for good."""
+    target.require_own()
     with _admin(target.client_arguments()) as admin:
         partitions = len(admin.describe_topic(topic).partitions)
         if not yes:

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_an_answer, require_own
 from raylog.core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
 
-ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
 ENV_TOKEN = "RAYLOG_TOKEN"  # the same
 DEFAULT_DATA_DIR = "raylog-data"
-CONNECT_TIMEOUT_S = 3.0
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -86,7 +85,7 @@ class Target:
             self.join_ray()
             return {"config": config, **({} if self.token_file is None else self._proved())}
         proved = self._proved()
-        _require_an_answer(str(bootstrap))
+        require_an_answer(str(bootstrap), self.data_dir)
         return {"bootstrap": bootstrap, **proved, "config": config}
 
     def admin(self) -> Admin:
@@ -94,6 +93,12 @@ class Target:
         from raylog.client.admin.admin import Admin
 
         return Admin(**self.client_arguments())
+
+    def require_own(self) -> None:
+        """Raise UsageError unless this cluster was named: what the command does cannot be undone."""
+        if not self.bootstrap:
+            self.join_ray()
+            require_own(self.address, self.data_dir)
 
     def join_ray(self) -> str:
         """Make this process part of the Ray cluster that is meant, and return its address. Raises NoClusterFound."""
@@ -134,24 +139,6 @@ class Target:
                 f"`client-secret` in the cluster's data directory. Or a token: give --token-file, or set {ENV_TOKEN}"
             )
         return secret
-
-
-def _require_an_answer(bootstrap: str) -> None:
-    """Raise ConnectionFailed at once when no broker listens: a client would retry for half a minute, like a service."""
-    import socket
-
-    from raylog.client.cluster.discovery import parse_bootstrap
-    from raylog.core.errors import ConnectionFailed
-
-    for endpoint in parse_bootstrap(bootstrap):
-        try:
-            socket.create_connection(endpoint, timeout=CONNECT_TIMEOUT_S).close()
-        except OSError:
-            continue
-        return
-    raise ConnectionFailed(
-        f"No broker answers at {bootstrap}; `raylog status` on a machine of the cluster shows its brokers' addresses."
-    )
 
 
 def cluster_options(function: Function) -> Function:

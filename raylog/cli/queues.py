@@ -156,6 +156,7 @@ def reset(target: Target, group: str, topic: str, to: str) -> None:
 @cluster_options
 def delete(target: Target, group: str, topic: str | None) -> None:
     """Forget a queue without members; members that come later begin from scratch."""
+    target.require_own()
     with _admin(target.client_arguments()) as admin:
         admin.delete_queue(group, topic)
     click.echo(f"The queue of group {group} is forgotten.")

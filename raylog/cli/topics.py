@@ -189,6 +189,7 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
     """Delete topics with all their records."""
     from raylog.core.errors import UnknownTopicOrPartition
 
+    target.require_own()
     with _admin(target) as admin:
         for name in names:
             try:
@@ -230,6 +231,7 @@ def wake(target: Target, name: str, partitions: tuple[int, ...]) -> None:
 @cluster_options
 def delete_records(target: Target, name: str, partition: int, before: int, timeout: float, as_json: bool) -> None:
     """Delete the records at the beginning of a partition. They cannot be brought back."""
+    target.require_own()
     with _admin(target) as admin:
         low_watermarks = admin.delete_records({(name, partition): before}, timeout_s=timeout)
     for low_watermark in low_watermarks.values():

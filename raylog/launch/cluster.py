@@ -17,8 +17,9 @@ from raylog.client.progress import Progress, Say
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.fork_workers import forked_workers, wait_for_ended
+from raylog.launch.addresses import check_advertised, check_listeners
 from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker
-from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller
+from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller, require_ray
 from raylog.launch.ending.stopping import stop_actors
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
 from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
@@ -58,21 +59,33 @@ NODES_DEFAULTS: Final[Mapping[str, str]] = {
 
 
 class Cluster:
-    """Handle of a running Raylog cluster: ``status()``, ``stop()``; a context manager that stops it."""
+    """Handle of a running Raylog cluster: ``status()``, ``stop()``.
 
-    def __init__(self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None) -> None:
+    As a context manager it stops at the end what its :func:`start` has started: a cluster that ran before goes on.
+    """
+
+    def __init__(
+        self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None, was_started_here: bool = False
+    ) -> None:
         """Use :func:`start` or :func:`connect`; ``owns_ray``: ``stop`` shuts Ray down as well."""
         self.ignored_config = dict(ignored_config or {})
         """Settings that :func:`start` was given and that differ from those of the cluster that ran already."""
+        self.was_started_here = was_started_here
+        """Whether :func:`start` has started this cluster; False = it ran already, and was joined."""
         self._owns_ray = owns_ray
         self._stopped = False
 
     def status(self) -> dict[str, Any]:
         """Return cluster id, brokers, topics, leaders and in-sync replicas as plain values.
 
-        Raises :class:`NoClusterFound` when the controller does not answer within 15 seconds.
+        Raises :class:`NoClusterFound` when the controller does not answer within 15 seconds, and after :meth:`stop`.
         """
+        self._require_running()
         return cluster_status(CALL_TIMEOUT_S)
+
+    def _require_running(self) -> None:
+        if self._stopped:
+            raise NoClusterFound("This cluster was stopped by stop(); raylog.start() starts it again.")
 
     def bootstrap(self) -> str:
         """Return ``host:port[,host:port...]`` of the brokers, for clients without Ray (with :meth:`secret`)."""
@@ -84,12 +97,14 @@ class Cluster:
 
         Brokers answer for those whose processes they have stopped at rest (``dozing``).
         """
+        self._require_running()
         return replica_reports(CALL_TIMEOUT_S)
 
     def secret(self) -> str:
         """Return the clients' secret in hexadecimal, as ``secret=`` and ``RAYLOG_SECRET`` take it."""
         import ray
 
+        self._require_running()
         info = ray.get(controller().connection_info.remote(), timeout=CALL_TIMEOUT_S)
         secret: bytes = info["secret"]
         return secret.hex()
@@ -101,9 +116,11 @@ class Cluster:
 
         Data stays on disk; :func:`start` on the same directory brings everything back. ``progress`` is called about
         once a second with a line such as "40 of 150 processes ended", when it takes longer than that. Idempotent.
+        Raises :class:`NoClusterFound` when this process has left Ray.
         """
         if self._stopped:
             return
+        require_ray()
         try:
             stop_actors(timeout_s, progress)
         finally:
@@ -137,8 +154,9 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the cluster."""
-        self.stop()
+        """Stop the cluster if :func:`start` has started it here."""
+        if self.was_started_here:
+            self.stop()
 
 
 def start(
@@ -160,7 +178,8 @@ def start(
     down by :meth:`Cluster.stop`.
 
     ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
-    own, and what differs is logged and in :attr:`Cluster.ignored_config`. ``address`` is passed to ``ray.init``.
+    own, and what differs is logged and in :attr:`Cluster.ignored_config`; the end of ``with raylog.start(...)`` leaves
+    it running. ``address`` is passed to ``ray.init``.
 
     A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
     ``join`` it waits until such nodes are there, and never creates a cluster.
@@ -186,8 +205,7 @@ def start(
     ran_before = True
     try:
         placements = broker_placements(root, brokers)
-        check_hosts([placement.host for placement in placements], allow_plaintext)
-        ran_before = check_directories(root, placements)
+        ran_before = _checked(root, placements, settings, allow_plaintext)
         is_known = _join(root, placements, join, deadline, ran_before)
         placements = broker_placements(root, brokers)  # with those that --join waited for: they have the secrets
         _wait_until_made(_make_actors(root, placements, settings, is_known, allow_plaintext), deadline)
@@ -199,7 +217,16 @@ def start(
             _shut_ray_down()
         raise
     ignored = _ignored(settings, deadline) if ran_before else {}
-    return Cluster(owns_ray=owns_ray, ignored_config=ignored)
+    return Cluster(owns_ray=owns_ray, ignored_config=ignored, was_started_here=not ran_before)
+
+
+def _checked(root: Path, placements: list[BrokerPlacement], settings: Mapping[str, str], allow_plaintext: bool) -> bool:
+    """Raise what speaks against this start before it begins anything; returns whether the cluster runs already."""
+    check_hosts([placement.host for placement in placements], allow_plaintext)
+    ran_before = check_directories(root, placements)
+    if not ran_before:
+        check_listeners(settings, placements, allow_plaintext=allow_plaintext)
+    return ran_before
 
 
 def _serve(
@@ -209,7 +236,9 @@ def _serve(
     _resume_stopped(deadline)
     _wait_until_serving(placements, deadline, timeout_s, progress)
     leave_note(root)
-    keep_voters(root, cluster_status(CALL_TIMEOUT_S)["metadata_voters"]["voters"])
+    status = cluster_status(CALL_TIMEOUT_S)
+    keep_voters(root, status["metadata_voters"]["voters"])
+    check_advertised(status)
 
 
 def _resume_stopped(deadline: float) -> None:
@@ -261,6 +290,7 @@ def _make_actors(
 ) -> dict[str, Any]:
     """Make the controller and the embedded brokers, and return their handles by role."""
     from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
+    from raylog.actors.listening import listeners_in
     from raylog.actors.processes import ray_actors, ray_support
 
     embedded = [placement for placement in placements if placement.broker is not None]
@@ -279,6 +309,7 @@ def _make_actors(
             node_id=placement.node_id,
             host=placement.host,
             allow_plaintext=allow_plaintext,
+            listeners=listeners_in(settings),
         )
 
     if not embedded:
@@ -312,21 +343,30 @@ def _make_actors(
 
 
 def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
-    """Wait until every constructor has returned; raises the error of the first that failed."""
+    """Wait until every constructor has returned; raises the error of the first that failed.
+
+    Of all at once: the controller waits for brokers, and would report after a minute that one is missing.
+    """
     import ray
 
-    for what, handle in made.items():
-        while True:
-            try:
-                ray.get(handle.endpoint.remote(), timeout=max(0.1, deadline - time.monotonic()))
-                break
-            except ray.exceptions.ActorDiedError as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                raise StartFailed(f"{what.capitalize()} could not start: {lines[-1]}") from None
-            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-                if time.monotonic() >= deadline:
-                    raise StartFailed(f"{what.capitalize()} did not start in time ({type(error).__name__}).") from None
-                time.sleep(POLL_S)
+    calls = {handle.endpoint.remote(): what for what, handle in made.items()}
+    while calls:
+        answered, _ = ray.wait(list(calls), timeout=max(0.1, deadline - time.monotonic()))
+        what = calls.pop(answered[0]) if answered else next(iter(calls.values()))
+        try:
+            ray.get(answered, timeout=0.1)
+            if answered:
+                continue
+        except ray.exceptions.ActorDiedError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise StartFailed(f"{what.capitalize()} could not start: {lines[-1]}") from None
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+            logger.debug("%s is being restarted: %s", what, error)
+        if time.monotonic() >= deadline:
+            raise StartFailed(f"{what.capitalize()} did not start in time.")
+        if answered:
+            calls[made[what].endpoint.remote()] = what
+            time.sleep(POLL_S)
 
 
 def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:

@@ -14,12 +14,24 @@ POLL_S: Final = 0.05
 CALL_TIMEOUT_S: Final = 15.0
 
 
+def require_ray() -> None:
+    """Raise :class:`NoClusterFound` when this process is not part of a Ray: Ray's calls would start a new one."""
+    import ray
+
+    if not ray.is_initialized():
+        raise NoClusterFound(
+            "This process has left the Ray of its Raylog cluster, or has never joined one: raylog.connect() joins the "
+            "cluster that runs, raylog.start() starts it."
+        )
+
+
 def controller() -> Any:
     """Return the controller's handle; raises :class:`NoClusterFound` when there is none."""
     import ray
 
     from raylog.actors.naming import CONTROLLER, NAMESPACE
 
+    require_ray()
     try:
         return ray.get_actor(CONTROLLER, namespace=NAMESPACE)
     except ValueError:

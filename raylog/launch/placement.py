@@ -12,7 +12,7 @@ from typing import Final
 from raylog.core.errors import DataDirectoryError, RaylogError, StartFailed
 from raylog.launch.controller_calls import running_folder
 from raylog.launch.kept_directories import NODE_FOLDER, check_room, embedded_folders
-from raylog.launch.survey import check_metadata
+from raylog.launch.survey import check_metadata, restore_cluster_id
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -76,6 +76,8 @@ def check_directories(root: Path, placements: list[BrokerPlacement]) -> bool:
     if placements[0].broker is not None:
         check_metadata(root)
     known = root / "cluster-id"
+    if not known.exists():
+        restore_cluster_id(root)
     cluster_id = known.read_text(encoding="ascii").strip()[:32] if known.exists() else None
     here = [placement.folder for placement in placements if placement.node_id == this_node()]
     for folder in (root, *here):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
+from raylog.launch.controller_calls import POLL_S
 from raylog.launch.ending.stopping import actor_names
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,23 @@ def replica_reports(timeout_s: float) -> list[dict[str, Any]]:
     rows = [{**row, "dozing": True} for row in dozing.values()]
     rows += [{**row, "dozing": False} for row in awake if row["role"] != SPARE]
     return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["broker"]))
+
+
+def metrics_pages(timeout_s: float) -> tuple[list[str], list[str]]:
+    """Return where nodes serve their metrics, and the addresses that another program has where no broker serves one.
+
+    Waits for brokers that do not know yet where their page should be. Both are empty where there are to be no pages.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        names = [name for name in actor_names() if name.startswith("broker-")]
+        states = _answers(names, "metrics_page", max(0.1, deadline - time.monotonic()))
+        if time.monotonic() >= deadline or not any(state == "unknown" for state, _ in states):
+            break
+        time.sleep(POLL_S)
+    served = sorted({place for state, place in states if state == "on"})
+    taken = sorted({place for state, place in states if state == "taken"} - set(served))
+    return served, taken
 
 
 def _answers(names: list[str], method: str, timeout_s: float) -> list[Any]:

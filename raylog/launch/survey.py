@@ -130,6 +130,31 @@ def adopt(root: Path, **values: str) -> None:
             os.fsync(file.fileno())
 
 
+def restore_cluster_id(root: Path) -> None:
+    """Write the file `cluster-id` that a cluster's directory lacks, as the directories of its brokers have it.
+
+    With a new one every broker would refuse to start. Raises :class:`DataDirectoryError` when these disagree.
+    """
+    from raylog.storage.directory import META
+    from raylog.storage.folder_lock import parse_properties
+    from raylog.storage.log.files import read_text
+
+    found: dict[str, list[str]] = {}
+    for folder in (*embedded_folders(root), root / NODE_FOLDER):
+        known = parse_properties(read_text(folder / META) or "").get("cluster.id", "")
+        if known:
+            found.setdefault(known, []).append(folder.name)
+    if len(found) > 1:
+        named = "; ".join(f"{', '.join(names)} to {cluster_id}" for cluster_id, names in sorted(found.items()))
+        raise DataDirectoryError(
+            f"{root / 'cluster-id'} is missing, and the brokers' directories belong to several clusters: {named}. Take "
+            "those away that do not belong here."
+        )
+    for cluster_id in found:
+        adopt(root, cluster_id=cluster_id)
+        logger.warning("%s was missing; it was written again, as the brokers' directories have it", root / "cluster-id")
+
+
 def join_nodes(root: Path, places: Callable[[], Sequence[tuple[str, str, Path]]], deadline: float | None) -> bool:
     """Give a data directory the identity of the cluster on the nodes; False = there is none, and one may be created.
 

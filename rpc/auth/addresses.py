@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ENV_ADVERTISED = "RAYLOG_ADVERTISED_ADDRESSES"
 
@@ -61,6 +61,12 @@ class Advertised:
                 )
             places.add(place)
         return cls(frozenset(hosts), frozenset(places))
+
+    def and_also(self, host: str, port: int) -> Advertised:
+        """These, and another address of this server; port 0: with the port that it listens on."""
+        if port:
+            return replace(self, places=self.places | {canonical((host, port))})
+        return replace(self, hosts=self.hosts | {str(ipaddress.ip_address(host))})
 
     def accepts(self, dialled: str, local: str) -> bool:
         """Whether a client connected to `dialled` has reached the server whose end of the connection is `local`."""

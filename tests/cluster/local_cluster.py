@@ -187,9 +187,9 @@ class LocalCluster:
 
         def home() -> bool:
             assert self.controller is not None
-            endpoints = {replica.endpoint for replica in self.replicas.values()}
+            lives = {(*replica.endpoint, replica._incarnation) for replica in self.replicas.values()}
             places = [place for state in self.controller.image.partitions() for place in state.places]
-            return all((place.host, place.port) in endpoints for place in places)
+            return all((place.host, place.port, place.incarnation) in lives for place in places)
 
         await eventually(home, what="every replica has registered in its new life")
 

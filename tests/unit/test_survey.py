@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from raylog.core.errors import DataDirectoryError
-from raylog.launch.survey import Holding, adopt, known_cluster, look
+from raylog.launch.survey import Holding, adopt, known_cluster, look, restore_cluster_id
+from raylog.storage.directory import DataDirectory
 
 A, B = "a" * 32, "b" * 32
 
@@ -58,3 +59,20 @@ def test_a_directory_takes_the_clusters_identity_but_never_another_ones(tmp_path
     adopt(root, cluster_id=A)
     with pytest.raises(DataDirectoryError, match="Start with an empty data directory to join them"):
         adopt(root, cluster_id=B)
+
+
+def test_a_lost_cluster_id_is_written_again_as_the_brokers_have_it(tmp_path: Path) -> None:
+    for broker in (1, 2):
+        DataDirectory.open(tmp_path / f"broker-{broker}", cluster_id="a" * 32, broker_id=broker).close()
+    restore_cluster_id(tmp_path)
+    assert (tmp_path / "cluster-id").read_text() == "a" * 32
+    (tmp_path / "cluster-id").unlink()
+    DataDirectory.open(tmp_path / "broker-3", cluster_id="b" * 32, broker_id=3).close()
+    with pytest.raises(DataDirectoryError, match=r"cluster-id is missing.*broker-1, broker-2 to a+; broker-3 to b+"):
+        restore_cluster_id(tmp_path)
+
+
+def test_a_new_directory_gets_its_cluster_id_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "broker-1").mkdir()
+    restore_cluster_id(tmp_path)
+    assert not (tmp_path / "cluster-id").exists()

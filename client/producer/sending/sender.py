@@ -27,6 +27,8 @@ from raylog.rpc.host.malloc import keep_freed_memory
 _NEVER_S = float("inf")
 KEPT_BYTES = 8 << 20
 """Batches in flight of a few partitions."""
+KEPT_DELETED_S = 300.0
+"""As Kafka's `metadata.max.idle.ms`: what is kept of a deleted topic, beyond the longest wait of a `send()`."""
 
 
 class Sender:
@@ -46,6 +48,8 @@ class Sender:
         self._expires_s = _NEVER_S
         """No batch is late before this."""
         self._is_pass_due = False
+        self._deleted_s: dict[str, float] = {}
+        """Since when a topic that was sent to is known not to exist."""
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -193,7 +197,31 @@ class Sender:
                 if queue.is_removed and not queue.is_active and delivery.is_idle:
                     delivery.close()
                     del self._deliveries[queue]
+        self.forget_deleted()
         self.look_again()
+
+    def forget_deleted(self) -> None:
+        """Drop what is kept of topics that were deleted a while ago, and not created again. Cheap; called often.
+
+        Not at once: a thread may have looked a queue up, and wait for room in it. Another queue of the same partition
+        would count its batches from 0, too.
+        """
+        now_s, known = time.monotonic(), self.accumulator.topic_queues_by_name
+        deleted = {name for name in known if self.cluster.metadata.topic(name) is None}
+        self._deleted_s = {name: self._deleted_s.get(name, now_s) for name in deleted}
+        kept_s = KEPT_DELETED_S + self._context.config.max_block_ms / 1000
+        for name, since_s in list(self._deleted_s.items()):
+            queues = known[name].queues
+            is_idle = all(queue not in self._deliveries or self._deliveries[queue].is_idle for queue in queues)
+            if now_s - since_s < kept_s or not is_idle or not self.accumulator.forget(name):
+                continue
+            for queue in queues:
+                delivery = self._deliveries.pop(queue, None)
+                if delivery is not None:
+                    delivery.close()
+            self._context.counts.topics.pop(name, None)
+            self.cluster.unwatch((name,))
+            del self._deleted_s[name]
 
     # Transactions
 

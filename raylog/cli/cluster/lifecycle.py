@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raylog.cli.cluster.status import broker_state
-from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
+from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_own
+from raylog.cli.cluster.status import broker_state, show_metrics_pages
+from raylog.cli.options import ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
 from raylog.cli.output import say
 from raylog.launch.plaintext import ENV_ALLOW_PLAINTEXT
 
@@ -156,9 +158,13 @@ def _print_addresses(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
         state = broker_state(broker)
         click.echo(f"  broker {broker['broker']}: {broker['host']}:{broker['port']} ({state})")
     click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
+    show_metrics_pages("  ")
     click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
     click.echo(f"  export {ENV_BOOTSTRAP}={bootstrap}")
     click.echo(f'  export {ENV_SECRET}="$(head -n 1 {root / CLIENT_FILE})"')
+    known = os.environ.get(ENV_BOOTSTRAP, "")
+    if known and not set(known.split(",")) & set(bootstrap.split(",")):
+        click.echo(f"{ENV_BOOTSTRAP} is {known} in this shell, which is none of these brokers.", err=True)
 
 
 def _wait_for_signal(own: OwnRay | None) -> bool:
@@ -216,9 +222,12 @@ def stop(
     from raylog.cli.cluster import ray_node
     from raylog.core.errors import NoClusterFound
     from raylog.launch import cluster as clusters
+    from raylog.launch.controller_calls import running_folder
 
     root = data_dir.absolute()
     joined = ray_node.join(address, root)
+    require_own(address, root)
+    running = running_folder() or str(root)
     own = ray_node.recorded(root)
     if keep_ray or (own is not None and own.address != joined):
         own = None
@@ -229,7 +238,7 @@ def stop(
             raise
         click.echo("No Raylog cluster runs in this Ray.", err=True)
     else:
-        click.echo("Raylog has stopped; its data stays on disk.")
+        click.echo(f"Raylog has stopped; its data stays in {running}.")
     finally:  # end the Ray node even if an actor does not stop: the actor recovers its log at the next start
         if nodes:
             _end_other_nodes(timeout_s)
@@ -255,6 +264,7 @@ def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address
     from raylog.launch import cluster as clusters
 
     ray_node.join(address, root)
+    require_own(address, root)
     stopped = clusters.connect().stop_broker(broker, force=force, timeout_s=timeout_s, progress=say)
     leaders = "1 leader" if stopped.leaders_moved == 1 else f"{stopped.leaders_moved} leaders"
     click.echo(f"Broker {broker} has stopped ({leaders} moved); `raylog start --broker {broker}` brings it back.")

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -172,6 +173,7 @@ def join(address: str | None, data_dir: Path) -> str:
         raise NoClusterFound(NO_CLUSTER)
     if not _answers(found):
         raise NoClusterFound(f"No Ray cluster answers at {found}; check --address and RAY_ADDRESS, or `raylog start`.")
+    _require_tls_there(found)
     # With an explicit address Ray does not look for the user's token; this makes it, if set before Ray is imported.
     if _is_of_this_machine(found, data_dir) and _has_token():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -221,6 +223,28 @@ def _answers(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _require_tls_there(address: str) -> None:
+    """Raise NoClusterFound where this shell has TLS and that Ray has not: Ray would try for minutes, line by line."""
+    from raylog.rpc.auth.tls import tls_is_on
+    from raylog.rpc.client import NOT_TLS
+
+    host, _, port = address.rpartition(":")
+    if not tls_is_on() or "://" in address or not port.isdecimal():
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent over it
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S) as plain:
+            context.wrap_socket(plain).close()
+    except ssl.SSLError as error:
+        if error.reason == NOT_TLS:
+            raise NoClusterFound(
+                f"Ray at {address} does not speak TLS, and this shell does: `unset RAY_USE_TLS`, or start Ray with it."
+            ) from error
+    except OSError:
+        pass  # Ray says what it is
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

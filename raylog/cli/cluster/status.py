@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 BROKER_STYLE = {"online": "", "stopped": "yellow", "offline": "bold red"}
 STYLE = {"ok": "", "asleep": "dim", "under-replicated": "red", "offline": "bold red"}
+PAGES_TIMEOUT_S = 5.0
 ROWS_MAX = 200
 """Partitions that the table names; of a larger cluster those that are not as they should be, and counts."""
 
@@ -33,8 +34,26 @@ def status(ctx: click.Context, target: Target, as_json: bool) -> None:
         show_json(found)
     else:
         _draw(found)
+        if not target.bootstrap:
+            show_metrics_pages()
     if found["offline_brokers"] or found["offline_partitions"] or found["damaged_partitions"]:
         ctx.exit(1)
+
+
+def show_metrics_pages(indent: str = "") -> None:
+    """Print where Prometheus finds the metrics, or that there are none, and why."""
+    from raylog.launch.replica_reports import metrics_pages
+
+    served, taken = metrics_pages(PAGES_TIMEOUT_S)
+    for place in served:
+        click.echo(f"{indent}Metrics: http://{place}/metrics")
+    for place in taken:
+        click.echo(
+            f"{indent}Metrics: none at {place}, because another program has this port; `raylog start --config "
+            "metrics.port=...` on a stopped cluster chooses another one."
+        )
+    if not served and not taken:
+        click.echo(f"{indent}Metrics: none (metrics.port=0).")
 
 
 def _fetch_status(target: Target) -> dict[str, Any]:

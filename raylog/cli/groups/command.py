@@ -129,6 +129,7 @@ def describe(target: Target, name: str, state: bool, members: bool, offsets: boo
 @cluster_options
 def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int, ...]) -> None:
     """Delete the offsets that a group has committed for a topic; no member may subscribe to it."""
+    target.require_own()
     with _admin(target.client_arguments()) as admin:
         found = admin.describe_group(name)
         places = [*found.offsets, *(each.partition for each in found.deleted_offsets)]
@@ -258,6 +259,7 @@ def set_offset(target: Target, name: str, topic: str, partition: int, offset: in
 @cluster_options
 def delete(target: Target, names: tuple[str, ...]) -> None:
     """Delete groups without members, with their committed offsets."""
+    target.require_own()
     with _admin(target.client_arguments()) as admin:
         for name in names:
             admin.delete_group(name)

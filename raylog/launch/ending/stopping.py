@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from raylog.client.progress import Progress, Say
+from raylog.launch.controller_calls import require_ray
 from raylog.launch.ending.paced import PacedEnd
 
 logger = logging.getLogger(__name__)
@@ -110,6 +111,7 @@ def actor_names() -> list[str]:
 
     from raylog.actors.naming import NAMESPACE
 
+    require_ray()
     known = ray.util.list_named_actors(all_namespaces=True)
     return sorted(entry["name"] for entry in known if entry["namespace"] == NAMESPACE)
 

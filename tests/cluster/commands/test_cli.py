@@ -153,7 +153,10 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     wait_for(lambda: not processes_of(ray_pid), "the Ray node has ended, with all of its processes")
     assert "raylog start" in shell.run("status", "--address", "local", expect=1)
 
-    shell.run("start", "--address", "local")
+    again = shell.run("start", "--address", "local")
+    assert bootstrap in again, "what a service was configured with stays true"
+    assert "Metrics: " in again
+    assert shell.run("topic", "list", env=away) == "flights\n"
     assert shell.run("topic", "list") == "flights\n"
     back = shell.run("consume", "--topic", "flights", "--from-beginning", "--max-messages", "21000", "--format", "%o ")
     assert len(back.split()) == 21000

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec, SpareSpec
-from raylog.actors.transport import check_plaintext, is_loopback, listen
+from raylog.actors.transport import check_plaintext, listen
+from raylog.core.configuration.listeners import is_loopback
 from raylog.core.errors import InvalidConfig, StartFailed
 from raylog.launch.plaintext import plaintext_is_allowed
 from raylog.protocol.broker import BROKER

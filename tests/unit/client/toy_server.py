@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -97,6 +98,8 @@ class ToyCluster:
         """Partitions that sleep: their leaders' brokers serve them, by `extra_methods`."""
         self.leaderless: set[tuple[str, int]] = set()
         """Partitions that have no leader at the moment."""
+        self.first_port = 0
+        """The first broker's; 0 = any."""
         self.version = 0
         self.producer_ids = 0
         self.stopped: set[int] = set()
@@ -180,6 +183,21 @@ class ToyCluster:
 
         self.do(cut)
 
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """No process runs. Afterwards brokers are back at their ports, and replicas at others."""
+        self.runtime.run(self._stop_all(), 10)
+        yield
+        self.runtime.run(self._start_all(), 10)
+
+    def move_broker(self, broker: int, successor: Callable[[str, int], object] | None = None) -> None:
+        """Stop a broker, and start it at another port; `successor` gets the address that has become free."""
+        self.runtime.run(self._move_broker(broker, successor), 10)
+
+    def move_replica(self, place: tuple[str, int, int], successor: Callable[[str, int], object]) -> None:
+        """Stop a replica, and start it at another port; `successor` gets the address that has become free."""
+        self.runtime.run(self._move_replica(place, successor), 10)
+
     def stop_broker(self, broker: int) -> None:
         """Stop a broker's metadata endpoint; its replicas go on, as in the real cluster."""
         self.runtime.run(self.brokers.pop(broker).server.close(), 10)
@@ -200,7 +218,8 @@ class ToyCluster:
 
     async def _start(self) -> None:
         for broker in self.broker_ids:
-            self.brokers[broker] = await self._listen(self._serve_broker)
+            port, self.first_port = self.first_port, 0
+            self.brokers[broker] = await self._listen(self._serve_broker, port=port)
 
     async def _close(self) -> None:
         for task in self._tasks:
@@ -208,8 +227,34 @@ class ToyCluster:
         endpoints = [*self.brokers.values(), *self.replicas.values()]
         await asyncio.gather(*(endpoint.server.close() for endpoint in endpoints))
 
-    async def _listen(self, handler: Callable[[Request], None], allowed: Permissions = AT_BROKERS) -> ToyEndpoint:
-        server = RpcServer(handler, secret=self.secret, permissions=allowed)
+    async def _stop_all(self) -> None:
+        await asyncio.gather(*(each.server.close() for each in (*self.brokers.values(), *self.replicas.values())))
+
+    async def _start_all(self) -> None:
+        for broker, endpoint in self.brokers.items():
+            self.brokers[broker] = await self._listen(self._serve_broker, port=endpoint.port)
+        for place, replica in self.handlers.items():
+            self.replicas[place] = await self._listen(replica.handle, AT_REPLICAS)
+
+    async def _move_broker(self, broker: int, successor: Callable[[str, int], object] | None) -> None:
+        old = self.brokers[broker]
+        await old.server.close()
+        if successor is not None:
+            successor(old.host, old.port)
+        self.brokers[broker] = await self._listen(self._serve_broker)
+        self.version += 1
+
+    async def _move_replica(self, place: tuple[str, int, int], successor: Callable[[str, int], object]) -> None:
+        old = self.replicas[place]
+        await old.server.close()
+        successor(old.host, old.port)
+        self.replicas[place] = await self._listen(self.handlers[place].handle, AT_REPLICAS)
+        self.version += 1
+
+    async def _listen(
+        self, handler: Callable[[Request], None], allowed: Permissions = AT_BROKERS, port: int = 0
+    ) -> ToyEndpoint:
+        server = RpcServer(handler, secret=self.secret, permissions=allowed, port=port)
         host, port = await server.start()
         return ToyEndpoint(server, host, port)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import InvalidTopic
-from raylog.storage.directory import DataDirectory, parse_partition_folder, partition_folder
+from raylog.core.errors import DataDirectoryError, InvalidTopic
+from raylog.storage.directory import META, DataDirectory, parse_partition_folder, partition_folder
 from raylog.storage.errors import DirectoryInUse, NotDurable, StorageIoError, WrongDirectory
 from raylog.storage.log.files import write_atomically
 
@@ -100,3 +100,18 @@ def test_a_file_whose_folder_cannot_be_synced_is_there_and_may_be_lost(
 
 def _refuse(*_: object) -> None:
     raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("version=9\ncluster.id=c\nbroker.id=1\ndirectory.id=d\n", r"written by a newer Raylog \(version=9;.*install"),
+        ("\x00\x00\x00", r"meta.properties is damaged: it has no cluster.id, broker.id, directory.id"),
+        ("version=1\ncluster.id=c\nbroker.id=1\n", "damaged: it has no directory.id"),
+        ("cluster.id=c\nbroker.id=1\ndirectory.id=d\n", r"damaged: it has version=\(missing\)"),
+    ],
+)
+def test_a_file_of_another_release_or_a_damaged_one_is_named_as_such(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / META).write_text(text)
+    with pytest.raises(DataDirectoryError, match=reason):
+        DataDirectory.open(tmp_path, cluster_id="c", broker_id=1)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import shutil
+import socket
 import ssl
 import subprocess
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from raylog.core.errors import AuthenticationFailed, ConnectionFailed
 from raylog.rpc import client_context, connect, server_context
 from raylog.rpc.auth.addresses import ENV_ADVERTISED, Advertised
+from raylog.rpc.errors import TlsMismatch
 from tests.coroutines import run
 from tests.unit.rpc.support import SECRET, is_cut, leave, limits, serving, stranger, until
 
@@ -173,3 +175,25 @@ def test_a_client_without_certificate_or_without_tls_is_refused(environ: dict[st
             await leave(connection)
 
     run(scenario())
+
+
+@needs_openssl
+def test_tls_at_one_end_alone_is_one_sentence_at_once(environ: dict[str, str]) -> None:
+    async def scenario() -> None:
+        async with serving() as plain, serving(tls=server_context(environ)) as secure:
+            with pytest.raises(TlsMismatch, match=r"does not speak TLS.*`unset RAY_USE_TLS`"):
+                await plain.connect(tls=client_context(environ))
+            with pytest.raises(TlsMismatch, match="speaks TLS, and this process does not: set RAY_USE_TLS=1"):
+                await connect(secure.host, secure.port, secret=SECRET, timeout_s=2, is_first=True)
+
+    run(scenario())
+
+
+def test_a_server_of_another_kind_is_named_as_such() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        async def scenario() -> None:
+            with pytest.raises(ConnectionFailed, match="takes connections and sends nothing"):
+                await connect(*silent.getsockname(), secret=SECRET, timeout_s=0.4, is_first=True)
+
+        run(scenario())

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
-from raylog.client.config import ProducerConfig, load
+from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.interceptors import ProducerInterceptors, ProducerRecord
+from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
@@ -37,10 +38,11 @@ Appended = TypeVar("Appended", SendFuture, Batch)
 class AsyncProducer(AsyncTransactions):
     """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
 
-    Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
+    Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
+    raises InvalidConfig.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
         self._engine = Engine(load(ProducerConfig, config, keywords))
         self._interceptors = self._engine.interceptors
         self.config = self._engine.config
@@ -240,3 +242,6 @@ class AsyncProducer(AsyncTransactions):
 def _set(room: asyncio.Future[None]) -> None:
     if not room.done():
         room.set_result(None)
+
+
+show_keys(ProducerConfig, AsyncProducer)

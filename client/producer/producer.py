@@ -17,12 +17,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import time as now_s
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from raylog.client import runtime
 from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
-from raylog.client.config import ProducerConfig, load
+from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.interceptors import ProducerRecord
+from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
@@ -54,11 +55,12 @@ _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 class Producer(Transactions):
     """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
 
-    Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
+    Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
+    raises InvalidConfig.
     Raises NoClusterFound, ConnectionFailed or AuthenticationFailed when no cluster can be reached.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
         self._engine = Engine(load(ProducerConfig, config, keywords))
         self.config = self._engine.config
         self._runtime = runtime.shared()
@@ -409,3 +411,6 @@ def _disown_after_fork() -> None:
 
 atexit.register(_close_at_exit)
 os.register_at_fork(after_in_child=_disown_after_fork)
+
+
+show_keys(ProducerConfig, Producer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from raylog.cli.commands import hint
 from raylog.core import errors
 
 NO_CLUSTER = (
@@ -31,7 +32,8 @@ _NEXT_STEP: dict[type[errors.RaylogError], str] = {
 def usage_complaint(error: click.UsageError, prog_name: str) -> str:
     """What is wrong with the arguments, in one line, and where the right ones are listed."""
     path = error.ctx.command_path if error.ctx is not None else prog_name
-    return f"raylog: {_sentence(error.format_message())} See `{path} --help`."
+    more = hint(error)
+    return f"raylog: {_sentence(error.format_message())}{f' {more}' if more else ''} See `{path} --help`."
 
 
 def explain(error: Exception) -> str:

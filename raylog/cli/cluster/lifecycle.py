@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.cluster.status import broker_state
-from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
+from raylog.cli.commands import ManyValues, PlainCommand
+from raylog.cli.options import ENV_BOOTSTRAP, ENV_SECRET, address_option, data_dir_option, pairs
 from raylog.cli.output import say
 from raylog.launch.plaintext import ENV_ALLOW_PLAINTEXT
 
@@ -191,7 +192,7 @@ def _shut_down(own: OwnRay | None, root: Path) -> None:
         ray_node.stop_node(own, root)
 
 
-@click.command()
+@click.command(cls=PlainCommand)
 @data_dir_option
 @click.option("--broker", type=int, help="Stop this broker alone; its leaders move to other replicas first.")
 @click.option("--force", is_flag=True, help="Stop the broker even if no other replica can lead its partitions.")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raylog.cli.commands import PlainCommand
 from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import show_json, show_table
+from raylog.cli.output import counted, show_json, show_table
 
 if TYPE_CHECKING:
     from raylog.client.admin.descriptions import PartitionInfo
@@ -18,7 +19,7 @@ ROWS_MAX = 200
 """Partitions that the table names; of a larger cluster those that are not as they should be, and counts."""
 
 
-@click.command()
+@click.command(cls=PlainCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole state as JSON.")
 @cluster_options
 @click.pass_context
@@ -130,7 +131,7 @@ def _draw(found: dict[str, Any]) -> None:
         click.echo("\nNo topics yet; make one with `raylog topic create`.")
         return
     asleep = sum(bool(row.get("asleep")) for _, row in rows)
-    title = f"{len(found['topics'])} topics, {len(rows)} partitions, {asleep} of them asleep"
+    title = f"{counted(len(found['topics']), 'topic')}, {counted(len(rows), 'partition')}, {asleep:,} asleep"
     if len(rows) > ROWS_MAX:
         rows = [(topic, row) for topic, row in rows if condition(row) in ("offline", "under-replicated")][:ROWS_MAX]
         title += f"; {len(rows)} that are not as they should be (--json names all)"

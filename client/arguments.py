@@ -95,6 +95,16 @@ def checked_topic(topic: object) -> str:
     return topic
 
 
+def check_place(topic: object, partition: object) -> None:
+    """Raise for a topic that is no name, and for the number of a partition that is no int."""
+    checked_topic(topic)
+    if partition is not None and (isinstance(partition, bool) or not hasattr(partition, "__index__")):
+        raise TypeError(
+            f"The partition must be its number as int, not {type(partition).__name__}: {partition!r:.100}; leave it "
+            "out for one that the key decides."
+        )
+
+
 def checked_partition(partition: object) -> TopicPartition:
     """A partition as a TopicPartition. Raises TypeError for other types, ValueError for a negative number."""
     given: Any = partition

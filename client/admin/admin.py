@@ -30,6 +30,7 @@ from raylog.client.admin.resets import AsyncResets
 from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
+from raylog.client.checked import checks_arguments
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
@@ -81,6 +82,7 @@ LAST_LOOK_S = 1.0
 """For the description of a topic whose last leader has started just in time."""
 
 
+@checks_arguments()
 class AsyncAdmin(
     AsyncMoving,
     AsyncFeatures,

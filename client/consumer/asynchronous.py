@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
+from raylog.client.checked import checks_arguments
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
 from raylog.client.consumer.operations import Operations
@@ -29,6 +30,7 @@ from raylog.core.ids import TopicPartition
 Result = TypeVar("Result")
 
 
+@checks_arguments()
 class AsyncConsumer(Operations):
     """Reads records on the running event loop. `await start()` and `await stop()`, or `async with`.
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from raylog.client.checked import checks_arguments
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
@@ -71,6 +72,7 @@ def _alone(
     return call
 
 
+@checks_arguments()
 class Consumer(ConsumerState, SynchronousClient):
     """Reads records. A context manager; also an iterator over records.
 

@@ -11,7 +11,8 @@ from copy import copy
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
-from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
+from raylog.client.arguments import Headers, check_place, checked_headers, checked_timestamp, now_ms
+from raylog.client.checked import checks_arguments
 from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.interceptors import ProducerInterceptors, ProducerRecord
 from raylog.client.keywords import ProducerKeywords
@@ -35,6 +36,7 @@ from raylog.client.types import Header, RecordMetadata
 Appended = TypeVar("Appended", SendFuture, Batch)
 
 
+@checks_arguments("send", "send_batch", "send_and_wait")
 class AsyncProducer(AsyncTransactions):
     """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
 
@@ -109,6 +111,8 @@ class AsyncProducer(AsyncTransactions):
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
         accumulator = engine.accumulator
+        if type(topic) is not str or (partition is not None and type(partition) is not int):
+            check_place(topic, partition)
         topic_queues = accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
@@ -188,6 +192,8 @@ class AsyncProducer(AsyncTransactions):
         """
         engine = self._engine
         engine.check_usable()
+        if type(topic) is not str or (partition is not None and type(partition) is not int):
+            check_place(topic, partition)
         topic_queues = engine.accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, Unpack
 
+from raylog.client.checked import checks_arguments
 from raylog.client.config import load, show_keys
 from raylog.client.keywords import QueueConsumerKeywords
 from raylog.client.queues.config import QueueConsumerConfig
@@ -20,6 +21,7 @@ COMMIT_TIMEOUT_S = 30.0
 ENDING_S = 0.05
 
 
+@checks_arguments()
 class AsyncQueueConsumer:
     """A member of a queue's group, on the running event loop. `await start()` and `await stop()`, or `async with`.
 

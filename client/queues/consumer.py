@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self, Unpack
 
+from raylog.client.checked import checks_arguments
 from raylog.client.config import show_keys
 from raylog.client.keywords import QueueConsumerKeywords
 from raylog.client.queues.asynchronous import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, AsyncQueueConsumer
@@ -25,6 +26,7 @@ LOOK_S = 0.5
 """How often a thread that waits looks up, so that a signal such as Ctrl-C ends the wait."""
 
 
+@checks_arguments()
 class QueueConsumer(SynchronousClient):
     """A member of a queue's group. A context manager; also an iterator over messages.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 NEAR = 0.6
 """Similarity from which a name is suggested: `group` for `grp`, but not `schedule` for `help`."""
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from raylog.client.producer.producer import AsyncProducer, Producer
     from raylog.client.queues.config import QueueConsumerConfig
     from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
+    from raylog.client.ranges.tables import read
     from raylog.client.types import (
         ConsumerGroupMetadata,
         EpochEndOffset,
@@ -200,6 +201,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
     "raylog.client.queues.config": ("QueueConsumerConfig",),
     "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
+    "raylog.client.ranges.tables": ("read",),
     "raylog.client.types": (
         "ConsumerGroupMetadata",
         "EpochEndOffset",
@@ -374,14 +376,23 @@ __all__ = [
     "data",
     "errors",
     "outbox",
+    "read",
     "spark",
     "start",
 ]
 
 
+def _require_pyarrow() -> None:
+    """Raise ModuleNotFoundError with the extra that installs it."""
+    if import_module("importlib.util").find_spec("pyarrow") is None:
+        raise ModuleNotFoundError("raylog.read needs pyarrow: run `pip install 'raylog[data]'`.", name="pyarrow")
+
+
 def _load(name: str) -> object:
     """Import a public name and keep it, so that the next use is an ordinary attribute."""
     value: object
+    if name == "read":
+        _require_pyarrow()
     if name in ("data", "errors", "outbox", "spark"):
         value = import_module(f"raylog.{name}")
     elif name in _HOME_OF:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from raylog.cli.commands import PlainCommand
 from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import counted, show_json, show_table
+from raylog.cli.output import counted, show_json, show_table, size
 
 if TYPE_CHECKING:
     from raylog.client.admin.descriptions import PartitionInfo
 
 BROKER_STYLE = {"online": "", "stopped": "yellow", "offline": "bold red"}
 STYLE = {"ok": "", "asleep": "dim", "under-replicated": "red", "offline": "bold red"}
+DISK_FULL_BYTES = 1 << 20
+"""With less room than for a batch of the default size a disk counts as full, as for /readyz."""
 ROWS_MAX = 200
 """Partitions that the table names; of a larger cluster those that are not as they should be, and counts."""
 
@@ -26,16 +30,32 @@ ROWS_MAX = 200
 def status(ctx: click.Context, target: Target, as_json: bool) -> None:
     """Show brokers, topics, leaders and in-sync replicas.
 
-    Exit code 1 when a broker is offline, unless it was stopped on purpose, a partition has no leader, or a log is
-    damaged and not copied again yet.
+    Exit code 1 when a broker is offline, unless it was stopped on purpose, a partition has no leader, a log is damaged
+    and not copied again yet, or the disk of a broker on this machine is full.
     """
     found = judged(_fetch_status(target))
+    found["full_disks"] = full_disks(target.data_dir)
     if as_json:
         show_json(found)
     else:
         _draw(found)
     if found["offline_brokers"] or found["offline_partitions"] or found["damaged_partitions"]:
         ctx.exit(1)
+    if found["full_disks"]:
+        ctx.exit(1)
+
+
+def full_disks(data_dir: Path) -> list[list[Any]]:
+    """Folder, free and total bytes of each broker on this machine whose disk has no room."""
+    found = []
+    for folder in sorted(data_dir.glob("broker*")):
+        try:
+            usage = shutil.disk_usage(folder)
+        except OSError:
+            continue  # it was removed since
+        if usage.free < DISK_FULL_BYTES:
+            found.append([str(folder), usage.free, usage.total])
+    return found
 
 
 def _fetch_status(target: Target) -> dict[str, Any]:
@@ -161,6 +181,11 @@ def _draw(found: dict[str, Any]) -> None:
     warn_of_unclean(found["unclean_partitions"])
     for name, broker, ms in found.get("hanging_disks", []):
         click.echo(f"{name} on broker {broker}: the disk has not finished a sync for {ms / 1000:.0f} s.")
+    for folder, free, total in found.get("full_disks", []):
+        click.echo(
+            f"The disk of {folder} is full ({size(free)} of {size(total)} are free): records are refused. Free some "
+            "space, lower retention, or add a broker."
+        )
     for name, broker, damage, is_mended in found.get("damaged_logs", []):
         outcome = "was damaged, and has been copied again" if is_mended else "is damaged"
         click.echo(f"{name} on broker {broker}: the log {outcome}: {damage}")

@@ -100,8 +100,8 @@ def opened(cluster: ToyCluster) -> Iterator[dict[type[Any], Any]]:
         topics = ("t",) if client is raylog.QueueConsumer else ()
         made[client] = client(*topics, **cluster.options, **{**LIMITS, **options})
     yield made
-    for one in made.values():
-        one.close(**({} if isinstance(one, raylog.Admin) else {"timeout": 1.0}))
+    for client_of_kind in made.values():
+        client_of_kind.close(**({} if isinstance(client_of_kind, raylog.Admin) else {"timeout": 1.0}))
 
 
 def complaint(error: BaseException) -> str:

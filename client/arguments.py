@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any, Final, TypeAlias
 
-from raylog.client.types import Header
+from raylog.client.types import Header, OffsetAndMetadata
 from raylog.core.ids import TopicPartition
 
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
@@ -116,6 +116,22 @@ def checked_partition(partition: object) -> TopicPartition:
     if operator.index(number) < 0:
         raise ValueError(f"The number of a partition of {topic!r} must be 0 or more, not {number}.")
     return TopicPartition(topic, operator.index(number))
+
+
+def checked_offset(partition: tuple[str, int], given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    """What is committed for a partition. Raises TypeError or ValueError for an invalid offset."""
+    found = OffsetAndMetadata(given) if isinstance(given, int) else given
+    if not isinstance(found, OffsetAndMetadata) or type(found.offset) is not int or not isinstance(found.metadata, str):
+        raise TypeError(
+            f"The offset of {partition[0]}-{partition[1]} must be an int, or an OffsetAndMetadata of an int and a str, "
+            f"not {given!r:.100}."
+        )
+    if not 0 <= found.offset < 2**63:
+        raise ValueError(
+            f"The offset of {partition[0]}-{partition[1]} must be that of the next record to read, 0 or more, not "
+            f"{found.offset}."
+        )
+    return found
 
 
 def now_ms() -> int:

@@ -13,8 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from raylog.client.arguments import checked_partition
-from raylog.client.consumer.committed_offsets import checked_offset
+from raylog.client.arguments import checked_offset, checked_partition
 
 Client = TypeVar("Client", bound=type[Any])
 Check = Callable[[str, Any], Any]

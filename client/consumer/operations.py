@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, overload
 
-from raylog.client.arguments import checked_partition
+from raylog.client.arguments import checked_offset, checked_partition
 from raylog.client.checked import checks_arguments
-from raylog.client.consumer.committed_offsets import checked_offset, list_offsets
+from raylog.client.consumer.committed_offsets import list_offsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.consumer.partition import PartitionState, Start

@@ -87,8 +87,7 @@ class AsyncProducer(AsyncTransactions):
         and after `ttl` it expires, as of `Producer.send`.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
-        BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
-        or ValueError for headers or a timestamp that cannot be stored.
+        BufferExhausted, ClientClosed, and TypeError or ValueError for what cannot be stored.
         """
         # Checked here, and not in callees: most records need none of it, and calls dominate the cost of a record.
         engine = self._engine

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-from raylog.client.arguments import checked_partition
+from raylog.client.arguments import checked_offset, checked_partition
 from raylog.client.checked import checks_arguments
-from raylog.client.consumer.committed_offsets import checked_offset
 from raylog.client.producer.engine import Engine
 from raylog.client.runtime import Runtime
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState

@@ -173,6 +173,11 @@ def _draw(found: dict[str, Any]) -> None:
         ],
         marks=[STYLE[condition(row)] for _, row in rows],
     )
+    _draw_remarks(found)
+
+
+def _draw_remarks(found: dict[str, Any]) -> None:
+    """What is not as it should be, a line each."""
     for name, key in (("offline", "offline_partitions"), ("under-replicated", "under_replicated_partitions")):
         if found[key]:
             click.echo(

@@ -7,7 +7,7 @@ get that far. Used by producers and consumers. Pure, except for the current time
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import time
 from typing import Any, Final, TypeAlias
 
@@ -93,6 +93,21 @@ def checked_topic(topic: object) -> str:
     if not topic:
         raise ValueError("The topic must be its name, not an empty text.")
     return topic
+
+
+def check_topics(topics: Iterable[object]) -> None:
+    """Raise TypeError for arguments of a consumer's constructor that are no names."""
+    for topic in topics:
+        if isinstance(topic, Mapping):
+            raise TypeError(
+                "A consumer's first arguments are topics; give the configuration by its name: "
+                'Consumer("orders", config={"group.id": "board"}), or Consumer("orders", group_id="board").'
+            )
+        if isinstance(topic, (list, tuple, set)):
+            raise TypeError(
+                'Give a consumer its topics one by one: Consumer("orders", "events"), or Consumer(*topics).'
+            )
+        checked_topic(topic)
 
 
 def check_place(topic: object, partition: object) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
+from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
@@ -42,6 +43,7 @@ class AsyncConsumer(Operations):
         self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerKeywords]
     ) -> None:
         """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value."""
+        check_topics(topics)
         super().__init__(Engine(load(ConsumerConfig, config, keywords)))
         self._topics = topics
         self._is_polling = False

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.asynchronous import AsyncConsumer
@@ -90,6 +91,7 @@ class Consumer(ConsumerState, SynchronousClient):
         Raises InvalidConfig, NoClusterFound, ConnectionFailed, AuthenticationFailed.
         """
         self._is_open = False
+        check_topics(topics)
         ConsumerState.__init__(self, Engine(load(ConsumerConfig, config, keywords)))
         SynchronousClient.__init__(self, Operations(self._engine))
         self._one_poll = _Turn()

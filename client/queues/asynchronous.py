@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, Unpack
 
+from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments
 from raylog.client.config import load, show_keys
 from raylog.client.keywords import QueueConsumerKeywords
@@ -40,6 +41,7 @@ class AsyncQueueConsumer:
 
         With `priority` the topics are given from the most important one down.
         """
+        check_topics(topics)
         self._engine = QueueEngine(load(QueueConsumerConfig, config, keywords), topics, on_failed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False

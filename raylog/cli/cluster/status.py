@@ -132,13 +132,13 @@ def _draw(found: dict[str, Any]) -> None:
     counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found.get("replica_counts", ())}
     show_table(
         f"Cluster {found['cluster_id']}",
-        ["broker", "address", "state", "awake", "dozing", "asleep"],
+        ["broker", "address", "state", *(("awake", "dozing", "asleep") if counts else ())],
         [
             [
                 broker["broker"],
                 f"{broker['host']}:{broker['port']}",
                 broker_state(broker),
-                *counts.get(broker["broker"], ("", "", "")),
+                *(counts.get(broker["broker"], ("-", "-", "-")) if counts else ()),
             ]
             for broker in brokers
         ],

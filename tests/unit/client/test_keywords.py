@@ -71,3 +71,11 @@ def test_type_checkers_take_what_the_constructors_take() -> None:
     raylog.AsyncConsumer(bootstrap_servers="a:1", partition_assignment_strategy=["range", "sticky"])
     raylog.AsyncQueueConsumer("a", "b", group_id="g", lock="30s", retry=["1s", 5], priority={"a": 2, "b": 1})
     assert QueueConsumerConfig is raylog.QueueConsumerConfig
+
+
+@pytest.mark.parametrize("client", [raylog.Consumer, raylog.AsyncConsumer, raylog.QueueConsumer])
+def test_a_consumer_whose_configuration_comes_first_says_where_it_goes(client: Any) -> None:
+    with pytest.raises(TypeError, match=r'config=\{"group\.id"'):
+        client({"group.id": "g", "bootstrap.servers": "a:1"}, group_id="g")
+    with pytest.raises(TypeError, match="topics one by one"):
+        client(["orders"], group_id="g")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from raylog.client.group.assignor import PartitionAssignor
 from raylog.client.serializers import Deserializer, Serializer
+
+if TYPE_CHECKING:
+    from raylog.client.group.assignor import PartitionAssignor
 
 Duration: TypeAlias = str | int | float | timedelta
 """`30s`, milliseconds, or a timedelta."""
@@ -41,7 +43,7 @@ PartitionerName: TypeAlias = Literal[
 PartitionerChoice: TypeAlias = PartitionerName | Callable[..., int | None] | HasPartition
 InterceptorChoice: TypeAlias = Any
 """An object with the methods, its class or dotted name; or several of them."""
-AssignorChoice: TypeAlias = str | PartitionAssignor | type[PartitionAssignor]
+AssignorChoice: TypeAlias = "str | PartitionAssignor | type[PartitionAssignor]"
 PriorityChoice: TypeAlias = Literal["strict"] | Mapping[str, float] | Sequence[float]
 
 ACCEPTED = (

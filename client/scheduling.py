@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 
 from raylog.core.errors import InvalidRequest
 from raylog.core.scheduling.envelope import SCHEDULE_ID_MAX, HalfId
-from raylog.storage.batch.key_hash import hash_of_key
 
 LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's delay levels, from 1 on."""
@@ -106,6 +105,8 @@ def checked_schedule_id(schedule_id: Any) -> bytes:
 
 def shard_of_half(name: HalfId, shards: int) -> int:
     """The partition of ``__scheduled`` that holds a half message."""
+    from raylog.storage.batch.key_hash import hash_of_key  # on use: few administrators look for half messages
+
     return hash_of_key("\0".join(name).encode()) % shards
 
 

@@ -23,8 +23,7 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.types import Header
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import HalfMessageDecided, RaylogError, UnknownHalfMessage
-from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
-from raylog.core.scheduling.halves import Standing
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC, Standing
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.halves import (
     DECIDE_HALVES,

@@ -16,28 +16,8 @@ from typing import Any, NoReturn
 import click
 
 import raylog
-from raylog.cli.cluster.features import features
-from raylog.cli.cluster.lifecycle import start, stop
-from raylog.cli.cluster.metrics import metrics
-from raylog.cli.cluster.secret import secret
-from raylog.cli.cluster.status import status
-from raylog.cli.cluster.token import token
-from raylog.cli.commands import Commands
+from raylog.cli.commands import Commands, Imported
 from raylog.cli.complaints import explain, usage_complaint
-from raylog.cli.configs import config
-from raylog.cli.dead_letters import dlq
-from raylog.cli.groups.command import group
-from raylog.cli.halves import half
-from raylog.cli.log import log
-from raylog.cli.outbox import outbox
-from raylog.cli.perf.command import perf
-from raylog.cli.queues import queue
-from raylog.cli.reassign import balance
-from raylog.cli.records.consume import consume
-from raylog.cli.records.produce import produce
-from raylog.cli.schedules import schedule
-from raylog.cli.topics import topic
-from raylog.cli.transactions import transaction
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -136,7 +116,39 @@ def _forget_stdout() -> None:
     os.close(sink)
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+COMMANDS = Imported(
+    {
+        "start": "raylog.cli.cluster.lifecycle",
+        "stop": "raylog.cli.cluster.lifecycle",
+        "status": "raylog.cli.cluster.status",
+        "topic": "raylog.cli.reassign",
+        "balance": "raylog.cli.reassign",
+        "group": "raylog.cli.groups.command",
+        "transaction": "raylog.cli.transactions",
+        "queue": "raylog.cli.queues",
+        "schedule": "raylog.cli.schedules",
+        "half": "raylog.cli.halves",
+        "dlq": "raylog.cli.dead_letters",
+        "config": "raylog.cli.configs",
+        "features": "raylog.cli.cluster.features",
+        "produce": "raylog.cli.records.produce",
+        "consume": "raylog.cli.records.consume",
+        "log": "raylog.cli.log",
+        "outbox": "raylog.cli.outbox",
+        "metrics": "raylog.cli.cluster.metrics",
+        "perf": "raylog.cli.perf.command",
+        "secret": "raylog.cli.cluster.secret",
+        "token": "raylog.cli.cluster.token",
+    }
+)
+"""The commands, and the modules that have them: only that of the one that runs is imported."""
+
+
+@click.group(
+    cls=CommandLine,
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(raylog.__version__, prog_name="raylog")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere on the line.")
 def cli(debug: bool) -> None:
@@ -145,30 +157,3 @@ def cli(debug: bool) -> None:
     `raylog start` brings up a cluster on this machine; the other commands find it by themselves. Without Ray, give
     --bootstrap host:port and the cluster's secret (--secret-file, or the variable RAYLOG_SECRET).
     """
-
-
-COMMANDS = (
-    start,
-    stop,
-    status,
-    topic,
-    balance,
-    group,
-    transaction,
-    queue,
-    schedule,
-    half,
-    dlq,
-    config,
-    features,
-    produce,
-    consume,
-    log,
-    outbox,
-    metrics,
-    perf,
-    secret,
-    token,
-)
-for command in COMMANDS:
-    cli.add_command(command)

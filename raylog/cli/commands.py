@@ -5,7 +5,8 @@ Used by every command. Imports only click.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
 from typing import Any
 
 import click
@@ -16,6 +17,33 @@ CLUSTER_OPTIONS = ("bootstrap", "secret_file", "token_file", "address", "data_di
 """The options that say which cluster, in a section of their own, because every command has them."""
 SHORT_HELP_MAX = 200
 """Characters of a command's first sentence: lists show it whole."""
+
+
+class Imported(MutableMapping[str, click.Command]):
+    """Commands by their names, each imported when it is looked up, from the module that has it under this name."""
+
+    def __init__(self, homes: Mapping[str, str]) -> None:
+        """`homes`: the module of each."""
+        self._homes = dict(homes)
+        self._found: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._found:
+            self._found[name] = getattr(import_module(self._homes[name]), name)
+        return self._found[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._homes[name], self._found[name] = "", command
+
+    def __delitem__(self, name: str) -> None:
+        del self._homes[name]
+        self._found.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
 
 
 class PlainCommand(click.Command):

@@ -32,6 +32,7 @@ def test_every_promised_command_exists() -> None:
     promised = "start stop status produce consume topic-create topic-list topic-describe topic-delete topic-alter"
     promised += " group-list group-describe group-delete log-dump perf-produce perf-consume"
     assert {tuple(item.split("-")) for item in promised.split()} <= set(ALL)
+    assert ("topic", "reassign") in ALL, "of a module of its own"
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
@@ -39,6 +40,29 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
     outcome = raylog(*words, "--help")
     assert outcome.code == 0
     assert outcome.out.startswith(f"Usage: raylog {' '.join(words)}")
+
+
+def test_a_command_imports_its_own_module_alone() -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['metrics', 'alerts']\n"
+        "import raylog.cli\n"
+        "try: raylog.cli.main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "others = {name for name in sys.modules if name.startswith('raylog.cli.')}\n"
+        "assert code == 0\n"
+        "assert not {'raylog.cli.topics', 'raylog.cli.perf', 'raylog.cli.groups'} & others, others\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
+
+
+def test_administration_loads_neither_producers_nor_consumers() -> None:
+    program = (
+        "import sys, raylog.client.admin.admin\n"
+        "loaded = {'raylog.client.producer.engine', 'raylog.client.consumer.engine'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_help_is_fast_and_loads_neither_ray_nor_rich_nor_a_client() -> None:

@@ -42,7 +42,7 @@ class Job:
     """Read so many of the last records of each partition; 0: all."""
     transaction_ms: int = 0
     """How long each transaction is open; 0: records are sent outside of transactions."""
-    isolation: str = "read_uncommitted"
+    isolation: Any = "read_uncommitted"
     """What consumers see of transactions."""
     connections: int = 1
     group: str = ""
@@ -55,7 +55,7 @@ class Job:
     """Records are sent so long before the time in their stamp, when they are due; 0: they are not delayed."""
     assignor: str = ""
     """By which a group shares its partitions; none: the client's default."""
-    group_protocol: str = "classic"
+    group_protocol: Any = "classic"
     """`classic`, or `consumer`: the coordinator assigns."""
     fresh: bool = False
     """Whether a server that keeps everything in memory drops it first."""

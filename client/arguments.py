@@ -7,11 +7,11 @@ get that far. Used by producers and consumers. Pure, except for the current time
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import time
 from typing import Any, Final, TypeAlias
 
-from raylog.client.types import Header
+from raylog.client.types import Header, OffsetAndMetadata
 from raylog.core.ids import TopicPartition
 
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
@@ -95,6 +95,31 @@ def checked_topic(topic: object) -> str:
     return topic
 
 
+def check_topics(topics: Iterable[object]) -> None:
+    """Raise TypeError for arguments of a consumer's constructor that are no names."""
+    for topic in topics:
+        if isinstance(topic, Mapping):
+            raise TypeError(
+                "A consumer's first arguments are topics; give the configuration by its name: "
+                'Consumer("orders", config={"group.id": "board"}), or Consumer("orders", group_id="board").'
+            )
+        if isinstance(topic, (list, tuple, set)):
+            raise TypeError(
+                'Give a consumer its topics one by one: Consumer("orders", "events"), or Consumer(*topics).'
+            )
+        checked_topic(topic)
+
+
+def check_place(topic: object, partition: object) -> None:
+    """Raise for a topic that is no name, and for the number of a partition that is no int."""
+    checked_topic(topic)
+    if partition is not None and (isinstance(partition, bool) or not hasattr(partition, "__index__")):
+        raise TypeError(
+            f"The partition must be its number as int, not {type(partition).__name__}: {partition!r:.100}; leave it "
+            "out for one that the key decides."
+        )
+
+
 def checked_partition(partition: object) -> TopicPartition:
     """A partition as a TopicPartition. Raises TypeError for other types, ValueError for a negative number."""
     given: Any = partition
@@ -106,6 +131,22 @@ def checked_partition(partition: object) -> TopicPartition:
     if operator.index(number) < 0:
         raise ValueError(f"The number of a partition of {topic!r} must be 0 or more, not {number}.")
     return TopicPartition(topic, operator.index(number))
+
+
+def checked_offset(partition: tuple[str, int], given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    """What is committed for a partition. Raises TypeError or ValueError for an invalid offset."""
+    found = OffsetAndMetadata(given) if isinstance(given, int) else given
+    if not isinstance(found, OffsetAndMetadata) or type(found.offset) is not int or not isinstance(found.metadata, str):
+        raise TypeError(
+            f"The offset of {partition[0]}-{partition[1]} must be an int, or an OffsetAndMetadata of an int and a str, "
+            f"not {given!r:.100}."
+        )
+    if not 0 <= found.offset < 2**63:
+        raise ValueError(
+            f"The offset of {partition[0]}-{partition[1]} must be that of the next record to read, 0 or more, not "
+            f"{found.offset}."
+        )
+    return found
 
 
 def now_ms() -> int:

@@ -9,6 +9,8 @@ from configuration files. An unknown key is an error that names the nearest vali
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
@@ -20,7 +22,7 @@ from raylog.storage.batch.compression import COMPRESSIONS
 INT_MAX = 2**31 - 1
 INSTANCE_ID_MAX = 249
 """Characters of a `group_instance_id`, as in Kafka."""
-_ALIASES = {
+ALIASES = {
     "bootstrap_servers": "bootstrap",
     # What librdkafka calls differently.
     "queue_buffering_max_ms": "linger_ms",
@@ -32,6 +34,7 @@ _ALIASES = {
     "request_required_acks": "acks",
     "interceptor_classes": "interceptors",
 }
+"""Other names of keys, and ours for them."""
 
 
 def key(
@@ -41,10 +44,16 @@ def key(
     low: int | None = None,
     high: int | None = None,
     one_of: Iterable[Any] = (),
+    accepts: str = "",
     shown: bool = True,
 ) -> Any:
-    """One configuration key: its default, its meaning with the unit, and what values are legal."""
-    return field(default=default, repr=shown, metadata={"doc": doc, "low": low, "high": high, "one_of": tuple(one_of)})
+    """One configuration key: its default, its meaning with the unit, and what values are legal.
+
+    `accepts` is the type of a keyword's value where the field's own does not state it; `ACCEPTED` in
+    `client/accepted.py` has the names that it may use.
+    """
+    metadata = {"doc": doc, "low": low, "high": high, "one_of": tuple(one_of), "accepts": accepts}
+    return field(default=default, repr=shown, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +85,9 @@ class ProducerConfig(ClientConfig):
     """Keys of Producer and AsyncProducer."""
 
     acks: str | int = key(
-        "all", "Which replicas must have stored a record: `all` in sync, 1 = the leader, 0 = no answer."
+        "all",
+        "Which replicas must have stored a record: `all` in sync, 1 = the leader, 0 = no answer.",
+        accepts='Literal["all", "1", "0", "-1", 1, 0, -1]',
     )
     enable_idempotence: bool | None = key(
         None, "Store each record once, in order, whatever is repeated. Default: on when acks=all, else off."
@@ -115,12 +126,23 @@ class ProducerConfig(ClientConfig):
         "`crc32` of the key, as librdkafka; a function (topic, key, value, count) or (topic, key, count) of the "
         "serialized record and the number of partitions, or an object that has it as `partition`. It returns a "
         "partition, or None for a sticky one.",
+        accepts="PartitionerChoice",
     )
     interceptors: Any = key(
-        None, "Objects with `on_send` or `on_acknowledgement`, their classes, or dotted names of these, in order."
+        None,
+        "Objects with `on_send` or `on_acknowledgement`, their classes, or dotted names of these, in order.",
+        accepts="InterceptorChoice",
     )
-    key_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
-    value_serializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.")
+    key_serializer: Any = key(
+        None,
+        "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.",
+        accepts="SerializerChoice",
+    )
+    value_serializer: Any = key(
+        None,
+        "`json`, `msgpack`, `string`, `bytes`, `int` or a function to bytes.",
+        accepts="SerializerChoice",
+    )
 
     def __post_init__(self) -> None:
         acks = {"all": "all", "-1": "all", "1": 1, "0": 0}.get(str(self.acks).lower())
@@ -205,12 +227,14 @@ class ConsumerConfig(ClientConfig):
         "Assignors of the classic protocol that this member supports, best first: `range` (its default), `roundrobin`, "
         "`sticky`, `cooperative-sticky`, or subclasses of `raylog.PartitionAssignor`. Any value makes the member a "
         "classic one. With `cooperative-sticky` alone it reads on while the group rebalances.",
+        accepts="AssignorChoice | Sequence[AssignorChoice]",
     )
     group_protocol: str | None = key(
         None,
         "`consumer`: the coordinator assigns, and a member reads on while others come and go (KIP-848); `classic`: a "
         "member assigns. All members of a group use the same one. Default: `consumer`; but `classic` with "
-        "`partition_assignment_strategy`, in a group that has classic members, and in a cluster below feature level 5.",
+        "`partition_assignment_strategy`, in a group that has classic members, and in a cluster below feature level 5. "
+        "Kafka's default is `classic`.",
         one_of=("classic", "consumer"),
     )
     group_remote_assignor: str | None = key(
@@ -235,10 +259,20 @@ class ConsumerConfig(ClientConfig):
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
     default_api_timeout_ms: int = key(60_000, "How long calls without a timeout of their own may take.", low=1)
     interceptors: Any = key(
-        None, "Objects with `on_consume` or `on_commit`, their classes, or dotted names of these, in order."
+        None,
+        "Objects with `on_consume` or `on_commit`, their classes, or dotted names of these, in order.",
+        accepts="InterceptorChoice",
     )
-    key_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
-    value_deserializer: Any = key(None, "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.")
+    key_deserializer: Any = key(
+        None,
+        "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.",
+        accepts="DeserializerChoice",
+    )
+    value_deserializer: Any = key(
+        None,
+        "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.",
+        accepts="DeserializerChoice",
+    )
 
     def __post_init__(self) -> None:
         strategies: Any = self.partition_assignment_strategy
@@ -302,6 +336,20 @@ def kafka_name(name: str) -> str:
     return "bootstrap.servers" if name == "bootstrap" else name.replace("_", ".")
 
 
+def show_keys(kind: type[ClientConfig], *clients: type[Any]) -> None:
+    """Let `help()` and notebooks show each key of the clients with its default, in place of `**keywords`."""
+    shown = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=found.default, annotation=str(found.type))
+        for name, found in keys_of(kind).items()
+    ]
+    for client in clients:
+        constructor: Any = client.__init__
+        signature = inspect.signature(constructor)
+        kept = [entry for entry in signature.parameters.values() if entry.kind is not inspect.Parameter.VAR_KEYWORD]
+        with contextlib.suppress(AttributeError):  # compiled, it has a fixed signature
+            constructor.__signature__ = signature.replace(parameters=[*kept, *shown])
+
+
 def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Config:
     """Merge dotted or snake_case keys with keyword arguments (which win) into a checked configuration.
 
@@ -312,7 +360,7 @@ def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping
     for source in (config or {}, keywords):
         for spelt, value in source.items():
             name = spelt.replace(".", "_").replace("-", "_")
-            name = _ALIASES.get(name, name)
+            name = ALIASES.get(name, name)
             if name not in known:
                 choices = known if "." not in spelt else [kafka_name(entry) for entry in known]
                 raise InvalidConfig(did_you_mean("configuration key", spelt, choices))

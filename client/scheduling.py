@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from raylog.core.errors import InvalidRequest
-from raylog.core.scheduling.envelope import SCHEDULE_ID_MAX
+from raylog.core.scheduling.envelope import SCHEDULE_ID_MAX, HalfId
 
 LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's delay levels, from 1 on."""
@@ -63,15 +63,15 @@ def _of_text(text: str) -> int:
     return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)))
 
 
-def moment_ms(moment: Moment) -> int:
-    """The moment in milliseconds since 1970.
+def moment_ms(moment: Moment, name: str = "deliver_at") -> int:
+    """The moment in milliseconds since 1970; `name` is the argument's, for errors.
 
     Raises ValueError for a datetime without zone and for what must be seconds, else TypeError.
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None or moment.utcoffset() is None:
             raise ValueError(
-                f"deliver_at={moment.isoformat()} has no zone, so it may be any of 26 hours: give it one, such as "
+                f"{name}={moment.isoformat()} has no zone, so it may be any of 26 hours: give it one, such as "
                 "datetime(..., tzinfo=UTC), or moment.astimezone() for the local one."
             )
         return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
@@ -79,11 +79,11 @@ def moment_ms(moment: Moment) -> int:
         found = operator.index(moment)
         if SECONDS_FROM <= found < SECONDS_BELOW:
             raise ValueError(
-                f"deliver_at={found} would be in 1970: it is in milliseconds. Of seconds give 1000 times as many."
+                f"{name}={found} would be in 1970: it is in milliseconds. Of seconds give 1000 times as many."
             )
         return found
     raise TypeError(
-        f"deliver_at must be milliseconds since 1970 as int, or a datetime with a zone, not {type(moment).__name__} "
+        f"{name} must be milliseconds since 1970 as int, or a datetime with a zone, not {type(moment).__name__} "
         f"{moment!r:.100}."
     )
 
@@ -101,6 +101,13 @@ def checked_schedule_id(schedule_id: Any) -> bytes:
             f"not one of {len(encoded)} bytes: {schedule_id!r:.50}."
         )
     return encoded
+
+
+def shard_of_half(name: HalfId, shards: int) -> int:
+    """The partition of ``__scheduled`` that holds a half message."""
+    from raylog.storage.batch.key_hash import hash_of_key  # on use: few administrators look for half messages
+
+    return hash_of_key("\0".join(name).encode()) % shards
 
 
 @dataclass(frozen=True, slots=True)

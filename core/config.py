@@ -24,12 +24,21 @@ LOG_APPEND_TIME: Final = "LogAppendTime"
 """`message.timestamp.type` of a topic whose leaders give records the time of their append."""
 
 
+def unknown_key(kind: str, name: str, keys: Mapping[str, ConfigKey]) -> str:
+    """Return the sentence for a key that is not one of these: whose it is, or the nearest of these."""
+    other, theirs = ("the cluster", CLUSTER_KEYS) if kind == "topic" else ("topics", TOPIC_KEYS)
+    if name in theirs:
+        where = "`raylog start --config`" if kind == "topic" else "`raylog topic create --config` or `topic alter`"
+        return f"{name} is a key of {other}: give it to {where}, not here."
+    return did_you_mean(f"{kind} configuration", name, keys)
+
+
 def _canonical(kind: str, keys: Mapping[str, ConfigKey], config: Mapping[str, object]) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name in sorted(config):
         key = keys.get(name)
         if key is None:
-            raise InvalidConfig(did_you_mean(f"{kind} configuration", name, keys))
+            raise InvalidConfig(unknown_key(kind, name, keys))
         checked[name] = key.read(config[name])
     return checked
 
@@ -42,7 +51,7 @@ def validate_topic_config(config: Mapping[str, object], *, defaults_only: bool =
     if defaults_only:
         for name in sorted(config):
             if name not in TOPIC_KEYS:
-                raise InvalidConfig(did_you_mean("topic configuration", name, TOPIC_KEYS))
+                raise InvalidConfig(unknown_key("topic", name, TOPIC_KEYS))
         return {}
     checked = _canonical("topic", TOPIC_KEYS, config)
     _check_sleep(checked)

@@ -5,6 +5,7 @@ nor the producer, which take it a fifth of a second.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,9 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "write"]
 
+_NEEDED = ("ray", "pyarrow", "numpy", "pandas")
+"""What the extra `data` installs."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    missing = [needed for needed in _NEEDED if find_spec(needed) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"raylog.data needs {' and '.join(missing)}: run `pip install 'raylog[data]'`.", name=missing[0]
+        )
     found = globals()[name] = getattr(import_module(f"{__name__}.{name}s"), name)
     return found

@@ -49,7 +49,7 @@ def write(
     written as it is, any other as JSON. `headers_field`: a map of text to bytes. `timestamp_field`: a timestamp (UTC
     unless it has a zone) or milliseconds; the time of sending by default. `partition_field`: the partition's number;
     else a key decides, and without key whole blocks go to one partition. Serializers: `json`, `string`, `bytes`; null
-    stays null. `producer_config`: further keys of `ProducerConfig`.
+    stays null. `producer_config`: further keys of `raylog.ProducerConfig`.
 
     `bootstrap_servers`, `secret`, `token`: as those of `read`; tasks get a token that writes to this topic only.
     A task that Ray repeats writes its rows again (at least once). Raises InvalidConfig, UnknownTopicOrPartition,

@@ -83,12 +83,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transfers", type=int, default=200)
     parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--data-dir", type=Path, help="where the broker keeps its files; default: a temporary folder")
     parser.add_argument("--address", help="Ray cluster to use; local = one of its own")
     options = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         bank_path, fund_path = Path(folder, "bank.db"), Path(folder, "fund.db")
-        cluster = raylog.start(data_dir=Path(folder, "raylog-data"), address=options.address)
+        cluster = raylog.start(data_dir=options.data_dir or Path(folder, "raylog-data"), address=options.address)
         bank, saved = database(bank_path, "zhangsan", START), database(fund_path, "fund", 0)
         try:
             with raylog.Admin() as admin:

@@ -1,4 +1,4 @@
-"""Orders that are closed unless they are paid in time: ``python examples/unpaid_orders.py``.
+"""Orders that are closed unless they are paid in time: ``python examples/unpaid_orders.py --minutes 0.1``.
 
 An order is placed together with a delayed record that closes it. Paying cancels that record; where it comes too late,
 the answer says so, and the order stays closed. No timer runs in any process of the shop, so none can be lost.
@@ -60,6 +60,7 @@ def main() -> int:
         for order in ("book", "lamp", "chair"):
             shop.place(order, arguments.minutes)
         print(f"the book is paid in time: {shop.pay('book')}")
+        print(f"the other orders close in {arguments.minutes:g} minutes; --minutes 0.1 is sooner", flush=True)
         closed = closed_orders(2, arguments.minutes * 60 + 60)
         print(f"closed: {', '.join(sorted(closed))}")
         print(f"the lamp is paid in time: {shop.pay('lamp')}")

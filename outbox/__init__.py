@@ -15,6 +15,11 @@ over crashes of itself, of the database and of the leaders.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+if find_spec("sqlalchemy") is None:
+    raise ModuleNotFoundError("raylog.outbox needs SQLAlchemy: run `pip install 'raylog[outbox]'`.", name="sqlalchemy")
+
 from raylog.outbox.adding import add
 from raylog.outbox.administration import OutboxStatus, discard, retry, status
 from raylog.outbox.encoding import TXID_HEADER

@@ -18,13 +18,14 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from raylog.client.cluster.failures import Backoff
-from raylog.client.config import ProducerConfig, load
+from raylog.client.config import ProducerConfig, load, show_keys
+from raylog.client.keywords import ProducerKeywords
 from raylog.client.producer.resumed import ResumedProducer
 from raylog.core.errors import InvalidConfig, OutboxLeaseLost, RaylogError
 from raylog.outbox.holder import Holder
@@ -68,7 +69,7 @@ class OutboxRelay:
         rebind: bool = False,
         limits: Limits | None = None,
         config: Mapping[str, Any] | None = None,
-        **keywords: Any,
+        **keywords: Unpack[ProducerKeywords],
     ) -> None:
         """Raises InvalidConfig; connects when it runs."""
         keywords.setdefault("request_timeout_ms", REQUEST_TIMEOUT_MS)
@@ -246,3 +247,6 @@ class OutboxRelay:
 def _sentence(error: BaseException) -> str:
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0] if first else ''}"
+
+
+show_keys(ProducerConfig, OutboxRelay)

@@ -1,5 +1,21 @@
 """Raylog: a Kafka-class log broker that lives inside a Ray cluster.
 
+    import raylog
+
+    with raylog.start("raylog-data"):                                    # or a cluster that runs: `raylog start`
+        with raylog.Admin() as admin:
+            admin.create_topic("orders", partitions=3)
+        with raylog.Producer(value_serializer="json") as producer:
+            print(producer.send("orders", {"amount": 42}, key=b"alice").result())
+        with raylog.Consumer(
+            "orders", auto_offset_reset="earliest", value_deserializer="json", consumer_timeout_ms=2_000
+        ) as consumer:
+            for record in consumer:
+                print(record.partition, record.offset, record.key, record.value)
+
+`help(raylog.Producer)` lists what a producer may be configured with, and docs/configuration.md all keys of all clients.
+The errors are in `raylog.errors`, and here as well.
+
 This is the public face, and the only module a user has to know. Every name is imported on first use, so that
 `import raylog` costs next to nothing and a service that only produces and consumes never loads Ray.
 """
@@ -9,10 +25,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raylog import data, spark
+    from raylog import data, errors, outbox, spark
     from raylog.client.admin.admin import Admin, AsyncAdmin
+    from raylog.client.admin.descriptions import TopicDescription
     from raylog.client.admin.schedules import ScheduleOutcome
+    from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.consumer.listener import RebalanceListener
     from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
     from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
     from raylog.client.halves.producer import (
@@ -22,12 +41,16 @@ if TYPE_CHECKING:
         HalfMessageProducer,
     )
     from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
+    from raylog.client.producer.futures import SendFuture
     from raylog.client.producer.producer import AsyncProducer, Producer
+    from raylog.client.queues.config import QueueConsumerConfig
     from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
+    from raylog.client.ranges.tables import read
     from raylog.client.types import (
         ConsumerGroupMetadata,
         EpochEndOffset,
         OffsetAndMetadata,
+        OffsetAndTimestamp,
         PreparedTxnState,
         Record,
         RecordMetadata,
@@ -160,8 +183,11 @@ if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname
 _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.launch.cluster": ("Cluster", "connect", "start"),
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
+    "raylog.client.admin.descriptions": ("TopicDescription",),
     "raylog.client.admin.schedules": ("ScheduleOutcome",),
+    "raylog.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "raylog.client.consumer.listener": ("RebalanceListener",),
     "raylog.client.group.assignor": ("PartitionAssignor", "RebalanceProtocol", "Subscription"),
     "raylog.client.halves.checking": ("HalfVerdict", "UndecidedHalf"),
     "raylog.client.halves.producer": (
@@ -171,12 +197,17 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "HalfMessageProducer",
     ),
     "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
+    "raylog.client.producer.futures": ("SendFuture",),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
+    "raylog.client.queues.config": ("QueueConsumerConfig",),
     "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
+    "raylog.client.ranges.tables": ("read",),
     "raylog.client.types": (
         "ConsumerGroupMetadata",
         "EpochEndOffset",
         "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+        "OffsetAndTimestamp",
         "PreparedTxnState",
         "Record",
         "RecordMetadata",
@@ -188,6 +219,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Admin",
+    "AdminConfig",
     "AssignorFailed",
     "AsyncAdmin",
     "AsyncConsumer",
@@ -206,6 +238,7 @@ __all__ = [
     "ConcurrentUse",
     "ConnectionFailed",
     "Consumer",
+    "ConsumerConfig",
     "ConsumerGroupMetadata",
     "ConsumerInterceptor",
     "CoordinatorLoadInProgress",
@@ -268,6 +301,7 @@ __all__ = [
     "NotEnoughReplicasAfterAppend",
     "NotLeaderOrFollower",
     "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "OffsetMetadataTooLarge",
     "OffsetNotAvailable",
     "OffsetOutOfRange",
@@ -280,14 +314,17 @@ __all__ = [
     "PreferredLeaderNotAvailable",
     "PreparedTxnState",
     "Producer",
+    "ProducerConfig",
     "ProducerFenced",
     "ProducerInterceptor",
     "ProducerRecord",
     "QueueConsumer",
+    "QueueConsumerConfig",
     "QueueLoadInProgress",
     "QueueMessage",
     "RaylogError",
     "RebalanceInProgress",
+    "RebalanceListener",
     "RebalanceProtocol",
     "Record",
     "RecordDeserializationFailed",
@@ -301,6 +338,7 @@ __all__ = [
     "Retry",
     "ScheduleFull",
     "ScheduleOutcome",
+    "SendFuture",
     "SparkStartFailed",
     "StaleBrokerEpoch",
     "StaleMemberEpoch",
@@ -313,6 +351,7 @@ __all__ = [
     "TooManyAwake",
     "TooManyProducers",
     "TopicAlreadyExists",
+    "TopicDescription",
     "TopicPartition",
     "TransactionAbortable",
     "TransactionAborted",
@@ -335,15 +374,26 @@ __all__ = [
     "__version__",
     "connect",
     "data",
+    "errors",
+    "outbox",
+    "read",
     "spark",
     "start",
 ]
 
 
+def _require_pyarrow() -> None:
+    """Raise ModuleNotFoundError with the extra that installs it."""
+    if import_module("importlib.util").find_spec("pyarrow") is None:
+        raise ModuleNotFoundError("raylog.read needs pyarrow: run `pip install 'raylog[data]'`.", name="pyarrow")
+
+
 def _load(name: str) -> object:
     """Import a public name and keep it, so that the next use is an ordinary attribute."""
     value: object
-    if name in ("data", "spark"):
+    if name == "read":
+        _require_pyarrow()
+    if name in ("data", "errors", "outbox", "spark"):
         value = import_module(f"raylog.{name}")
     elif name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
@@ -361,5 +411,5 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    """Show the public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    """Show the public names, imported or not, and none of those that this module needs itself."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

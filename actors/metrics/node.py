@@ -44,8 +44,8 @@ INDEX: Final = """Raylog, broker {broker}
 
 /metrics   figures for Prometheus
 /healthz   200 while this process answers and holds the lock of its data directory
-/readyz    200 when every broker here is registered and every replica leads or follows on a log without damage;
-           else 503 with the reasons
+/readyz    200 when every broker here is registered and every replica leads or follows on a log without damage,
+           and no disk is full; else 503 with the reasons
 /sd        the nodes of the cluster, for Prometheus' http_sd_configs
 """
 

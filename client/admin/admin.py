@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import msgspec
 
@@ -30,11 +30,13 @@ from raylog.client.admin.resets import AsyncResets
 from raylog.client.admin.schedules import AsyncSchedules
 from raylog.client.admin.tokens import AsyncTokens
 from raylog.client.admin.transactions import AsyncTransactionAdmin
+from raylog.client.checked import checks_arguments
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.metadata import BrokerInfo
-from raylog.client.config import AdminConfig, load
+from raylog.client.config import AdminConfig, load, show_keys
+from raylog.client.keywords import AdminKeywords
 from raylog.client.progress import Progress, Say
 from raylog.client.runtime import SynchronousClient, blocking
 from raylog.core.errors import (
@@ -80,6 +82,7 @@ LAST_LOOK_S = 1.0
 """For the description of a topic whose last leader has started just in time."""
 
 
+@checks_arguments()
 class AsyncAdmin(
     AsyncMoving,
     AsyncFeatures,
@@ -94,11 +97,11 @@ class AsyncAdmin(
 ):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
-    Keyword arguments, or `config` with dotted keys, are those of `AdminConfig`. Every `timeout_s` is a whole
+    Keyword arguments, or `config` with dotted keys, are those of `raylog.AdminConfig`. Every `timeout_s` is a whole
     deadline in seconds, after which the last error is raised.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]) -> None:
         self.config = load(AdminConfig, config, keywords)
         self.cluster = ClusterClient(self.config)
         self._is_started = False
@@ -417,7 +420,7 @@ class Admin(SynchronousClient):
 
     _asynchronous: AsyncAdmin
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]) -> None:
         self._is_closed = True  # until it is open, so that a failed constructor does not warn
         super().__init__(AsyncAdmin(config, **keywords))
         self.config = self._asynchronous.config
@@ -497,3 +500,6 @@ class Admin(SynchronousClient):
 
     def _why_closed(self) -> str | None:
         return "This Admin was closed; make a new one." if self._is_closed else None
+
+
+show_keys(AdminConfig, Admin, AsyncAdmin)

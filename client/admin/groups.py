@@ -211,6 +211,8 @@ class AsyncGroups:
         """
         deadline = Deadline(timeout_s)
         found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group
+        if not isinstance(found, GroupDescription):
+            raise TypeError(f"The group must be its id, or what describe_group() returns, not {group!r:.100}.")
         committed: dict[TopicPartition, int | None] = dict.fromkeys(
             each for member in found.members for each in member.assignment
         )

@@ -11,9 +11,8 @@ from typing import Final
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.halves.checking import HalfVerdict, decide
-from raylog.client.halves.preparing import check_stands
-from raylog.client.producer.scheduling import shard_of_half
+from raylog.client.halves.checking import HalfVerdict, check_stands, decide
+from raylog.client.scheduling import shard_of_half
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.halves import LIST_HALVES, HeldHalf, ListHalvesReply, ListHalvesRequest
 

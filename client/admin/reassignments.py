@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raylog.client.admin.balance import Move, plan_balance
+from raylog.client.arguments import checked_partition
+from raylog.client.checked import wholes
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
@@ -83,9 +85,7 @@ class AsyncMoving:
         Raises UnknownTopicOrPartition, InvalidReplicaAssignment (unknown or repeated brokers, none at all, fewer than
         `min.insync.replicas`), NoReassignmentInProgress.
         """
-        changes = [
-            ReassignablePartition(topic, partition, brokers) for (topic, partition), brokers in reassignments.items()
-        ]
+        changes = [ReassignablePartition(*at, brokers) for at, brokers in _checked(reassignments).items()]
         failures: list[RaylogError] = []
         try:
             await self.cluster.call_broker(
@@ -190,3 +190,13 @@ class AsyncMoving:
 
         answers = await asyncio.gather(*(bytes_at(partition, broker) for partition, broker in wanted))
         return {key: size for key, size in zip(wanted, answers, strict=True) if size is not None}
+
+
+def _checked(reassignments: Wanted) -> dict[TopicPartition, list[int] | None]:
+    """The brokers of each partition. Raises TypeError for what is no such mapping."""
+    if not isinstance(reassignments, Mapping):
+        raise TypeError(f"reassignments must map partitions to lists of brokers, not be {reassignments!r:.100}.")
+    return {
+        checked_partition(at): None if brokers is None else wholes(f"reassignments[{at}]", brokers)
+        for at, brokers in reassignments.items()
+    }

@@ -310,7 +310,7 @@ class AsyncSchedules:
     async def _scheduled_of(
         self, shard: int, topic: str, before: Moment | None, limit: int, deadline: Deadline
     ) -> list[Scheduled]:
-        before_ms = NO_LIMIT_MS if before is None else moment_ms(before)
+        before_ms = NO_LIMIT_MS if before is None else moment_ms(before, "before")
         found: list[Scheduled] = []
         due_ms = offset = -1
         while (left := limit - len(found)) > 0:

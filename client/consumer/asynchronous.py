@@ -14,12 +14,15 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from raylog.client.config import ConsumerConfig, load
+from raylog.client.arguments import check_topics
+from raylog.client.checked import checks_arguments
+from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
 from raylog.client.consumer.operations import Operations
 from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.types import Record
 from raylog.core.errors import ConcurrentUse
@@ -28,15 +31,19 @@ from raylog.core.ids import TopicPartition
 Result = TypeVar("Result")
 
 
+@checks_arguments()
 class AsyncConsumer(Operations):
     """Reads records on the running event loop. `await start()` and `await stop()`, or `async with`.
 
     Not for use by several tasks at the same time. Topics given here are subscribed to; keywords are those of
-    `ConsumerConfig`, by Kafka's names.
+    `raylog.ConsumerConfig`, by Kafka's names.
     """
 
-    def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(
+        self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerKeywords]
+    ) -> None:
         """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value."""
+        check_topics(topics)
         super().__init__(Engine(load(ConsumerConfig, config, keywords)))
         self._topics = topics
         self._is_polling = False
@@ -176,3 +183,6 @@ class AsyncConsumer(Operations):
         returned = self._engine.listener.make(call)
         if inspect.isawaitable(returned):
             await returned
+
+
+show_keys(ConsumerConfig, AsyncConsumer)

@@ -75,22 +75,6 @@ async def list_offsets(
     return found
 
 
-def checked_offset(partition: tuple[str, int], given: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    """What is committed for a partition. Raises TypeError or ValueError for an invalid offset."""
-    found = OffsetAndMetadata(given) if isinstance(given, int) else given
-    if not isinstance(found, OffsetAndMetadata) or type(found.offset) is not int or not isinstance(found.metadata, str):
-        raise TypeError(
-            f"The offset of {partition[0]}-{partition[1]} must be an int, or an OffsetAndMetadata of an int and a str, "
-            f"not {given!r:.100}."
-        )
-    if not 0 <= found.offset < 2**63:
-        raise ValueError(
-            f"The offset of {partition[0]}-{partition[1]} must be that of the next record to read, 0 or more, not "
-            f"{found.offset}."
-        )
-    return found
-
-
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object]
 
 

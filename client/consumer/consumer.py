@@ -15,14 +15,17 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from raylog.client.config import ConsumerConfig, load
+from raylog.client.arguments import check_topics
+from raylog.client.checked import checks_arguments
+from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
 from raylog.client.consumer.listener import RebalanceListener
 from raylog.client.consumer.operations import ConsumerState, Offsets, Operations
 from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.runtime import SynchronousClient, blocking, on_loop
 from raylog.client.types import OffsetAndMetadata, Record
@@ -70,21 +73,25 @@ def _alone(
     return call
 
 
+@checks_arguments()
 class Consumer(ConsumerState, SynchronousClient):
     """Reads records. A context manager; also an iterator over records.
 
-    For one thread at a time. Topics given here are subscribed to; keywords are those of `ConsumerConfig`, by Kafka's
-    names. Each method blocks until the same method of `AsyncConsumer` returns.
+    For one thread at a time. Topics given here are subscribed to; keywords are those of
+    `raylog.ConsumerConfig`, by Kafka's names. Each method blocks until the same method of `AsyncConsumer` returns.
     """
 
     _asynchronous: Operations
 
-    def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(
+        self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerKeywords]
+    ) -> None:
         """Reach the cluster, and subscribe to the topics if there are any.
 
         Raises InvalidConfig, NoClusterFound, ConnectionFailed, AuthenticationFailed.
         """
         self._is_open = False
+        check_topics(topics)
         ConsumerState.__init__(self, Engine(load(ConsumerConfig, config, keywords)))
         SynchronousClient.__init__(self, Operations(self._engine))
         self._one_poll = _Turn()
@@ -345,3 +352,6 @@ def _disown_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_after_fork)
+
+
+show_keys(ConsumerConfig, Consumer)

@@ -20,6 +20,7 @@ from raylog.client.consumer.stream import FetchStream
 from raylog.client.consumer.truncation import CreatedAgain, has_what_was_read, must_compare
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.core.errors import (
+    ConnectionFailed,
     CorruptMessage,
     InvalidRequest,
     LeaderNotAvailable,
@@ -39,7 +40,7 @@ EMPTY_ANSWER_PAUSE_S = 0.01
 """Pause after an empty answer to a fetch without a wait: the minimum interval between fetches of a partition."""
 
 FAILURES_TO_WARN = 8
-"""Failed attempts of a partition in a row, some seconds, before a position newer than its leader is logged."""
+"""Failed attempts of a partition in a row, some seconds, before the log says that it is not read, and why."""
 
 
 class Fetcher:
@@ -135,6 +136,9 @@ class Fetcher:
             after = self._cluster.metadata.partition(*state.partition)
             if before is not None and after is not None and after.leader_epoch > before.leader_epoch:
                 return  # the next attempt goes to another leader: it needs no pause
+        if backoff.failures >= FAILURES_TO_WARN and not isinstance(error, ConnectionFailed | LeaderNotAvailable):
+            reason = f"{type(error).__name__}: {error.message}"
+            self._warning.warn("%s is not read, and the consumer goes on trying: %s", state.partition, reason)
         await asyncio.sleep(backoff.next_s())
 
     async def _wait_until_wanted(self, state: PartitionState, wake: asyncio.Event) -> None:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, overload
 
-from raylog.client.arguments import checked_partition
-from raylog.client.consumer.committed_offsets import checked_offset, list_offsets
+from raylog.client.arguments import checked_offset, checked_partition
+from raylog.client.checked import checks_arguments
+from raylog.client.consumer.committed_offsets import list_offsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.consumer.partition import PartitionState, Start
@@ -102,6 +103,14 @@ class ConsumerState:
         )
 
 
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidRequest(f"The pattern {pattern!r} is no regular expression: {error}.") from None
+
+
+@checks_arguments()
 class Operations(ConsumerState):
     """What a consumer does on its engine's loop: subscription, positions, commits and look-ups of offsets."""
 
@@ -125,7 +134,7 @@ class Operations(ConsumerState):
         names = [topics] if isinstance(topics, str) else list(topics)
         if bool(names) == (pattern is not None):
             raise InvalidRequest("subscribe() takes topics or a pattern: one of the two.")
-        self._engine.subscribe(names, None if pattern is None else re.compile(pattern))
+        self._engine.subscribe(names, None if pattern is None else _compiled(pattern))
         self._engine.listener.set(listener, on_assigned, on_revoked, on_lost)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

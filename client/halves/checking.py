@@ -22,8 +22,8 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.types import Header
 from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import RaylogError
-from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
+from raylog.core.errors import HalfMessageDecided, RaylogError, UnknownHalfMessage
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC, Standing
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.halves import (
     DECIDE_HALVES,
@@ -259,3 +259,23 @@ class GroupChecker:
 
 
 _STANDS: Final = {HalfVerdict.COMMIT: "COMMITTED", HalfVerdict.ROLLBACK: "ROLLED_BACK"}
+
+
+def check_stands(name: tuple[str, str], verdict: HalfVerdict, standing: str, there: int, records: int | None) -> None:
+    """Raise for a decision that does not stand; ``records``: how many a commit has to be about, None = any number."""
+    group, txid = name
+    if standing == Standing.NOT_FOUND:
+        raise UnknownHalfMessage(
+            f"No half message {txid!r} of group {group!r} is held: it was never prepared, or decided so long ago that "
+            "that is forgotten. `raylog half list` shows those without decision."
+        )
+    wanted = Standing.COMMITTED if verdict is HalfVerdict.COMMIT else Standing.ROLLED_BACK
+    if standing != wanted:
+        raise HalfMessageDecided(
+            f"Half message {txid!r} of group {group!r} is {standing} by a checker, an administrator or a limit, before "
+            f"{verdict.value} came; what the local transaction did has to be put right."
+        )
+    if wanted is Standing.COMMITTED and records is not None and there < records:
+        raise HalfMessageDecided(
+            f"Half message {txid!r} of group {group!r} was committed before with {there} of its {records} records."
+        )

@@ -13,16 +13,15 @@ from typing import Any, Final
 from uuid import uuid4
 
 from raylog.client.arguments import Headers, checked_headers
-from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, decide
+from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, check_stands, decide
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.scheduling import Waiting, check_own
 from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.scheduling import Delay, delay_ms
 from raylog.client.types import Header
-from raylog.core.errors import HalfMessageDecided, InvalidConfig, InvalidTxnState, UnknownHalfMessage
+from raylog.core.errors import InvalidConfig, InvalidTxnState
 from raylog.core.scheduling.envelope import HalfName
-from raylog.core.scheduling.halves import Standing
 
 CHECK_AFTER: Final = "6s"
 """Age at which a half message is checked first, as in RocketMQ."""
@@ -134,26 +133,6 @@ class Preparing:
         reply = await decide(self._engine.cluster, book.shard, name.group, [(name.txid, verdict, -1)], limit_s)
         check_stands(name.id, verdict, reply.standings[0], reply.records[0], book.records)
         book.outcome = verdict
-
-
-def check_stands(name: tuple[str, str], verdict: HalfVerdict, standing: str, there: int, records: int | None) -> None:
-    """Raise for a decision that does not stand; ``records``: how many a commit has to be about, None = any number."""
-    group, txid = name
-    if standing == Standing.NOT_FOUND:
-        raise UnknownHalfMessage(
-            f"No half message {txid!r} of group {group!r} is held: it was never prepared, or decided so long ago that "
-            "that is forgotten. `raylog half list` shows those without decision."
-        )
-    wanted = Standing.COMMITTED if verdict is HalfVerdict.COMMIT else Standing.ROLLED_BACK
-    if standing != wanted:
-        raise HalfMessageDecided(
-            f"Half message {txid!r} of group {group!r} is {standing} by a checker, an administrator or a limit, before "
-            f"{verdict.value} came; what the local transaction did has to be put right."
-        )
-    if wanted is Standing.COMMITTED and records is not None and there < records:
-        raise HalfMessageDecided(
-            f"Half message {txid!r} of group {group!r} was committed before with {there} of its {records} records."
-        )
 
 
 def checked_after_ms(delay: Delay) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from raylog.client.arguments import Headers
+from raylog.client.config import ProducerConfig, show_keys
 from raylog.client.halves.checking import Checker, HalfVerdict
 from raylog.client.halves.preparing import CHECK_AFTER, HalfBook, Preparing
+from raylog.client.keywords import ProducerKeywords
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import Producer
@@ -154,7 +156,7 @@ class HalfMessageProducer(Producer):
         config: Mapping[str, Any] | None = None,
         *,
         check_after: Delay = CHECK_AFTER,
-        **keywords: Any,
+        **keywords: Unpack[ProducerKeywords],
     ) -> None:
         super().__init__(config, **keywords)
         try:
@@ -216,7 +218,7 @@ class AsyncHalfMessageProducer(AsyncProducer):
         config: Mapping[str, Any] | None = None,
         *,
         check_after: Delay = CHECK_AFTER,
-        **keywords: Any,
+        **keywords: Unpack[ProducerKeywords],
     ) -> None:
         super().__init__(config, **keywords)
         self._preparing = Preparing(self._engine, group, checker, check_after)
@@ -264,3 +266,6 @@ class AsyncHalfMessageProducer(AsyncProducer):
 
 def _not_rolled_back(book: HalfBook, failure: RaylogError) -> None:
     logger.warning("half message %s of %s is not rolled back yet: %s", book.name.txid, book.name.group, failure)
+
+
+show_keys(ProducerConfig, HalfMessageProducer, AsyncHalfMessageProducer)

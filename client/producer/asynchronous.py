@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
-from raylog.client.config import ProducerConfig, load
+from raylog.client.arguments import Headers, check_place, checked_headers, checked_timestamp, now_ms
+from raylog.client.checked import checks_arguments
+from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.interceptors import ProducerInterceptors, ProducerRecord
+from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
@@ -34,13 +36,15 @@ from raylog.client.types import Header, RecordMetadata
 Appended = TypeVar("Appended", SendFuture, Batch)
 
 
+@checks_arguments("send", "send_batch", "send_and_wait")
 class AsyncProducer(AsyncTransactions):
     """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
 
-    Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
+    Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
+    raises InvalidConfig.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
         self._engine = Engine(load(ProducerConfig, config, keywords))
         self._interceptors = self._engine.interceptors
         self.config = self._engine.config
@@ -83,8 +87,7 @@ class AsyncProducer(AsyncTransactions):
         and after `ttl` it expires, as of `Producer.send`.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
-        BufferExhausted, ClientClosed, TypeError for a key or value that is not bytes after its serializer, TypeError
-        or ValueError for headers or a timestamp that cannot be stored.
+        BufferExhausted, ClientClosed, and TypeError or ValueError for what cannot be stored.
         """
         # Checked here, and not in callees: most records need none of it, and calls dominate the cost of a record.
         engine = self._engine
@@ -107,6 +110,8 @@ class AsyncProducer(AsyncTransactions):
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
         accumulator = engine.accumulator
+        if type(topic) is not str or (partition is not None and type(partition) is not int):
+            check_place(topic, partition)
         topic_queues = accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
@@ -186,6 +191,8 @@ class AsyncProducer(AsyncTransactions):
         """
         engine = self._engine
         engine.check_usable()
+        if type(topic) is not str or (partition is not None and type(partition) is not int):
+            check_place(topic, partition)
         topic_queues = engine.accumulator.topic_queues_by_name.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
@@ -240,3 +247,6 @@ class AsyncProducer(AsyncTransactions):
 def _set(room: asyncio.Future[None]) -> None:
     if not room.done():
         room.set_result(None)
+
+
+show_keys(ProducerConfig, AsyncProducer)

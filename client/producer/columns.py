@@ -161,8 +161,16 @@ def is_column(entry: Any) -> bool:
 
 def distinct_of(partitions: Any) -> list[int]:
     """The distinct numbers of an Arrow array of partitions; of None none."""
+    if partitions is not None and not hasattr(partitions, "drop_null"):
+        raise TypeError(f"The partitions must be an Arrow array of integers, not {type(partitions).__name__}.")
     numbers: list[int] = [] if partitions is None else partitions.drop_null().unique().to_pylist()
     return numbers
+
+
+def check_arrow(columns: Any) -> None:
+    """Raise TypeError for what are no ArrowColumns."""
+    if not hasattr(columns, "keys") or not hasattr(columns, "values") or callable(columns.values):
+        raise TypeError(f"The columns must be ArrowColumns, not {type(columns).__name__}: {columns!r:.100}.")
 
 
 def _headers_column(column: Any) -> HeadersColumn:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raylog.client.arguments import as_bytes, checked_timestamp, checked_topic, now_ms
+from raylog.client.arguments import as_bytes, check_place, checked_timestamp, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
@@ -129,6 +129,7 @@ class Engine:
     async def partitions_for(self, topic: str) -> set[int]:
         """The topic's partition numbers. Raises UnknownTopicOrPartition."""
         self.check_usable()
+        check_place(topic, None)
         info = await self.cluster.topic(topic, timeout_s=self.max_block_s)
         return {partition.partition for partition in info.partitions}
 
@@ -157,6 +158,7 @@ class Engine:
         Waits up to `max_block_ms`, over all its requests.
         """
         self.check_usable()
+        check_place(topic, partition)
         self.scheduling.check()
         deadline = Deadline(self.max_block_s)
         waiting = self.scheduling.known(topic, partition)

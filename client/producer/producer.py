@@ -17,16 +17,18 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import time as now_s
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from raylog.client import runtime
-from raylog.client.arguments import Headers, checked_headers, checked_timestamp, now_ms
-from raylog.client.config import ProducerConfig, load
+from raylog.client.arguments import Headers, check_place, checked_headers, checked_timestamp, now_ms
+from raylog.client.checked import number
+from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.interceptors import ProducerRecord
+from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.columns import AsyncSentBatch, SentBatch, distinct_of
+from raylog.client.producer.columns import AsyncSentBatch, SentBatch, check_arrow, distinct_of
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, When, default_when, not_delayed, with_ttl
@@ -54,11 +56,12 @@ _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 class Producer(Transactions):
     """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
 
-    Keyword arguments, or `config` with dotted keys, are those of `ProducerConfig`; an unknown one raises InvalidConfig.
+    Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
+    raises InvalidConfig.
     Raises NoClusterFound, ConnectionFailed or AuthenticationFailed when no cluster can be reached.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
         self._engine = Engine(load(ProducerConfig, config, keywords))
         self.config = self._engine.config
         self._runtime = runtime.shared()
@@ -104,7 +107,7 @@ class Producer(Transactions):
             else:
                 queue = self._fast_topic_queues[topic].queues_of_keys[key]
                 size += len(key)
-        except KeyError:  # not in the cache, or no bytes
+        except (KeyError, TypeError):  # not in the cache, no bytes, or no text
             return self._send(topic, value, key, headers, partition, timestamp_ms)
         index = 0
         turn, moment_s, added = self._turn, now_s(), None  # of more than three names CPython 3.11 makes a tuple
@@ -172,6 +175,8 @@ class Producer(Transactions):
         checked = self._engine.checked_key(key), self._engine.checked_value(value), pairs
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
+        if type(topic) is not str or (partition is not None and type(partition) is not int):
+            check_place(topic, partition)
         topic_queues = self._topic_queues.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
@@ -230,6 +235,8 @@ class Producer(Transactions):
         with that of each, or None for it. Costs much less for each record than `send`; blocks and raises as that does.
         After BufferExhausted some of the records may be sent nevertheless.
         """
+        if type(topic) is not str or (partition is not None and type(partition) is not int):
+            check_place(topic, partition)
         topic_queues = self._topic_queues.get(topic)
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
@@ -256,6 +263,9 @@ class Producer(Transactions):
         `send_batch`. Serializers and the partitioner of the configuration do not apply.
         Blocks and raises as `send_batch` does, and InvalidRecord for what cannot be stored.
         """
+        if type(topic) is not str:
+            check_place(topic, None)
+        check_arrow(columns)
         topic_queues = self._topic_queues.get(topic)
         highest = max(distinct_of(partitions), default=-1)
         if topic_queues is None or highest >= topic_queues.count:
@@ -274,7 +284,7 @@ class Producer(Transactions):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
         self._check_usable()
-        self._runtime.run(self._engine.flush(timeout))
+        self._runtime.run(self._engine.flush(None if timeout is None else number("timeout", timeout)))
 
     def close(self, timeout: float | None = None) -> None:
         """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
@@ -409,3 +419,6 @@ def _disown_after_fork() -> None:
 
 atexit.register(_close_at_exit)
 os.register_at_fork(after_in_child=_disown_after_fork)
+
+
+show_keys(ProducerConfig, Producer)

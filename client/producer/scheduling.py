@@ -19,7 +19,16 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, BatchMetadata, SentBatch, is_column
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.scheduling import DELAY_MAX_MS, Delay, Handle, Moment, checked_schedule_id, delay_ms, moment_ms
+from raylog.client.scheduling import (
+    DELAY_MAX_MS,
+    Delay,
+    Handle,
+    Moment,
+    checked_schedule_id,
+    delay_ms,
+    moment_ms,
+    shard_of_half,
+)
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.dead_letters import TTL
 from raylog.core.errors import (
@@ -277,11 +286,6 @@ def checked_schedule_ids(schedule_ids: Any, count: int) -> list[bytes | None] | 
 def named_stamps(dues: Sequence[int], ids: Sequence[bytes | None]) -> list[int]:
     """The timestamps of records with these due times and schedule ids."""
     return [due_ms if name is None else NAMED_MS + due_ms for due_ms, name in zip(dues, ids, strict=True)]
-
-
-def shard_of_half(name: HalfId, shards: int) -> int:
-    """The partition of ``__scheduled`` that holds a half message."""
-    return hash_of_key("\0".join(name).encode()) % shards
 
 
 def with_ttl(headers: Headers | None, ttl: Delay | None) -> Headers | None:

@@ -6,9 +6,12 @@ import asyncio
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from raylog.client.config import load
+from raylog.client.arguments import check_topics
+from raylog.client.checked import checks_arguments
+from raylog.client.config import load, show_keys
+from raylog.client.keywords import QueueConsumerKeywords
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict, QueueEngine
 from raylog.client.queues.message import QueueMessage
@@ -19,11 +22,12 @@ COMMIT_TIMEOUT_S = 30.0
 ENDING_S = 0.05
 
 
+@checks_arguments()
 class AsyncQueueConsumer:
     """A member of a queue's group, on the running event loop. `await start()` and `await stop()`, or `async with`.
 
-    Keywords are those of `QueueConsumerConfig`. `on_failed` is called with a partition, a range of offsets and the
-    error when the broker did not take a verdict; without it, a warning is logged.
+    Keywords are those of `raylog.QueueConsumerConfig`. `on_failed` is called with a partition, a range of offsets and
+    the error when the broker did not take a verdict; without it, a warning is logged.
     """
 
     def __init__(
@@ -31,12 +35,13 @@ class AsyncQueueConsumer:
         *topics: str,
         config: Mapping[str, Any] | None = None,
         on_failed: FailedVerdict | None = None,
-        **keywords: Any,
+        **keywords: Unpack[QueueConsumerKeywords],
     ) -> None:
         """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value.
 
         With `priority` the topics are given from the most important one down.
         """
+        check_topics(topics)
         self._engine = QueueEngine(load(QueueConsumerConfig, config, keywords), topics, on_failed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
@@ -144,3 +149,6 @@ class AsyncQueueConsumer:
     def is_ending(self) -> bool:
         """Whether `end` was called."""
         return self._is_stopping
+
+
+show_keys(QueueConsumerConfig, AsyncQueueConsumer)

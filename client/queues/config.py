@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from raylog.client.accepted import Duration
 from raylog.client.config import ClientConfig, key
 from raylog.core.errors import InvalidConfig
 from raylog.core.queues import policy
 from raylog.core.queues.durations import duration_ms
-
-Duration = str | int | float | timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +30,16 @@ class QueueConsumerConfig(ClientConfig):
         "`key`: records of a key are handed out in order, one after the other; `none`: as they come. Of the group.",
         one_of=("key", "none"),
     )
-    lock: Any = key(None, "How long a record is locked for its consumer: `30s`, ms or timedelta. Of the group.")
-    lock_max: Any = key(None, "To what age a lock is extended at most; 12 hours. Of the group.")
+    lock: Any = key(
+        None,
+        "How long a record is locked for its consumer: `30s`, ms or timedelta. Of the group.",
+        accepts="Duration",
+    )
+    lock_max: Any = key(None, "To what age a lock is extended at most; 12 hours. Of the group.", accepts="Duration")
     retry: Any = key(
         None,
         "Pauses before a record is handed out again: `10s 1m 10m`, or `exponential(1s, 2, 10m, 0.2)`. Of the group.",
+        accepts="str | Sequence[Duration]",
     )
     delivery_limit: int | None = key(
         None,
@@ -52,6 +56,7 @@ class QueueConsumerConfig(ClientConfig):
         None,
         "Between several topics: `strict`, from the first one down, or their weights, as a mapping or in their order. "
         "Default: none goes before another. Of the consumer.",
+        accepts="PriorityChoice",
     )
     max_poll_records: int = key(500, "Most records that are locked ahead, before they are taken.", low=1)
     fetch_max_bytes: int = key(1_048_576, "Most bytes of one fetch; one batch is always returned.", low=1)
@@ -62,8 +67,16 @@ class QueueConsumerConfig(ClientConfig):
     heartbeat_interval_ms: int = key(3_000, "Time between two heartbeats.", low=1)
     consumer_timeout_ms: int | None = key(None, "Iteration ends after so long without a record; none: never.", low=0)
     check_crcs: bool = key(True, "Check the checksum of every batch.")
-    key_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
-    value_deserializer: Any = key(None, "`json`, `string`, `bytes`, `int` or a function from bytes.")
+    key_deserializer: Any = key(
+        None,
+        "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.",
+        accepts="DeserializerChoice",
+    )
+    value_deserializer: Any = key(
+        None,
+        "`json`, `msgpack`, `string`, `bytes`, `int` or a function from bytes.",
+        accepts="DeserializerChoice",
+    )
 
     def __post_init__(self) -> None:
         if not self.group_id:

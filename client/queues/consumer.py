@@ -9,8 +9,11 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
+from raylog.client.checked import checks_arguments
+from raylog.client.config import show_keys
+from raylog.client.keywords import QueueConsumerKeywords
 from raylog.client.queues.asynchronous import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, AsyncQueueConsumer
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict
@@ -23,11 +26,12 @@ LOOK_S = 0.5
 """How often a thread that waits looks up, so that a signal such as Ctrl-C ends the wait."""
 
 
+@checks_arguments()
 class QueueConsumer(SynchronousClient):
     """A member of a queue's group. A context manager; also an iterator over messages.
 
-    For one thread at a time; messages may be settled in any. Keywords are those of `QueueConsumerConfig`. `on_failed`
-    is called with a partition, a range of offsets and the error when the broker did not take a verdict.
+    For one thread at a time; messages may be settled in any. Keywords are those of `raylog.QueueConsumerConfig`.
+    `on_failed` is called with a partition, a range of offsets and the error when the broker did not take a verdict.
     """
 
     _asynchronous: AsyncQueueConsumer
@@ -37,7 +41,7 @@ class QueueConsumer(SynchronousClient):
         *topics: str,
         config: Mapping[str, Any] | None = None,
         on_failed: FailedVerdict | None = None,
-        **keywords: Any,
+        **keywords: Unpack[QueueConsumerKeywords],
     ) -> None:
         """Reach the cluster, and begin to work. Raises InvalidConfig, NoClusterFound, UnknownTopicOrPartition."""
         self._is_open = False
@@ -136,3 +140,6 @@ class QueueConsumer(SynchronousClient):
     def end(self) -> None:
         """Have `run` return when the handlers that are called now have returned. From any thread."""
         self._asynchronous.end()
+
+
+show_keys(QueueConsumerConfig, QueueConsumer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from raylog.client.queues.config import Duration, milliseconds
+from raylog.client.accepted import Duration
+from raylog.client.queues.config import milliseconds
 from raylog.client.types import Header, Record
 from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition

@@ -147,7 +147,7 @@ class _Run:
             self._refusal = self._refusal or exit_error
             self._settle(message, message.release)
         except Exception as failure:  # any error of the user's handler: the record is tried again
-            logger.warning("%r failed: %r", message, failure)
+            logger.warning("%r failed: %r", message, failure, exc_info=failure)
             self._retry(message, None, f"{type(failure).__name__}: {failure}"[:REASON_MAX])
         else:
             self._settle(message, message.ack)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NEAR = 0.6
+"""Similarity from which a name is suggested: `group` for `grp`, but not `schedule` for `help`."""
+
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks most like ``name``, or None when none is near."""
-    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name, sorted(known), n=1, cutoff=NEAR)
     return found[0] if found else None
 
 

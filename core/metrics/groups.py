@@ -152,7 +152,7 @@ def group_families(groups: Iterable[GroupCensus], lags: Mapping[tuple[str, Topic
     offset = Family("kafka_consumergroup_current_offset", "gauge", "Committed offset: the next one to be read.")
     lag = Family("kafka_consumergroup_lag", "gauge", "Remaining records up to the high watermark.")
     lag_sum = Family("kafka_consumergroup_lag_sum", "gauge", "Lag in records of a group on all partitions of a topic.")
-    seconds = Family("raylog_consumergroup_lag_seconds", "gauge", "Age of the first record that is not committed.")
+    seconds = Family("raylog_consumergroup_lag_seconds", "gauge", "Time since a record that is not committed was seen.")
     pending = Family(
         "raylog_consumergroup_pending_offsets", "gauge", "Offsets that open transactions are about to commit."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
@@ -37,6 +38,17 @@ _NAME_BYTES: Final = 16
 Header = tuple[str, bytes | None]
 HalfId = tuple[str, str]
 """Group and txid of a half message."""
+
+
+class Standing(StrEnum):
+    """What is true of a half message after a request about it."""
+
+    COMMITTED = "COMMITTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    HELD = "HELD"
+    """It has no decision."""
+    NOT_FOUND = "NOT_FOUND"
+    """None of this name is known; or its decision was forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from raylog.core.scheduling.envelope import HalfId
+from raylog.core.scheduling.envelope import Standing as Standing  # which clients read without this machine
 from raylog.core.scheduling.keys import HELD_MS
 from raylog.core.scheduling.rows import Decision, HalfState, Verdict
 
@@ -29,17 +30,6 @@ SETTLED_BYTES: Final = 512 * 1024
 _DECISION_BYTES: Final = 64
 CHECK_INTERVAL_MS: Final = 30_000
 CHECK_LIMIT: Final = 15
-
-
-class Standing(StrEnum):
-    """What is true of a half message after a request about it."""
-
-    COMMITTED = "COMMITTED"
-    ROLLED_BACK = "ROLLED_BACK"
-    HELD = "HELD"
-    """It has no decision."""
-    NOT_FOUND = "NOT_FOUND"
-    """None of this name is known; or its decision was forgotten."""
 
 
 class Unresolved(StrEnum):

@@ -6,39 +6,34 @@ imports Ray, clients and rich itself, so that `raylog --help` answers at once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import click
 
 import raylog
-from raylog.cli.cluster.features import features
-from raylog.cli.cluster.lifecycle import start, stop
-from raylog.cli.cluster.metrics import metrics
-from raylog.cli.cluster.secret import secret
-from raylog.cli.cluster.status import status
-from raylog.cli.cluster.token import token
+from raylog.cli.commands import Commands, Imported
 from raylog.cli.complaints import explain, usage_complaint
-from raylog.cli.configs import config
-from raylog.cli.dead_letters import dlq
-from raylog.cli.groups.command import group
-from raylog.cli.halves import half
-from raylog.cli.log import log
-from raylog.cli.options import Commands
-from raylog.cli.outbox import outbox
-from raylog.cli.perf.command import perf
-from raylog.cli.queues import queue
-from raylog.cli.reassign import balance
-from raylog.cli.records.consume import consume
-from raylog.cli.records.produce import produce
-from raylog.cli.schedules import schedule
-from raylog.cli.topics import topic
-from raylog.cli.transactions import transaction
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+"""What a shell reports for a program that SIGPIPE has ended."""
+
+
+class _PipeClosed(Exception):
+    """The reader of standard output has closed it."""
+
+
+@contextlib.contextmanager
+def _closed_pipes() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _PipeClosed from error
 
 
 class CommandLine(Commands):
@@ -54,7 +49,24 @@ class CommandLine(Commands):
         arguments = [argument for argument in arguments if argument != "--debug"]
         options["standalone_mode"] = False
         _set_up_logging(debug)
+        _open_streams()
         sys.exit(self._run(arguments, prog_name or "raylog", debug, options))
+
+    sections = (
+        ("Cluster", ("start", "stop", "status", "features", "balance", "config", "secret", "token", "metrics")),
+        ("Topics and records", ("topic", "produce", "consume", "schedule", "half", "dlq", "log", "perf")),
+        ("Readers and writers", ("group", "queue", "transaction", "outbox")),
+    )
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """As click's, but a pipe that its reader has closed stays what it is: click would exit with 1."""
+        with _closed_pipes():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """The same."""
+        with _closed_pipes():
+            return super().invoke(ctx)
 
     def _run(self, arguments: list[str], prog_name: str, debug: bool, options: dict[str, Any]) -> int:
         try:
@@ -70,7 +82,7 @@ class CommandLine(Commands):
         except (click.Abort, KeyboardInterrupt):
             click.echo("Interrupted.", err=True)
             return INTERRUPTED
-        except BrokenPipeError:
+        except (BrokenPipeError, _PipeClosed):
             _forget_stdout()
             return BROKEN_PIPE
         except Exception as error:  # the last place where an error can still become a sentence
@@ -90,16 +102,53 @@ def _set_up_logging(debug: bool) -> None:
         logging.getLogger("raylog").addHandler(logging.NullHandler())
 
 
+def _open_streams() -> None:
+    """Make the use of a closed standard stream (`raylog topic list >&-`) an error, as in any other program."""
+    for name, opposite, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, opposite), mode))  # noqa: SIM115 - open until the end
+
+
 def _forget_stdout() -> None:
     """The reader has closed the pipe (`raylog consume | head`): keep the interpreter's last flush from failing."""
-    import os
-
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+COMMANDS = Imported(
+    {
+        "start": "raylog.cli.cluster.lifecycle",
+        "stop": "raylog.cli.cluster.lifecycle",
+        "status": "raylog.cli.cluster.status",
+        "topic": "raylog.cli.reassign",
+        "balance": "raylog.cli.reassign",
+        "group": "raylog.cli.groups.command",
+        "transaction": "raylog.cli.transactions",
+        "queue": "raylog.cli.queues",
+        "schedule": "raylog.cli.schedules",
+        "half": "raylog.cli.halves",
+        "dlq": "raylog.cli.dead_letters",
+        "config": "raylog.cli.configs",
+        "features": "raylog.cli.cluster.features",
+        "produce": "raylog.cli.records.produce",
+        "consume": "raylog.cli.records.consume",
+        "log": "raylog.cli.log",
+        "outbox": "raylog.cli.outbox",
+        "metrics": "raylog.cli.cluster.metrics",
+        "perf": "raylog.cli.perf.command",
+        "secret": "raylog.cli.cluster.secret",
+        "token": "raylog.cli.cluster.token",
+    }
+)
+"""The commands, and the modules that have them: only that of the one that runs is imported."""
+
+
+@click.group(
+    cls=CommandLine,
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(raylog.__version__, prog_name="raylog")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere on the line.")
 def cli(debug: bool) -> None:
@@ -108,30 +157,3 @@ def cli(debug: bool) -> None:
     `raylog start` brings up a cluster on this machine; the other commands find it by themselves. Without Ray, give
     --bootstrap host:port and the cluster's secret (--secret-file, or the variable RAYLOG_SECRET).
     """
-
-
-COMMANDS = (
-    start,
-    stop,
-    status,
-    topic,
-    balance,
-    group,
-    transaction,
-    queue,
-    schedule,
-    half,
-    dlq,
-    config,
-    features,
-    produce,
-    consume,
-    log,
-    outbox,
-    metrics,
-    perf,
-    secret,
-    token,
-)
-for command in COMMANDS:
-    cli.add_command(command)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import re
+
 import click
 
+from raylog.cli.commands import hint
 from raylog.core import errors
 
 NO_CLUSTER = (
@@ -28,10 +32,16 @@ _NEXT_STEP: dict[type[errors.RaylogError], str] = {
 }
 
 
+def _number_wanted(found: re.Match[str]) -> str:
+    return "is no whole number." if found[1] == "integer" else "is no number."
+
+
 def usage_complaint(error: click.UsageError, prog_name: str) -> str:
     """What is wrong with the arguments, in one line, and where the right ones are listed."""
     path = error.ctx.command_path if error.ctx is not None else prog_name
-    return f"raylog: {_sentence(error.format_message())} See `{path} --help`."
+    more = hint(error)
+    text = re.sub(r"is not a valid (integer|float)( range)?\.?$", _number_wanted, error.format_message())
+    return f"raylog: {_sentence(text)}{f' {more}' if more else ''} See `{path} --help`."
 
 
 def explain(error: Exception) -> str:
@@ -49,6 +59,9 @@ def explain(error: Exception) -> str:
         return message if not step or "`" in message else f"{message} {step}"
     if isinstance(error, TimeoutError) and not error.filename:
         return f"{_sentence(str(error) or 'The cluster did not answer in time')} `raylog status` shows what is offline."
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        where = error.filename or "the disk of the data directory, or of the folder for temporary files"
+        return f"{where}: No space left on device. Free some space, and try again."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     module = type(error).__module__

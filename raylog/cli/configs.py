@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.commands import Commands
+from raylog.cli.options import Target, cluster_options
 from raylog.cli.output import show_json, show_table
 
 STYLE: Final = {"topic": "bold", "cluster": "bold", "default": ""}

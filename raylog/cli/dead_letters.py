@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raylog.cli.options import Commands, Target, cluster_options, pairs
-from raylog.cli.output import moment, show_json, show_table, text_of
+from raylog.cli.commands import Commands
+from raylog.cli.options import Target, cluster_options, pairs
+from raylog.cli.output import json_bytes, moment, show_json, show_table, text_of
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -43,7 +44,9 @@ def list_(target: Target, as_json: bool) -> None:
     if as_json:
         show_json([{"topic": row.topic, "records": row.records, "sources": list(row.sources)} for row in found])
     elif found:
-        show_table("", ["topic", "records", "of"], [[row.topic, row.records, ", ".join(row.sources)] for row in found])
+        show_table(
+            "", ["topic", "records", "of"], [[row.topic, row.records, ", ".join(row.sources) or "-"] for row in found]
+        )
     else:
         click.echo("No topic of dead letters exists; `dead.letter.topic` of a topic names one.")
 
@@ -68,8 +71,8 @@ def show(target: Target, topic: str, limit: int, as_json: bool) -> None:
                     "partition": record.partition,
                     "offset": record.offset,
                     "timestamp_ms": record.timestamp_ms,
-                    "key": text_of(record.key),
-                    "value": text_of(record.value),
+                    **json_bytes("key", record.key),
+                    **json_bytes("value", record.value),
                     "hops": hops_of(record.headers),
                     "reason": None if cause is None else cause.reason.value,
                     "topic": None if cause is None else cause.topic,
@@ -87,7 +90,7 @@ def show(target: Target, topic: str, limit: int, as_json: bool) -> None:
             "" if cause is None else cause.reason.value,
             "" if cause is None else f"{cause.topic}-{cause.partition}:{cause.offset}",
             "" if cause is None else cause.group,
-            text_of(record.key),
+            "-" if record.key is None else text_of(record.key),
             "" if cause is None else cause.message,
         ]
         for record, cause in causes

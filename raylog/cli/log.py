@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raylog.cli.options import Commands
+from raylog.cli.commands import Commands
 from raylog.cli.output import json_bytes, json_line, moment, text_of
 from raylog.cli.output import size as size_of
 

@@ -1,4 +1,4 @@
-"""Shared by commands: options for the cluster, `key=value` lists, properties files, groups that suggest commands.
+"""Shared by commands: options for the cluster, `key=value` lists, properties files.
 
 Used by every command. Imports only click; Ray is imported when a cluster is looked for through it.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_an_answer, require_own
-from raylog.core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -25,43 +26,6 @@ ENV_TOKEN = "RAYLOG_TOKEN"  # the same
 DEFAULT_DATA_DIR = "raylog-data"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Commands(click.Group):
-    """A group that names the nearest command when it does not know one."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; raises UsageError with a suggestion."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(did_you_mean("command", args[0], self.list_commands(ctx)), ctx)
-        return super().resolve_command(ctx, args)
-
-
-class ManyValues(click.Command):
-    """A command whose `key=value` options take several values: `--config a=1 b=2`, as Kafka's tools do."""
-
-    many: tuple[str, ...] = ("--config", "--producer-props", "--consumer-props")
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each further value, which is the form that click reads."""
-        spread: list[str] = []
-        current: str | None = None
-        one_is_first = True
-        for arg in args:
-            if arg.startswith("-"):
-                current, one_is_first = (arg if arg in self.many else None), True
-                if current is None:
-                    spread.append(arg)
-            elif current is not None and (one_is_first or "=" in arg):
-                spread += [current, arg]
-                one_is_first = False
-            else:
-                spread.append(arg)
-        if args and args[-1] in self.many:
-            spread.append(args[-1])  # without a value: click reports it
-        return super().parse_args(ctx, spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +161,15 @@ data_dir_option = click.option(
 )
 
 
+yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation prompt, which a terminal shows.")
+
+
+def confirm(sentence: str, yes: bool) -> None:
+    """Have a person at a terminal confirm what cannot be undone; a script is not held up. Raises click.Abort."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(sentence, abort=True)
+
+
 def pairs(option: str, values: Iterable[str]) -> dict[str, str]:
     """Read `key=value` arguments; raises UsageError for one that is none."""
     found: dict[str, str] = {}
@@ -219,4 +192,19 @@ def read_properties(path: Path) -> dict[str, str]:
         if not equals:
             raise click.UsageError(f"line {number} of {path} is not key=value: {text!r}")
         found[name.strip()] = value.strip()
+    return found
+
+
+def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | int | None:
+    """A time: in milliseconds since 1970, or ISO 8601 with a zone."""
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        example = "2026-03-01T12:00:00+01:00"
+        reason = f"{text!r} is no time such as {example}, nor milliseconds since 1970"
+        raise click.BadParameter(reason, ctx, param) from None
+    if found.tzinfo is None:
+        raise click.BadParameter(f"{text!r} has no zone; add one, such as Z or +01:00", ctx, param)
     return found

@@ -18,6 +18,11 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 topic`, `2 topics`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def show_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: Iterable[str] = ()
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from raylog.cli.commands import PlainCommand
 from raylog.cli.options import Target, cluster_options
 from raylog.cli.output import show_json, show_table, size
 from raylog.cli.topics import topic
@@ -223,7 +224,7 @@ def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: floa
         time.sleep(LOOK_S)
 
 
-@click.command()
+@click.command(cls=PlainCommand)
 @click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and do nothing, unless --yes is given.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves have begun.")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.commands import Commands
+from raylog.cli.options import Target, cluster_options
 from raylog.cli.output import moment, show_json, show_table
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raylog.cli.cluster.status import STYLE, condition, listed, plain_partition, warn_of_unclean
-from raylog.cli.options import Commands, ManyValues, Target, cluster_options, pairs
-from raylog.cli.output import say, show_json, show_table
+from raylog.cli.commands import Commands, ManyValues
+from raylog.cli.options import Target, cluster_options, confirm, pairs, yes_option
+from raylog.cli.output import counted, say, show_json, show_table
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -74,11 +75,23 @@ def create(
                 raise
             click.echo(f"Topic {name} exists already.")
             return
+        alone = _alone(admin, made) if replication_factor is None else ""
     count = len(made.partitions)
     asleep = ", asleep until used" if all(partition.is_asleep for partition in made.partitions) else ""
     click.echo(
-        f"Topic {name} created: {count} {'partition' if count == 1 else 'partitions'}, "
-        f"replication factor {made.replication_factor}{asleep}."
+        f"Topic {name} created: {counted(count, 'partition')}, "
+        f"replication factor {made.replication_factor}{asleep}.{alone}"
+    )
+
+
+def _alone(admin: Admin, made: TopicDescription) -> str:
+    """What to know of a topic with one copy of each record, where brokers could keep more."""
+    brokers = len(admin.describe_cluster().brokers)
+    if made.replication_factor > 1 or brokers < 2:
+        return ""
+    return (
+        f" There is one copy of each record, and none can be read while its broker is away: --replication-factor "
+        f"{min(3, brokers)} keeps more (`default.replication.factor` is the default)."
     )
 
 
@@ -140,6 +153,52 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
         )
 
 
+@topic.command()
+@click.argument("names", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@cluster_options
+def offsets(target: Target, names: tuple[str, ...], as_json: bool) -> None:
+    """Show where the log of each partition begins and ends, of the topics named, or of all.
+
+    The end is that of what is committed. Records are the offsets in between: a compacted topic has fewer, and markers
+    of transactions count.
+    """
+    rows = _offsets(target, names)
+    if as_json:
+        show_json(rows)
+    elif rows:
+        show_table("", list(rows[0]), [list(row.values()) for row in rows])
+        total = sum(int(row["records"]) for row in rows)
+        click.echo(f"{counted(len({row['topic'] for row in rows}), 'topic')}, {counted(total, 'record')}.")
+    else:
+        click.echo("No topics yet; make one with `raylog topic create`.")
+
+
+def _offsets(target: Target, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    from raylog.client.consumer.consumer import Consumer
+    from raylog.core.errors import UnknownTopicOrPartition
+    from raylog.core.ids import TopicPartition
+
+    with Consumer(**target.client_arguments()) as consumer:
+        places: list[TopicPartition] = []
+        for name in names or sorted(consumer.topics()):
+            numbers = consumer.partitions_for_topic(name)
+            if not numbers:
+                raise UnknownTopicOrPartition(f"There is no topic {name!r}.")
+            places += [TopicPartition(name, number) for number in sorted(numbers)]
+        starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
+    return [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "start": starts[each],
+            "end": ends[each],
+            "records": ends[each] - starts[each],
+        }
+        for each in places
+    ]
+
+
 def as_plain(described: TopicDescription) -> dict[str, Any]:
     """A topic as JSON shows it."""
     return {
@@ -184,9 +243,11 @@ def alter(
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--if-exists", is_flag=True, help="Do nothing for a topic that does not exist.")
+@yes_option
 @cluster_options
-def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
+def delete(target: Target, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:
     """Delete topics with all their records."""
+    confirm(f"Delete {', '.join(names)} with all records?", yes)
     from raylog.core.errors import UnknownTopicOrPartition
 
     target.require_own()
@@ -213,7 +274,7 @@ def wake(target: Target, name: str, partitions: tuple[int, ...]) -> None:
     """
     with _admin(target) as admin:
         slept = admin.wake_partitions(name, partitions or None)
-    click.echo(f"Topic {name}: {slept} {'partition' if slept == 1 else 'partitions'} slept and wake now.")
+    click.echo(f"Topic {name}: {counted(slept, 'partition')} slept and wake now.")
 
 
 @topic.command("delete-records")
@@ -228,10 +289,14 @@ def wake(target: Target, name: str, partitions: tuple[int, ...]) -> None:
 )
 @click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for every replica.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@yes_option
 @cluster_options
-def delete_records(target: Target, name: str, partition: int, before: int, timeout: float, as_json: bool) -> None:
+def delete_records(
+    target: Target, name: str, partition: int, before: int, timeout: float, as_json: bool, yes: bool
+) -> None:
     """Delete the records at the beginning of a partition. They cannot be brought back."""
     target.require_own()
+    confirm(f"Delete {'all records' if before < 0 else f'the records below {before}'} of {name}-{partition}?", yes)
     with _admin(target) as admin:
         low_watermarks = admin.delete_records({(name, partition): before}, timeout_s=timeout)
     for low_watermark in low_watermarks.values():

@@ -59,6 +59,8 @@ class Readiness:
             return f"{max(0, len(self._wanted) - missing):,} of {len(self._wanted):,} brokers online"
         awake = [row for row in awaited.values() if not row.get("asleep")]
         wanted = sum(len(row["replicas"]) for row in awake)
+        if not wanted:
+            return "no replica has to start; waiting for the brokers"
         return f"{sum(len(set(row['online']) & set(row['replicas'])) for row in awake):,} of {wanted:,} replicas ready"
 
     def _missing(self, status: Mapping[str, Any], nodes_here: Callable[[], set[int | str]]) -> list[str]:

@@ -111,3 +111,26 @@ def test_exactly_once_stream(spark: SparkSession, whole: WholeCluster, tmp_path:
     finally:
         query.stop()
     assert whole.values_at_rest("stream-once", 2) == expected(1000)
+
+
+def test_changed_rows_are_written_with_foreach_batch(spark: SparkSession, whole: WholeCluster, tmp_path: Path) -> None:
+    """As docs/spark.md has it, because Spark lets no source in Python have streams in `update` mode."""
+    whole.create_topic("counts", 1)
+    source = str(tmp_path / "source")
+    spark.createDataFrame([("a",), ("b",), ("a",)], "value string").write.text(source)
+    words = spark.readStream.schema("value string").text(source).groupBy("value").count()
+    changes = words.selectExpr("value as key", "cast(count as string) as value")
+    given: dict[str, Any] = {**whole.spark_options, "topic": "counts", "checkpointLocation": str(tmp_path / "sink")}
+    with pytest.raises(Exception, match="does not support Update mode"):
+        changes.writeStream.format("raylog").options(**given).outputMode("update").start()
+
+    def write_changes(rows: DataFrame, number: int) -> None:
+        rows.write.format("raylog").options(**whole.spark_options, topic="counts").mode("append").save()
+
+    stream = changes.writeStream.outputMode("update").foreachBatch(write_changes)
+    query = stream.option("checkpointLocation", str(tmp_path / "each")).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert whole.values("counts") == [b"1", b"2"]

@@ -53,7 +53,7 @@ class WholeCluster:
         with Admin(**self.options) as admin:
             admin.create_topic(name, partitions=partitions, replication_factor=replication_factor, config=settings)
 
-    def values(self, topic: str, partitions: int = 1, *, isolation_level: str = "read_committed") -> list[bytes]:
+    def values(self, topic: str, partitions: int = 1, *, isolation_level: Any = "read_committed") -> list[bytes]:
         """The values of all records that a reader sees, sorted."""
         found: list[bytes] = []
         places = [TopicPartition(topic, number) for number in range(partitions)]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-from raylog.client.arguments import checked_partition
-from raylog.client.consumer.committed_offsets import checked_offset
+from raylog.client.arguments import checked_offset, checked_partition
+from raylog.client.checked import checks_arguments
 from raylog.client.producer.engine import Engine
 from raylog.client.runtime import Runtime
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
@@ -18,6 +18,7 @@ from raylog.core.ids import TopicPartition
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
 
+@checks_arguments()
 class AsyncTransactions:
     """Transactions of an `AsyncProducer` with a transactional id.
 
@@ -100,6 +101,7 @@ class AsyncTransactions:
             await self.abort_transaction()
 
 
+@checks_arguments()
 class Transactions:
     """Transactions of a `Producer` with a transactional id.
 
@@ -177,6 +179,8 @@ class Transactions:
 
 
 def _checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"The offsets must be a mapping of TopicPartition to offsets, not {offsets!r:.100}.")
     return {(at := checked_partition(each)): checked_offset(at, offset) for each, offset in offsets.items()}
 
 

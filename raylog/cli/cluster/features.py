@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from raylog.cli.options import Commands, Target, cluster_options
+from raylog.cli.commands import Commands
+from raylog.cli.options import Target, cluster_options
 from raylog.cli.output import show_json, show_table
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ import click
 
 from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_own
 from raylog.cli.cluster.status import broker_state, show_metrics_pages
-from raylog.cli.options import ENV_SECRET, ManyValues, address_option, data_dir_option, pairs
+from raylog.cli.commands import ManyValues, PlainCommand
+from raylog.cli.options import ENV_SECRET, address_option, data_dir_option, pairs
 from raylog.cli.output import say
 from raylog.launch.plaintext import ENV_ALLOW_PLAINTEXT
 
@@ -33,6 +35,7 @@ NAMED_MAX = 10
 @click.option(
     "--join", is_flag=True, help="Wait for nodes that hold a cluster and join it; never create one (lost head)."
 )
+@click.option("--dashboard", is_flag=True, help="Start Ray with its dashboard, where Raylog starts Ray.")
 @click.option("--foreground", is_flag=True, help="Stay, and stop the cluster at Ctrl-C or SIGTERM.")
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Time to serve.")
 @click.option(
@@ -48,6 +51,7 @@ def start(
     config: tuple[str, ...],
     broker: int | None,
     join: bool,
+    dashboard: bool,
     foreground: bool,
     timeout_s: float,
     allow_plaintext: bool,
@@ -70,7 +74,7 @@ def start(
 
     validate_cluster_config(settings)
     log_format()
-    cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join, allow_plaintext)
+    cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join, allow_plaintext, dashboard)
     _print_addresses(cluster, root, own)
     if foreground:
         ended = _wait_for_signal(own)
@@ -109,17 +113,20 @@ def _bring_up(
     timeout_s: float,
     join: bool,
     allow_plaintext: bool,
+    dashboard: bool = False,
 ) -> tuple[Cluster, OwnRay | None]:
     from raylog.cli.cluster import ray_node
     from raylog.launch import cluster as clusters
 
+    is_new = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
     found = ray_node.find(address, root)
     own = ray_node.recorded(root)
     started_here = found is None
     if found is None:
-        click.echo("No Ray runs here: starting one ...", err=True)
-        own = ray_node.start_node(root)
+        reason = "--address local" if address == "local" else "No Ray runs here"
+        click.echo(f"{reason}: starting one ...", err=True)
+        own = ray_node.start_node(root, dashboard=dashboard)
         found = own.address
     if own is not None and own.address != found:
         own = None  # --address names another Ray cluster
@@ -138,6 +145,9 @@ def _bring_up(
     except BaseException:  # including an interrupt: a Ray node that was started for a cluster must not stay without it
         if started_here and own is not None:
             _shut_down(own, root)
+        if is_new:
+            with suppress(OSError):  # it holds something by now
+                root.rmdir()
         raise
 
 
@@ -159,6 +169,8 @@ def _print_addresses(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
         click.echo(f"  broker {broker['broker']}: {broker['host']}:{broker['port']} ({state})")
     click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
     show_metrics_pages("  ")
+    if own is not None and os.environ.get("RAY_AUTH_MODE") == "token":
+        click.echo("  Ray's own tools need its token: export RAY_AUTH_MODE=token, then `ray status`.")
     click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
     click.echo(f"  export {ENV_BOOTSTRAP}={bootstrap}")
     click.echo(f'  export {ENV_SECRET}="$(head -n 1 {root / CLIENT_FILE})"')
@@ -197,7 +209,7 @@ def _shut_down(own: OwnRay | None, root: Path) -> None:
         ray_node.stop_node(own, root)
 
 
-@click.command()
+@click.command(cls=PlainCommand)
 @data_dir_option
 @click.option("--broker", type=int, help="Stop this broker alone; its leaders move to other replicas first.")
 @click.option("--force", is_flag=True, help="Stop the broker even if no other replica can lead its partitions.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raylog.cli.options import Commands
+from raylog.cli.commands import Commands
 
 
 @click.group(cls=Commands)

@@ -11,12 +11,14 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +30,7 @@ from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.launch.private_files import keep_ray_token_private, open_private, write_private
 from raylog.launch.ray_note import noted_address, process_began
 
+DISK_FULL_BYTES: Final = 1 << 20
 STATE_FILE: Final = "ray.json"
 LOG_FILE: Final = "ray.out"
 START_TIMEOUT_S: Final = 60.0
@@ -63,12 +66,12 @@ def recorded(data_dir: Path) -> OwnRay | None:
     return own if own.is_running() else None
 
 
-def start_node(data_dir: Path) -> OwnRay:
+def start_node(data_dir: Path, *, dashboard: bool = False) -> OwnRay:
     """Start a Ray head that outlives this process, and record it. Raises StartFailed, and leaves nothing behind."""
     log_path = data_dir / LOG_FILE
     _ensure_token()
     command = [sys.executable, "-m", "raylog.fork_workers", "start", "--head", "--block", "--port=0"]
-    command += ["--include-dashboard=false", "--disable-usage-stats"]
+    command += [f"--include-dashboard={str(dashboard).lower()}", "--disable-usage-stats"]
     with open_private(log_path) as log:  # the node's address is read from it
         process = subprocess.Popen(
             command,
@@ -98,10 +101,18 @@ def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
         if found is not None:
             return found[1]
         if process.poll() is not None:
-            last = next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
-            raise StartFailed(f"Ray did not start ({last.strip()}); {log_path} has the whole story.")
+            raise StartFailed(why_not_started(output, log_path))
         time.sleep(POLL_S)
     raise StartFailed(f"Ray did not start within {START_TIMEOUT_S:.0f} s; {log_path} says how far it came.")
+
+
+def why_not_started(output: str, log_path: Path) -> str:
+    """Return the sentence for a Ray that has ended: its last line, or that it had no room for one."""
+    free = shutil.disk_usage(log_path.parent).free
+    if free < DISK_FULL_BYTES:
+        return f"Ray did not start: the disk of {log_path.parent} is full ({free} bytes are free). Free some space."
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
+    return f"Ray did not start ({last.strip()}); {log_path} has the whole story."
 
 
 def _node_environment() -> dict[str, str]:
@@ -180,8 +191,12 @@ def join(address: str | None, data_dir: Path) -> str:
     import ray
 
     if not ray.is_initialized():
+        before = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=found, namespace="raylog", log_to_driver=False, logging_level=logging.ERROR)
+            if threading.current_thread() is threading.main_thread() and before is not None:
+                # Ray has its own handler write a trace of C++ frames: a service manager's SIGTERM is no crash.
+                signal.signal(signal.SIGTERM, before)
         except ConnectionError as error:
             raise NoClusterFound(
                 f"Ray at {found} refused this process ({error}); if it requires a token, set RAY_AUTH_MODE=token."

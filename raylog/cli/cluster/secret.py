@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from raylog.cli.options import Commands, data_dir_option
+from raylog.cli.commands import Commands
+from raylog.cli.options import data_dir_option
 from raylog.core.errors import DataDirectoryError
 
 NEXT = (

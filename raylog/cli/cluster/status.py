@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from raylog.cli.commands import PlainCommand
 from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import show_json, show_table
+from raylog.cli.output import counted, show_json, show_table, size
 
 if TYPE_CHECKING:
     from raylog.client.admin.descriptions import PartitionInfo
@@ -15,21 +18,24 @@ if TYPE_CHECKING:
 BROKER_STYLE = {"online": "", "stopped": "yellow", "offline": "bold red"}
 STYLE = {"ok": "", "asleep": "dim", "under-replicated": "red", "offline": "bold red"}
 PAGES_TIMEOUT_S = 5.0
+DISK_FULL_BYTES = 1 << 20
+"""With less room than for a batch of the default size a disk counts as full, as for /readyz."""
 ROWS_MAX = 200
 """Partitions that the table names; of a larger cluster those that are not as they should be, and counts."""
 
 
-@click.command()
+@click.command(cls=PlainCommand)
 @click.option("--json", "as_json", is_flag=True, help="The whole state as JSON.")
 @cluster_options
 @click.pass_context
 def status(ctx: click.Context, target: Target, as_json: bool) -> None:
     """Show brokers, topics, leaders and in-sync replicas.
 
-    Exit code 1 when a broker is offline, unless it was stopped on purpose, a partition has no leader, or a log is
-    damaged and not copied again yet.
+    Exit code 1 when a broker is offline, unless it was stopped on purpose, a partition has no leader, a log is damaged
+    and not copied again yet, or the disk of a broker on this machine is full.
     """
     found = judged(_fetch_status(target))
+    found["full_disks"] = full_disks(target.data_dir)
     if as_json:
         show_json(found)
     else:
@@ -38,6 +44,21 @@ def status(ctx: click.Context, target: Target, as_json: bool) -> None:
             show_metrics_pages()
     if found["offline_brokers"] or found["offline_partitions"] or found["damaged_partitions"]:
         ctx.exit(1)
+    if found["full_disks"]:
+        ctx.exit(1)
+
+
+def full_disks(data_dir: Path) -> list[list[Any]]:
+    """Folder, free and total bytes of each broker on this machine whose disk has no room."""
+    found = []
+    for folder in sorted(data_dir.glob("broker*")):
+        try:
+            usage = shutil.disk_usage(folder)
+        except OSError:
+            continue  # it was removed since
+        if usage.free < DISK_FULL_BYTES:
+            found.append([str(folder), usage.free, usage.total])
+    return found
 
 
 def show_metrics_pages(indent: str = "") -> None:
@@ -130,13 +151,13 @@ def _draw(found: dict[str, Any]) -> None:
     counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found.get("replica_counts", ())}
     show_table(
         f"Cluster {found['cluster_id']}",
-        ["broker", "address", "state", "awake", "dozing", "asleep"],
+        ["broker", "address", "state", *(("awake", "dozing", "asleep") if counts else ())],
         [
             [
                 broker["broker"],
                 f"{broker['host']}:{broker['port']}",
                 broker_state(broker),
-                *counts.get(broker["broker"], ("", "", "")),
+                *(counts.get(broker["broker"], ("-", "-", "-")) if counts else ()),
             ]
             for broker in brokers
         ],
@@ -149,7 +170,7 @@ def _draw(found: dict[str, Any]) -> None:
         click.echo("\nNo topics yet; make one with `raylog topic create`.")
         return
     asleep = sum(bool(row.get("asleep")) for _, row in rows)
-    title = f"{len(found['topics'])} topics, {len(rows)} partitions, {asleep} of them asleep"
+    title = f"{counted(len(found['topics']), 'topic')}, {counted(len(rows), 'partition')}, {asleep:,} asleep"
     if len(rows) > ROWS_MAX:
         rows = [(topic, row) for topic, row in rows if condition(row) in ("offline", "under-replicated")][:ROWS_MAX]
         title += f"; {len(rows)} that are not as they should be (--json names all)"
@@ -171,6 +192,11 @@ def _draw(found: dict[str, Any]) -> None:
         ],
         marks=[STYLE[condition(row)] for _, row in rows],
     )
+    _draw_remarks(found)
+
+
+def _draw_remarks(found: dict[str, Any]) -> None:
+    """What is not as it should be, a line each."""
     for name, key in (("offline", "offline_partitions"), ("under-replicated", "under_replicated_partitions")):
         if found[key]:
             click.echo(
@@ -179,6 +205,11 @@ def _draw(found: dict[str, Any]) -> None:
     warn_of_unclean(found["unclean_partitions"])
     for name, broker, ms in found.get("hanging_disks", []):
         click.echo(f"{name} on broker {broker}: the disk has not finished a sync for {ms / 1000:.0f} s.")
+    for folder, free, total in found.get("full_disks", []):
+        click.echo(
+            f"The disk of {folder} is full ({size(free)} of {size(total)} are free): records are refused. Free some "
+            "space, lower retention, or add a broker."
+        )
     for name, broker, damage, is_mended in found.get("damaged_logs", []):
         outcome = "was damaged, and has been copied again" if is_mended else "is damaged"
         click.echo(f"{name} on broker {broker}: the log {outcome}: {damage}")

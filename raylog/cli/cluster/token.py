@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from raylog.cli.options import ENV_TOKEN, Commands, Target, cluster_options
+from raylog.cli.commands import Commands
+from raylog.cli.options import ENV_TOKEN, Target, cluster_options
 from raylog.cli.output import moment, show_json, show_table
 
 STDIN = "-"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raylog.cli.commands import Commands
 from raylog.cli.groups.description import Section, as_json, progress, show
-from raylog.cli.options import Commands, Target, cluster_options
-from raylog.cli.output import show_json, show_table
+from raylog.cli.options import Target, cluster_options, confirm, read_moment, yes_option
+from raylog.cli.output import counted, show_json, show_table
 from raylog.core.groups.states import STATES_BY_TYPE, GroupType, named_states, named_types
 from raylog.core.ids import TopicPartition
 
@@ -23,21 +24,6 @@ TYPES: Final = [each.value for each in GroupType]
 STATES: Final = list(dict.fromkeys(state for each in STATES_BY_TYPE.values() for state in each))
 NOT_DONE: Final = 1
 """Exit code where some members were not removed."""
-
-
-def _moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | int | None:
-    """A time: in milliseconds since 1970, or ISO 8601 with a zone."""
-    if text is None or text.isdecimal():
-        return None if text is None else int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        example = "2026-03-01T12:00:00+01:00"
-        reason = f"{text!r} is no time such as {example}, nor milliseconds since 1970"
-        raise click.BadParameter(reason, ctx, param) from None
-    if found.tzinfo is None:
-        raise click.BadParameter(f"{text!r} has no zone; add one, such as Z or +01:00", ctx, param)
-    return found
 
 
 @click.group(cls=Commands)
@@ -136,7 +122,9 @@ def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int,
         held = {each.partition for each in places if each.topic == topic}
         wanted = sorted(held & set(partitions) if partitions else held)
         admin.delete_offsets(name, [(topic, number) for number in wanted])
-        click.echo(f"Group {name} has no committed offsets for {len(wanted)} partitions of {topic} any more.")
+        click.echo(
+            f"Group {name} has no committed offsets for {counted(len(wanted), 'partition')} of {topic} any more."
+        )
 
 
 @group.command(name="reset-offsets")
@@ -144,7 +132,7 @@ def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int,
 @click.option("--to", metavar="WHERE", help="earliest, latest, or an offset.")
 @click.option(
     "--time",
-    callback=_moment,
+    callback=read_moment,
     metavar="TIME",
     help="The first record that is not older: with a zone, or in ms since 1970.",
 )
@@ -156,7 +144,8 @@ def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int,
     metavar="TOPIC[:0,2]",
     help="A topic, or partitions of it; may be repeated. Default: all that the group has committed.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--execute", is_flag=True, help="Do it; without this option the command only shows what would change.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing: the default.")
 @click.option("--json", "in_json", is_flag=True, help="As JSON.")
 @cluster_options
 def reset_offsets(
@@ -166,10 +155,16 @@ def reset_offsets(
     time: datetime | int | None,
     by: int | None,
     topics: tuple[str, ...],
+    execute: bool,
     dry_run: bool,
     in_json: bool,
 ) -> None:
-    """Move the offsets of a group without members: all that are named, or none."""
+    """Move the offsets of a group without members: all that are named, or none.
+
+    As Kafka's tool: without --execute it shows what would change, and changes nothing.
+    """
+    if execute and dry_run:
+        raise click.UsageError("--execute and --dry-run say different things; give one of them")
     from raylog.client.admin.reset_plan import Target as Place
     from raylog.client.admin.reset_plan import named_partitions
 
@@ -182,7 +177,7 @@ def reset_offsets(
     except ValueError as wrong:
         raise click.UsageError(str(wrong).replace("`to`", "--to").replace("`time`", "--time")) from None
     with _admin(target.client_arguments()) as admin:
-        plan = admin.reset_offsets(name, to=where, time=time, by=by, partitions=topics or None, dry_run=dry_run)
+        plan = admin.reset_offsets(name, to=where, time=time, by=by, partitions=topics or None, dry_run=not execute)
     _show_plan(plan, in_json=in_json)
 
 
@@ -202,7 +197,7 @@ def _show_plan(plan: ResetPlan, *, in_json: bool) -> None:
     elif not rows:
         click.echo(f"Group {plan.group_id} has no offsets to move; --topic names partitions that it has not read yet.")
     else:
-        click.echo("Nothing was changed; the same command without --dry-run does it.")
+        click.echo("Nothing was changed; the same command with --execute does it.")
         if plan.members:
             click.echo(f"The group is in use, by {', '.join(plan.members)}: stop these consumers first.")
 
@@ -256,10 +251,12 @@ def set_offset(target: Target, name: str, topic: str, partition: int, offset: in
 
 @group.command()
 @click.argument("names", nargs=-1, required=True)
+@yes_option
 @cluster_options
-def delete(target: Target, names: tuple[str, ...]) -> None:
+def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
     """Delete groups without members, with their committed offsets."""
     target.require_own()
+    confirm(f"Delete {', '.join(names)} with all committed offsets?", yes)
     with _admin(target.client_arguments()) as admin:
         for name in names:
             admin.delete_group(name)

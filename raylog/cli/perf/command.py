@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raylog.cli.options import Commands, ManyValues, Target, cluster_options, pairs, read_properties
+from raylog.cli.commands import Commands, ManyValues
+from raylog.cli.options import Target, cluster_options, pairs, read_properties
 from raylog.cli.perf import stats as perf_stats
 
 if TYPE_CHECKING:

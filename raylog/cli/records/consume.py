@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from raylog.cli.options import ManyValues, Target, cluster_options, pairs
-from raylog.cli.output import json_bytes, json_line
+from raylog.cli.commands import ManyValues
+from raylog.cli.options import Target, cluster_options, pairs, read_moment
+from raylog.cli.records.json_lines import write_line
+from raylog.cli.records.starting import Place, place_of
 
 if TYPE_CHECKING:
     from raylog.client.consumer.consumer import Consumer
@@ -21,17 +25,30 @@ POLL_MS = 200
 POLL_RECORDS = 5_000
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
+REFUSED_KEYS = ("key.deserializer", "value.deserializer")
+
 Formatter = Callable[["Record"], bytes]
 
 
 @click.command(cls=ManyValues)
-@click.option("--topic", required=True, help="Topic to read.")
+@click.option("--topic", "topics", multiple=True, help="Topic to read; may be repeated.")
+@click.option("--pattern", help="Read all topics whose whole names match this regular expression.")
 @click.option("--group", help="Read as a member of this group, and commit; default: by itself, without commits.")
 @click.option("--from-beginning", is_flag=True, help="Without a committed offset begin with the oldest record.")
 @click.option("--max-messages", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("--timeout-ms", type=click.IntRange(min=1), help="End when no record came for so long.")
 @click.option("--partition", type=click.IntRange(min=0), help="Read this partition only.")
-@click.option("--offset", help="Where to begin in --partition: a number, `earliest` or `latest`.")
+@click.option(
+    "--offset",
+    help="Where to begin: `earliest`, `latest`, -10 for the last ten records of each partition, or a number in "
+    "--partition.",
+)
+@click.option(
+    "--from-time",
+    callback=read_moment,
+    metavar="TIME",
+    help="Begin with the first records that are not older: with a zone, or in ms since 1970.",
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
@@ -50,23 +67,30 @@ Formatter = Callable[["Record"], bytes]
 @cluster_options
 def consume(
     target: Target,
-    topic: str,
+    topics: tuple[str, ...],
+    pattern: str | None,
     group: str | None,
     from_beginning: bool,
     max_messages: int | None,
     timeout_ms: int | None,
     partition: int | None,
     offset: str | None,
+    from_time: datetime | int | None,
     isolation_level: str | None,
     template: str,
     as_json: bool,
     props: tuple[str, ...],
 ) -> None:
-    """Read a topic, the newest records by default, until Ctrl-C."""
-    place = starting_place(partition, offset, group, from_beginning)
-    to_bytes = json_record if as_json else compile_format(template)
+    """Read topics, the newest records by default, until Ctrl-C.
+
+    raylog consume --topic orders --offset -10 shows the last ten records of each partition, and follows.
+    """
+    _check_topics(topics, pattern, partition)
+    place = place_of(partition, offset, from_time, group, from_beginning)
+    to_bytes = write_line if as_json else compile_format(template)
     config: dict[str, Any] = {"auto.offset.reset": "earliest" if from_beginning else "latest"}
     config |= pairs("--consumer-props", props)
+    _check_keys(config)
     if group is not None:
         config["group.id"] = group
     if isolation_level is not None:
@@ -79,7 +103,7 @@ def consume(
     count = 0
     try:
         with Consumer(**target.client_arguments(config)) as consumer:
-            _take_up(consumer, topic, partition, place)
+            _take_up(consumer, topics, pattern, partition, place)
             for records in _written(consumer, _polls(consumer, timeout_ms, max_messages), to_bytes):
                 count += records
     except KeyboardInterrupt:
@@ -89,41 +113,57 @@ def consume(
     click.echo(f"{count} {'record' if count == 1 else 'records'} read.", err=True)
 
 
-def starting_place(partition: int | None, offset: str | None, group: str | None, from_beginning: bool) -> int | str:
-    """Check the options for the start position; return an offset, `earliest`, `latest` or "" (none given)."""
-    if offset is None:
-        return "earliest" if partition is not None and from_beginning else ""
-    if partition is None:
-        raise click.UsageError("--offset needs --partition, because offsets count within a partition")
-    if from_beginning:
-        raise click.UsageError("--offset and --from-beginning say different things; give one of them")
-    if offset in ("earliest", "latest"):
-        return offset
-    if not offset.isdecimal():
-        raise click.UsageError(f"--offset takes a number, `earliest` or `latest`, not {offset!r}")
-    return int(offset)
+def _check_topics(topics: tuple[str, ...], pattern: str | None, partition: int | None) -> None:
+    if bool(topics) == (pattern is not None):
+        raise click.UsageError("Missing option '--topic', or --pattern" if not topics else "give --topic or --pattern")
+    if partition is not None and (pattern is not None or len(topics) > 1):
+        raise click.UsageError("--partition is of one topic; give one --topic")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise click.UsageError(f"--pattern: {pattern!r} is no regular expression: {error}") from None
 
 
-def _take_up(consumer: Consumer, topic: str, partition: int | None, place: int | str) -> None:
+def _check_keys(config: dict[str, str]) -> None:
+    for name in REFUSED_KEYS:
+        if name in config or name.replace(".", "_") in config:
+            raise click.UsageError(
+                f"--consumer-props: {name} has no meaning here, because bytes are written as they are; leave it out"
+            )
+
+
+def _take_up(
+    consumer: Consumer, topics: tuple[str, ...], pattern: str | None, partition: int | None, place: Place | None
+) -> None:
+    """Subscribe, or assign every partition and go to the place."""
     from raylog.core.errors import UnknownTopicOrPartition
     from raylog.core.ids import TopicPartition
 
-    partitions = consumer.partitions_for_topic(topic)  # an unknown topic is an error now, not an endless wait
-    if not partitions:
-        raise UnknownTopicOrPartition(f"There is no topic {topic!r}.")
-    if partition is None:
-        consumer.subscribe([topic])
+    if pattern is not None and place is None:
+        consumer.subscribe(pattern=pattern)
         return
-    if partition not in partitions:
-        raise UnknownTopicOrPartition(f"{topic} has the partitions 0 to {max(partitions)}, not {partition}.")
-    one = TopicPartition(topic, partition)
-    consumer.assign([one])
-    if place == "earliest":
-        consumer.seek_to_beginning(one)
-    elif place == "latest":
-        consumer.seek_to_end(one)
-    elif isinstance(place, int):
-        consumer.seek(one, place)
+    names = topics if pattern is None else sorted(name for name in consumer.topics() if re.fullmatch(pattern, name))
+    found: dict[str, set[int]] = {}
+    for name in names:
+        found[name] = consumer.partitions_for_topic(name) or set()  # an unknown topic is an error, not an endless wait
+        if not found[name]:
+            raise UnknownTopicOrPartition(f"There is no topic {name!r}.")
+        if partition is not None and partition not in found[name]:
+            raise UnknownTopicOrPartition(f"{name} has the partitions 0 to {max(found[name])}, not {partition}.")
+    if not names:
+        raise UnknownTopicOrPartition(f"No topic matches {pattern!r}.")
+    if partition is None and place is None:
+        consumer.subscribe(names)
+        return
+    chosen = [
+        TopicPartition(name, number)
+        for name, numbers in found.items()
+        for number in (sorted(numbers) if partition is None else [partition])
+    ]
+    consumer.assign(chosen)
+    if place is not None:
+        place.go_to(consumer, chosen)
 
 
 def _polls(consumer: Consumer, timeout_ms: int | None, max_messages: int | None) -> Iterable[list[Record]]:
@@ -167,20 +207,6 @@ def write_out(stream: BinaryIO, lines: Iterable[bytes]) -> None:
     """Write and flush, so that a reader behind a pipe sees a record when it is there."""
     stream.write(b"".join(lines))
     stream.flush()
-
-
-def json_record(record: Record) -> bytes:
-    """One record as a JSON line."""
-    fields: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        **json_bytes("key", record.key),
-        **json_bytes("value", record.value),
-        "headers": [{"name": name, **json_bytes("value", value)} for name, value in record.headers],
-    }
-    return json_line(fields).encode() + b"\n"
 
 
 def compile_format(template: str) -> Formatter:

@@ -79,7 +79,7 @@ def transactional(name: str, **options: Any) -> raylog.Producer:
     return producer
 
 
-def read(topic: str, isolation_level: str = "read_committed", partitions: int = 2) -> list[list[bytes]]:
+def read(topic: str, isolation_level: Any = "read_committed", partitions: int = 2) -> list[list[bytes]]:
     """All values of each partition, up to the end that such a reader sees."""
     where = [TopicPartition(topic, number) for number in range(partitions)]
     found: dict[TopicPartition, list[bytes]] = {each: [] for each in where}

@@ -104,7 +104,7 @@ class Client:
 class ProducingClient(Client):
     """Sends records in bursts, each value once, until the world is quiet."""
 
-    def __init__(self, world: World, name: str, *, acks: object, idempotent: bool) -> None:
+    def __init__(self, world: World, name: str, *, acks: Any, idempotent: bool) -> None:
         """One producer."""
         super().__init__(world, name)
         self.acks, self.idempotent = acks, idempotent

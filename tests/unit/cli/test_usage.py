@@ -1,5 +1,6 @@
 """Help, wrong arguments, and what a person reads when something is not there."""
 
+import os
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ def test_every_promised_command_exists() -> None:
     promised = "start stop status produce consume topic-create topic-list topic-describe topic-delete topic-alter"
     promised += " group-list group-describe group-delete log-dump perf-produce perf-consume"
     assert {tuple(item.split("-")) for item in promised.split()} <= set(ALL)
+    assert ("topic", "reassign") in ALL, "of a module of its own"
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
@@ -38,6 +40,29 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
     outcome = raylog(*words, "--help")
     assert outcome.code == 0
     assert outcome.out.startswith(f"Usage: raylog {' '.join(words)}")
+
+
+def test_a_command_imports_its_own_module_alone() -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['metrics', 'alerts']\n"
+        "import raylog.cli\n"
+        "try: raylog.cli.main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "others = {name for name in sys.modules if name.startswith('raylog.cli.')}\n"
+        "assert code == 0\n"
+        "assert not {'raylog.cli.topics', 'raylog.cli.perf', 'raylog.cli.groups'} & others, others\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
+
+
+def test_administration_loads_neither_producers_nor_consumers() -> None:
+    program = (
+        "import sys, raylog.client.admin.admin\n"
+        "loaded = {'raylog.client.producer.engine', 'raylog.client.consumer.engine'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_help_is_fast_and_loads_neither_ray_nor_rich_nor_a_client() -> None:
@@ -68,7 +93,7 @@ def test_help_is_fast_and_loads_neither_ray_nor_rich_nor_a_client() -> None:
         ("topic create a --partitions 0", "'--partitions': 0 is not in the range"),
         ("topic create a --config retention.ms", "--config takes key=value, and 'retention.ms' is not of that form."),
         ("topic alter a", "nothing to change: give --partitions N, --config key=value"),
-        ("start --config a=1 --brokers none", "'none' is not a valid integer"),
+        ("start --config a=1 --brokers none", "'none' is no whole number"),
         ("produce --topic a --key-separator=", "--key-separator needs at least one character."),
         ("produce --topic a --file no-such-file", "no-such-file"),
         ("produce --topic a --bootstrap 127.0.0.1:1", "give --secret-file, or set RAYLOG_SECRET"),
@@ -76,7 +101,7 @@ def test_help_is_fast_and_loads_neither_ray_nor_rich_nor_a_client() -> None:
         ("token create --read a --lifetime 0h", "'0h' is not a time"),
         ("token show", "give a token on the standard input (-), --token-file, or set RAYLOG_TOKEN"),
         ("consume --topic a --offset 3", "--offset needs --partition"),
-        ("consume --topic a --partition 0 --offset last", "a number, `earliest` or `latest`, not 'last'"),
+        ("consume --topic a --partition 0 --offset last", "`earliest` or `latest`, not 'last'"),
         ("consume --topic a --format %x", "--format knows %k %v"),
         ("perf produce --topic a --num-records 1 --throughput -1", "give exactly one of --record-size"),
         ("perf produce --topic a --num-records 1 --throughput 0 --record-size 1", "or -1 for no limit, not 0"),
@@ -88,6 +113,97 @@ def test_a_wrong_line_gets_one_sentence_and_the_way_to_its_help(line: str, expec
     result = refusal(raylog(*line.split(" ")), 2)
     assert expected in result
     assert "--help`." in result
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("dashboard", "did you mean `raylog metrics dashboard`?"),
+        ("offsets", "did you mean `raylog topic offsets`?"),
+        ("help", "Unknown command 'help'; known are: balance, config"),
+        ("acl", "Unknown command 'acl'; known are: balance"),
+        ("topic create --topic x", "The topic is an argument: `raylog topic create TOPIC`."),
+        ("group describe --group g", "The group is an argument: `raylog group describe GROUP`."),
+        ("group reset-offsets g --to latest --execute --dry-run", "--execute and --dry-run say different things"),
+        ("consume --topic t --property print.key=true", "Give `--consumer-props` instead."),
+        ("produce --topic t --property parse.key=true", "Give `--producer-props` instead."),
+        ("start --config retention.ms=5", "retention.ms is a key of topics"),
+        ("produce --topic t --delay soon", "--delay: 'soon' is no delay"),
+        ("produce --topic t --json --key k", "with --json the lines say what key and value are"),
+        ("produce --topic t --key k --key-separator :", "give one of them"),
+        ("produce --topic t --producer-props value.serializer=json", "value.serializer has no meaning here"),
+        ("consume --topic t --consumer-props value.deserializer=string", "value.deserializer has no meaning here"),
+        ("produce", "Missing option '--topic'"),
+        ("consume", "Missing option '--topic', or --pattern"),
+        ("consume --topic t --pattern x", "give --topic or --pattern"),
+        ("consume --pattern (", "'(' is no regular expression"),
+        ("consume --topic a --topic b --partition 0", "--partition is of one topic"),
+        ("consume --topic t --group g --offset -5", "`raylog group reset-offsets g` moves it"),
+        ("consume --topic t --from-time 2026-01-01", "has no zone"),
+        ("consume --topic t --from-time 5 --from-beginning", "give one of them"),
+    ],
+)
+def test_what_newcomers_type_is_answered_with_what_to_type(line: str, expected: str) -> None:
+    outcome = raylog(*line.split())
+    assert expected in outcome.err, outcome
+    assert len(outcome.err.splitlines()) == 1
+    assert outcome.code in (1, 2)
+
+
+def test_help_lists_every_command_whole_and_by_subject() -> None:
+    listed = raylog("--help").out
+    assert "...\n" not in listed.partition("Cluster:")[2]
+    assert listed.index("Cluster:") < listed.index("Topics and records:") < listed.index("Readers and writers:")
+    assert "\nCommands:" not in listed, "name a new command in one of the sections"
+    assert {name for name in cli.commands if f"\n  {name} " not in listed} == set()
+
+
+def test_the_options_of_the_cluster_have_a_section_of_their_own() -> None:
+    listed = raylog("topic", "create", "--help").out
+    own, found, common = listed.partition("Which cluster:")
+    assert found
+    assert "--partitions" in own
+    assert "--bootstrap" not in own
+    assert {"--bootstrap", "--secret-file", "--token-file", "--address", "--data-dir"} <= set(
+        common.replace(",", " ").split()
+    )
+
+
+PROGRAM = "import sys; sys.argv[0] = 'raylog'; from raylog.cli import main; main()"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["metrics", "alerts"]], ids=" ".join)
+def test_a_closed_pipe_ends_the_command_as_sigpipe_would(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as closed:
+        command = [sys.executable, "-c", PROGRAM, *words]
+        run = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (141, b"")
+
+
+def test_a_closed_standard_output_is_an_error_of_one_sentence() -> None:
+    command = ["bash", "-c", f'"{sys.executable}" -c "{PROGRAM}" metrics alerts >&-']
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (1, "raylog: Bad file descriptor.\n")
+
+
+def test_an_interrupt_while_modules_are_imported_shows_no_traceback() -> None:
+    program = (
+        "import sys, builtins; real = builtins.__import__\n"
+        "def stop(name, *more):\n"
+        "    if name == 'raylog.cli.app': raise KeyboardInterrupt\n"
+        "    return real(name, *more)\n"
+        "builtins.__import__ = stop\n" + PROGRAM
+    )
+    command = [sys.executable, "-c", program, "--help"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (130, "Interrupted.\n")
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    command = [sys.executable, "-m", "raylog", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.startswith("raylog, ")
 
 
 def test_without_a_cluster_the_way_to_one_is_named(tmp_path: Path) -> None:

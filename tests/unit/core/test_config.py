@@ -1,7 +1,6 @@
-"""Configuration keys: legal values, defaults, suggestions, and the generated page."""
+"""Configuration keys: legal values, defaults and suggestions."""
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -15,19 +14,7 @@ from raylog.core.config import (
     validate_cluster_config,
     validate_topic_config,
 )
-from raylog.core.configuration.config_page import SINCE, to_markdown
 from raylog.core.errors import InvalidConfig
-
-PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
-
-
-def test_the_configuration_page_is_up_to_date() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text == to_markdown(), "run `python -m raylog.core.configuration.config_page > docs/configuration.md`"
-
-
-def test_only_keys_that_exist_came_with_a_later_release() -> None:
-    assert SINCE.keys() <= TOPIC_KEYS.keys() | CLUSTER_KEYS.keys()
 
 
 def test_every_default_is_legal_and_in_its_written_form() -> None:

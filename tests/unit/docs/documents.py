@@ -9,6 +9,8 @@ from tests.unit.style.sources import ROOT
 
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 
+RUN = "<!-- run -->"
+"""The line before a block of a page that tests run as it is written."""
 _FENCE = re.compile(r"^```(\w*)\s*$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -20,6 +22,8 @@ class Block:
     language: str
     text: str
     line: int
+    is_run: bool = False
+    """Whether a comment before it says that tests run it."""
 
 
 def blocks(text: str) -> list[Block]:
@@ -27,15 +31,18 @@ def blocks(text: str) -> list[Block]:
     found: list[Block] = []
     begun: tuple[str, int] | None = None
     inside: list[str] = []
+    before = ""
+    is_run = False
     for number, line in enumerate(text.splitlines(), start=1):
         fence = _FENCE.match(line)
         if fence and begun is None:
-            begun, inside = (fence[1], number), []
+            begun, inside, is_run = (fence[1], number), [], before == RUN
         elif fence and begun is not None:
-            found.append(Block(begun[0], "\n".join(inside) + "\n", begun[1]))
+            found.append(Block(begun[0], "\n".join(inside) + "\n", begun[1], is_run))
             begun = None
         elif begun is not None:
             inside.append(line)
+        before = line
     assert begun is None, f"the block on line {begun} is not closed"
     return found
 

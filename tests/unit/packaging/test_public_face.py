@@ -56,6 +56,30 @@ def test_a_service_without_ray_can_import_all_of(folder: str) -> None:
     assert not modules_after("\n".join(f"import {name}" for name in names)) & HEAVY_AT_IMPORT
 
 
+@pytest.mark.parametrize(
+    ("statement", "missing", "extra"),
+    [
+        ("import raylog; raylog.outbox", "sqlalchemy", "outbox"),
+        ("from raylog.outbox import add", "sqlalchemy", "outbox"),
+        ("import raylog; raylog.data.read", "pandas", "data"),
+        ("import raylog; raylog.read", "pyarrow", "data"),
+        ("from raylog.data import write", "pyarrow", "data"),
+    ],
+)
+def test_a_package_without_its_extra_names_the_extra(statement: str, missing: str, extra: str) -> None:
+    program = f"import sys\nsys.modules[{missing!r}] = None\n{statement}"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT.parent, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    assert f"pip install 'raylog[{extra}]'" in run.stderr.splitlines()[-1]
+
+
+def test_the_errors_have_a_module_of_their_own() -> None:
+    from raylog import errors as public
+
+    assert set(errors.__all__) <= set(vars(public))
+    assert public.OffsetOutOfRange is errors.OffsetOutOfRange
+
+
 def test_type_checkers_see_every_public_name() -> None:
     assert names_for_type_checkers() | {"__version__"} == set(raylog.__all__)
 
@@ -76,6 +100,10 @@ def test_a_public_name_is_the_same_object_as_at_its_home() -> None:
 
 def test_dir_shows_names_that_were_not_imported_yet() -> None:
     assert set(raylog.__all__) <= set(dir(raylog))
+
+
+def test_dir_shows_nothing_that_the_module_needs_itself() -> None:
+    assert {name for name in dir(raylog) if not name.startswith("__")} <= set(raylog.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -139,10 +139,17 @@ def test_concurrent_looks_share_one_look(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_broker_is_ready_when_registered_and_its_replicas_have_a_role() -> None:
     replicas = {TopicPartition("t", 0): figures(), TopicPartition("t", 1): figures("follower")}
-    assert unready(1, True, replicas) == []
-    assert unready(1, True, {}) == []
-    assert unready(1, False, replicas) == ["broker 1 is not registered with the controller"]
-    assert unready(1, True, {**replicas, TopicPartition("u", 0): figures("idle"), TopicPartition("u", 1): None}) == [
+    assert unready(1, True, replicas, (1 << 30, 1 << 40)) == []
+    assert unready(1, True, {}, None) == []
+    assert unready(1, False, replicas, None) == ["broker 1 is not registered with the controller"]
+    assert unready(
+        1, True, {**replicas, TopicPartition("u", 0): figures("idle"), TopicPartition("u", 1): None}, None
+    ) == [
         "u-0 on broker 1 neither leads nor follows yet: it is idle",
         "u-1 on broker 1 does not answer",
     ]
+
+
+def test_a_broker_with_a_full_disk_is_not_ready() -> None:
+    assert unready(1, True, {}, (4096, 24 << 20)) == ["the disk of broker 1 is full: 4096 of 25165824 bytes are free"]
+    assert unready(1, True, {}, (1 << 20, 24 << 20)) == []

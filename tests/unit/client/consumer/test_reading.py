@@ -230,7 +230,7 @@ def test_an_unknown_topic_names_the_nearest(flights: ToyCluster) -> None:
 
 def test_an_unknown_keyword_names_the_nearest(flights: ToyCluster) -> None:
     with pytest.raises(InvalidConfig, match="max_poll_records"):
-        Consumer("flights", max_pol_records=1, **flights.options)
+        Consumer("flights", max_pol_records=1, **flights.options)  # type: ignore[call-arg]
 
 
 def test_offsets_are_found_by_time_and_at_both_ends(flights: ToyCluster) -> None:

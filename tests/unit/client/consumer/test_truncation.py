@@ -70,7 +70,7 @@ def test_after_two_unclean_elections_no_record_of_the_log_is_skipped(cluster: To
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-def test_reading_goes_on_where_the_histories_part(cluster: ToyCluster, policy: str) -> None:
+def test_reading_goes_on_where_the_histories_part(cluster: ToyCluster, policy: Any) -> None:
     old_and_new(cluster)
     with Consumer(auto_offset_reset=policy, **cluster.options) as consumer:
         consumer.assign([FLIGHTS])

@@ -235,18 +235,20 @@ def test_groups_are_listed_by_type_and_an_unknown_name_is_refused(board: Board) 
 def test_the_command_line_plans_and_resets(board: Board) -> None:
     shown = board.run("reset-offsets", "board", "--by", "-30", "--topic", "flights:1", "--dry-run").out
     assert "the log starts there" in shown
-    assert "without --dry-run" in shown
-    done = json.loads(board.run("reset-offsets", "board", "--to", "3", "--json").out)
+    assert "with --execute" in shown
+    done = json.loads(board.run("reset-offsets", "board", "--to", "3", "--json", "--execute").out)
     assert done["done"] is True
     assert [(row["committed"], row["new"]) for row in done["offsets"]] == [(40, 3), (7, 3), (5, 3)]
-    assert "continues there" in board.run("reset-offsets", "board", "--time", "1970-01-01T00:00:00.030Z").out
+    assert (
+        "continues there" in board.run("reset-offsets", "board", "--time", "1970-01-01T00:00:00.030Z", "--execute").out
+    )
     assert board.offsets() == {FIRST: 30, SECOND: 10, OTHER: 10}
 
 
 def test_the_command_line_names_the_members_that_are_in_the_way(board: Board) -> None:
     board.join("anna")
     assert "in use, by anna" in board.run("reset-offsets", "board", "--to", "latest", "--dry-run").out
-    assert "anna" in refusal(board.run("reset-offsets", "board", "--to", "latest"), 1)
+    assert "anna" in refusal(board.run("reset-offsets", "board", "--to", "latest", "--execute"), 1)
     assert "subscribe" in refusal(board.run("delete-offsets", "board", "flights"), 1)
     assert "was removed" in board.run("remove-members", "board", "--all").out
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -134,7 +135,7 @@ def test_send_batch_calls_the_partitioner_for_every_record(cluster: ToyCluster) 
      (True, TypeError, "must return a partition as an int")],
 )  # fmt: skip
 def test_what_a_partitioner_may_not_return_is_refused(
-    cluster: ToyCluster, chosen: object, kind: type[Exception], sentence: str
+    cluster: ToyCluster, chosen: Any, kind: type[Exception], sentence: str
 ) -> None:
     cluster.create_topic("t", partitions=3)
     with Producer(**cluster.options, partitioner=lambda topic, key, count: chosen) as producer:

@@ -58,3 +58,14 @@ def test_a_pause_is_taken() -> None:
     consumer = Consumer(2)
     asyncio.run(run_on_loop(cast(Any, consumer), handler, 1))
     assert consumer.verdicts == [(0, ev.RETRY, 600_000), (1, ev.RETRY, 600_000)]
+
+
+def test_the_log_shows_where_a_handler_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    def handler(message: QueueMessage) -> None:
+        raise TypeError("a fault of the handler")
+
+    asyncio.run(run_on_loop(cast(Any, Consumer(1)), handler, 1))
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], TypeError)
+    assert "in handler" in caplog.text

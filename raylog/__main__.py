@@ -1,0 +1,5 @@
+"""`python -m raylog` is the command `raylog`."""
+
+from raylog.cli import main
+
+main()

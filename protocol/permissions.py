@@ -6,11 +6,14 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from raylog.core.errors import InvalidRequest
+from raylog.protocol.documents.registry import methods
+from raylog.protocol.elsewhere import know, unknown_method
 from raylog.protocol.method import Endpoint, TokenScope
 from raylog.rpc import Grant, Permissions
 from raylog.rpc.auth.permissions import Missing, PayloadLacks, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 
+know(method.name for _, method in methods())
 _READING = (TokenScope.READ, TokenScope.OFFSETS)
 TRANSACTIONS_TOPIC = "__transaction_state"
 """The internal topic that has a partition for each transaction coordinator."""
@@ -44,6 +47,7 @@ def permissions(
         _missing(endpoint, topic == TRANSACTIONS_TOPIC, transactions_id),
         _places(endpoint),
         payloads=_payloads(endpoint, is_transactional),
+        unknown=unknown_method,
         notifications=frozenset(
             method.name for method in endpoint.methods.values() if method.notification or method.unanswered
         ),

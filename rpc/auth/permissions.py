@@ -64,6 +64,10 @@ def token_expired() -> RaylogError:
     return ClusterAuthorizationFailed("The token of this connection has expired: make a new one, or plan again.")
 
 
+def _unknown(endpoint: str, method: str) -> RaylogError:
+    return InvalidRequest(f"A {endpoint} knows no method {method!r:.80} for clients.")
+
+
 @dataclass(frozen=True, slots=True)
 class Permissions:
     """The lowest role for each method of one kind of endpoint; a method without an entry is for the cluster itself
@@ -80,6 +84,8 @@ class Permissions:
     """What a grant has to cover in the payloads of methods, for those where the arguments do not say it all."""
     message_bytes: Callable[[Grant], int] = _no_records
     """The largest `max.message.bytes` of the topics that a grant writes to here."""
+    unknown: Callable[[str, str], RaylogError] = _unknown
+    """The refusal of a method that is not stated, by the kind of endpoint and the method."""
     notifications: Container[str] = ()
     """The methods that may come as notifications; another one ends its connection."""
     members_only: bool = False
@@ -112,7 +118,7 @@ class Permissions:
         """The error for a method that a role may not call."""
         needed = self.roles.get(method)
         if needed is None:
-            return InvalidRequest(f"A {self.endpoint} knows no method {method!r:.80} for clients.")
+            return self.unknown(self.endpoint, method)
         whose = "the cluster's own secret" if needed == Role.CLUSTER else "a client's secret"
         mine = "a token" if role == Role.TOKEN else "a client's secret"
         return ClusterAuthorizationFailed(

@@ -176,7 +176,7 @@ FEATURES: Final[dict[str, Feature]] = {
 }
 """Every feature by name, in the order in which they are added. Moves, growth, deleted records, topics that come and go
 and elections are in each run: the administrator's."""
-NEEDS: Final = {"renewed-topic": "transactions", "accounts": "transactions", "halves": "delays"}
+NEEDS: Final = {"awake-limit": "sleep", "renewed-topic": "transactions", "accounts": "transactions", "halves": "delays"}
 """Features that another one is part of."""
 
 

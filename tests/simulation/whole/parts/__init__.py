@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.simulation.whole.parts.addresses import Addresses
+from tests.simulation.whole.parts.awake_limit import AwakeLimit
 from tests.simulation.whole.parts.damage import Damage
 from tests.simulation.whole.parts.foreign import Foreign
 from tests.simulation.whole.parts.part import Part
 from tests.simulation.whole.parts.retention import Retention
 from tests.simulation.whole.parts.sizes import Sizes
 from tests.simulation.whole.parts.tokens import Tokens
+from tests.simulation.whole.parts.unclean_tables import UncleanTables
 from tests.simulation.whole.parts.watchers import Watchers
 
 PARTS: Final[dict[str, type[Part]]] = {
@@ -19,4 +22,7 @@ PARTS: Final[dict[str, type[Part]]] = {
     "tokens": Tokens,
     "damage": Damage,
     "foreign": Foreign,
+    "unclean-tables": UncleanTables,
+    "addresses": Addresses,
+    "awake-limit": AwakeLimit,
 }

@@ -37,7 +37,7 @@ UNDELIVERABLE: Final = "__undeliverable"
 TTL_MS: Final = 2_000
 GROUPS: Final = {"foreign-any": "none", "foreign-keys": "key"}
 RULE: Final = "W80"
-"""A batch that does not open costs its own records, and whoever reads past it learns of it."""
+"""A batch that does not open costs its own records, and its readers learn of it."""
 SOON_S: Final = 20.0
 LZ4: Final = 3
 

@@ -35,6 +35,8 @@ class Part:
     """Whether clocks decide when something is due: then no two nodes' clocks are wrong at once."""
     clocks_agree: ClassVar[bool] = False
     """Whether no clock may be wrong: what is removed by age could go at once."""
+    may_differ: ClassVar[frozenset[str]] = frozenset()
+    """Topics whose replicas need not be the same at the end."""
     patience_s: ClassVar[float] = 0.0
     """How much longer the end of a run may take with it."""
 

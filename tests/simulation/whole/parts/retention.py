@@ -132,7 +132,7 @@ class AgedReader(Client):
         self._part, self._at, self._isolation = part, WHERE[topic], isolation
 
     async def run(self) -> None:
-        """Read until the world is over; now and then anew from the start."""
+        """Read until the world is over; now and then again from the start."""
         while not self.world.is_over:
             consumer = await started(self, self._consumer)
             consumer.assign([self._at])

@@ -1,7 +1,7 @@
 """Clients of every kind that have a token, which expires while they work, and is one for some topics only.
 
-What a client asks for after its token has expired it does not get, and it is told so: it neither hangs nor waits for
-records in silence. With a new token it goes on where it was.
+What a client requests after its token has expired it does not get, and it learns of that: it neither hangs nor waits
+for records in silence. With a new token it goes on where it was.
 """
 
 from __future__ import annotations

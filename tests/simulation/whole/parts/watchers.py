@@ -317,7 +317,7 @@ class Watchers(Part):
         return [*steady, *self.own]
 
     def deleted(self, at: TopicPartition) -> int:
-        """Return the offset below which a deletion was asked for."""
+        """Return the offset below which a deletion was requested."""
         return max(self.world.books.deleted_below.get(at, 0), self.sights.deleted_below.get(at, 0))
 
     async def make_topics(self, admin: AsyncAdmin) -> None:

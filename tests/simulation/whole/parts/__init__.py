@@ -6,9 +6,11 @@ from typing import Final
 
 from tests.simulation.whole.parts.addresses import Addresses
 from tests.simulation.whole.parts.awake_limit import AwakeLimit
+from tests.simulation.whole.parts.clocks import Clocks
 from tests.simulation.whole.parts.damage import Damage
 from tests.simulation.whole.parts.foreign import Foreign
 from tests.simulation.whole.parts.part import Part
+from tests.simulation.whole.parts.renewed_kinds import RenewedKinds
 from tests.simulation.whole.parts.retention import Retention
 from tests.simulation.whole.parts.sizes import Sizes
 from tests.simulation.whole.parts.tokens import Tokens
@@ -24,5 +26,7 @@ PARTS: Final[dict[str, type[Part]]] = {
     "foreign": Foreign,
     "unclean-tables": UncleanTables,
     "addresses": Addresses,
+    "renewed-kinds": RenewedKinds,
+    "clocks": Clocks,
     "awake-limit": AwakeLimit,
 }

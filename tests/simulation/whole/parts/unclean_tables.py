@@ -158,7 +158,7 @@ class UncleanTables(Part):
         """Create the topic."""
         config = {
             "cleanup.policy": "compact",
-            "segment.bytes": self.world.scheduler.random.choice(["600", "1500", "4000"]),
+            "segment.bytes": self.world.scheduler.random.choice(["1100", "1500", "4000"]),
             "min.cleanable.dirty.ratio": "0.01",
             "min.insync.replicas": "1",
             "unclean.leader.election.enable": "true",

@@ -30,7 +30,7 @@ from tests.simulation.whole.plan import (
 
 Feature = Callable[[Plan, random.Random], Plan]
 """Takes a plan and the feature's own source, and returns the plan with the feature."""
-MOST: Final = 5
+MOST: Final = 6
 """Most features that a seed draws, without those that they need."""
 
 

@@ -251,7 +251,7 @@ class SimServer:
         """Stop accepting."""
         if self.is_serving():
             del self._network.listeners[self.name]
-            self._network.ended(self.name)
+            self._network.ended(self.name, self.process)
 
     async def wait_closed(self) -> None:
         """Return."""
@@ -287,7 +287,8 @@ class Network:
         self._ports: dict[str, int] = {}
         self.uses_ports_again = False
         """Whether a server may get a port of one that has ended, as from a system with few of them."""
-        self._ended_ports: dict[str, list[int]] = {}
+        self._ended_ports: dict[str, list[tuple[str, int]]] = {}
+        """By host the processes that have ended, and their ports."""
         self._number = 0
 
     def latency(self) -> float:
@@ -305,19 +306,24 @@ class Network:
 
     def server(self, process: SimProcess, factory: Any, host: str, port: int) -> SimServer:
         """Return a server that does not serve yet."""
-        return SimServer(self, process, factory, (host, port or self._port_of_ended(host) or self.port(host)))
+        return SimServer(self, process, factory, (host, port or self._port_of_ended(process) or self.port(host)))
 
-    def _port_of_ended(self, host: str) -> int:
-        """Return the port of a server of this host that has ended, 0 = none: mostly that of the one that ended last."""
-        ended = self._ended_ports.get(host)
+    def _port_of_ended(self, process: SimProcess) -> int:
+        """Return the port of a server of this host that has ended, 0 = none: mostly one of another of its kind."""
+        ended = self._ended_ports.get(process.host)
         if not ended or not self.scheduler.chance(AGAIN):
             return 0
-        return ended.pop(-1 if self.scheduler.chance(0.7) else int(self.scheduler.random.random() * len(ended)))
+        kind = process.name.partition("-")[0]
+        alike = [entry for entry in ended if entry[0] != process.name and entry[0].partition("-")[0] == kind]
+        among = alike if alike and self.scheduler.chance(0.7) else ended
+        chosen = among[int(self.scheduler.random.random() * len(among))]
+        ended.remove(chosen)
+        return chosen[1]
 
-    def ended(self, name: tuple[str, int]) -> None:
+    def ended(self, name: tuple[str, int], process: SimProcess) -> None:
         """A server has ended."""
         if self.uses_ports_again:
-            self._ended_ports.setdefault(name[0], []).append(name[1])
+            self._ended_ports.setdefault(name[0], []).append((process.name, name[1]))
 
     def carries(self, source: str, target: str) -> bool:
         """Whether a link carries segments now."""
@@ -489,7 +495,7 @@ class Network:
         for name, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[name]
-                self.ended(name)
+                self.ended(name, process)
         for transport in list(process.transports):
             if process.host in self.down:
                 transport.is_lost = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,6 +120,17 @@ class Addresses(Part):
         config = {**plan.config, "offsets.topic.num.partitions": "4"}
         return replace(plan, config=config, work_s=plan.work_s + 4.0)
 
+    @property
+    def faults(self) -> Sequence[Callable[[], None]]:
+        """Coordinators change places."""
+        return (self.move_coordinators, self.move_coordinators)
+
+    def move_coordinators(self) -> None:
+        """End most coordinators at once: some come back where another one was."""
+        for actor in self.world.cluster.named("coordinator-"):
+            if actor.process is not None and self.world.scheduler.chance(0.7):
+                actor.process.kill("killed with the others")
+
     async def make_topics(self, admin: AsyncAdmin) -> None:
         """Create the topic."""
         await admin.create_topic(TOPIC, 1, self.world.plan.replication_factor)
@@ -137,7 +149,7 @@ class Addresses(Part):
         reader = AsyncConsumer(auto_offset_reset="earliest", default_api_timeout_ms=API_MS, **where)
         outside = AsyncAdmin(request_timeout_ms=API_MS, **where)
         for each in (producer, reader, outside):
-            await client.call("start", each.start(), LAST_API_S)  # type: ignore[attr-defined]
+            await client.call("start", each.start(), LAST_API_S)
         reader.assign([at])
         found: set[bytes] = set()
         for broker in range(1, self.world.plan.brokers + 1):
@@ -153,7 +165,7 @@ class Addresses(Part):
         except RaylogError as error:
             raise Violation(RULE, f"an administrator from before finds no broker: {error!r}") from error
         for each in (producer, reader, outside):
-            await client.call("stop", each.stop(), 35.0)  # type: ignore[attr-defined]
+            await client.call("stop", each.stop(), 35.0)
 
     async def _read(self, client: Client, reader: AsyncConsumer, found: set[bytes], for_s: float) -> None:
         until_s = self.world.now_s + for_s

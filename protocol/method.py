@@ -11,6 +11,7 @@ import msgspec
 
 from raylog.core.errors import InvalidRequest, UnknownServerError
 from raylog.core.features import FIRST_LEVEL
+from raylog.protocol.elsewhere import unknown_method
 from raylog.protocol.message import Message, read, read_encoded
 from raylog.rpc.auth.credentials import Role
 
@@ -150,11 +151,11 @@ class Endpoint:
     def read_request(self, method: str, args: object) -> Any:
         """Return the request in encoded or decoded msgpack, of the type that the method's page states.
 
-        Raises :class:`InvalidRequest` for a method that is not known here and for malformed fields.
+        Raises :class:`InvalidRequest` for malformed fields, and `unknown_method` for one that is not known here.
         """
         kind = self._requests.get(method)
         if kind is None:
-            raise InvalidRequest(f"A {self.name} knows no method {method!r:.80}.")
+            raise unknown_method(self.name, method)
         if type(args) is msgspec.Raw:
             try:
                 return self._readers[method](args)  # as `read_encoded`, without its call: every batch passes here

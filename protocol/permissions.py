@@ -10,11 +10,14 @@ from raylog.core.errors import InvalidRequest
 from raylog.core.queues.archiving.origins import retry_topic
 from raylog.core.queues.policy import DEAD_LETTERS
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
+from raylog.protocol.documents.registry import methods
+from raylog.protocol.elsewhere import know, unknown_method
 from raylog.protocol.method import AnyMethod, Endpoint, TokenScope
 from raylog.rpc import Grant, Permissions, TopicGrant
 from raylog.rpc.auth.permissions import Missing, PayloadLacks, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 
+know(method.name for _, method in methods())
 _READING = (TokenScope.READ, TokenScope.OFFSETS)
 TRANSACTIONS_TOPIC = "__transaction_state"
 """The internal topic that has a partition for each transaction coordinator."""
@@ -59,6 +62,7 @@ def permissions(
         _missing(endpoint, named),
         _places(endpoint),
         payloads=_payloads(endpoint, is_transactional),
+        unknown=unknown_method,
         notifications=frozenset(
             method.name for method in endpoint.methods.values() if method.notification or method.unanswered
         ),

@@ -365,7 +365,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
     def _handle(self, request: Request) -> None:
         method = request.method
         if self._allowed is not None and method not in self._allowed and self._permissions is not None:
-            request.fail(self._permissions.refusal(method, self.role))
+            request.fail(self._permissions.refusal(method, self.role, request.args))
             return
         if self._intake.is_used_up and self._stake is not None and self._stake.has_more_than_its_share():
             request.fail(

@@ -157,7 +157,11 @@ class ReplicaServer:
         spec = self.spec
         is_internal = spec.topic in COORDINATED_TOPICS
         allowed = permissions(REPLICA, is_internal=is_internal, named=self._named, is_transactional=is_transactional)
-        return replace(allowed, message_bytes=lambda _: TopicConfig.from_dict(self.spec.topic_config).max_message_bytes)
+        return replace(
+            allowed,
+            place=(spec.topic_id, spec.partition),
+            message_bytes=lambda _: TopicConfig.from_dict(self.spec.topic_config).max_message_bytes,
+        )
 
     def _named(self, name: str) -> NamedTopic:
         spec = self.spec

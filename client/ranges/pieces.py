@@ -112,12 +112,14 @@ class ColumnsPiece:
 class KafkaPiece:
     """Of a batch of magic 2."""
 
-    def __init__(self, partition: TopicPartition, batch: FetchedBatch, start: int, end: int) -> None:
-        """Raises CorruptBatch."""
+    def __init__(
+        self, partition: TopicPartition, batch: FetchedBatch, start: int, end: int, next_offset: int | None
+    ) -> None:
+        """`next_offset`: behind the batch; None where its header cannot be relied on. Raises CorruptBatch."""
         header = batch.header
         if header.record_count > RECORDS_MAX:
             raise CorruptBatch(f"{header.record_count} records in one batch are too many")
-        self._partition, self._header = partition, header
+        self._partition, self._header, self._next_offset = partition, header, next_offset
         self._rows = KafkaRows(body_of(batch.buffer, batch.place, header), header)
         self._begin, self._stop = np.searchsorted(self._rows.offsets, (start, end)).tolist()
         self.rows = self._stop - self._begin
@@ -149,7 +151,7 @@ class KafkaPiece:
         try:
             return self._rows.headers(self._begin, self._stop)
         except CorruptBatch as error:
-            raise corrupt(self._partition, self._header.base_offset, error) from error
+            raise corrupt(self._partition, self._header.base_offset, error, self._next_offset) from error
 
 
 class PieceMaker:
@@ -173,10 +175,10 @@ class PieceMaker:
             return PlainPiece(header, self._start, self._end)
         if header.magic != MAGIC_KAFKA:
             return ColumnsPiece(self._opener.piece(batch, self._start, self._end))
+        next_offset = header.next_offset if self._check_crcs else None
         try:
-            return KafkaPiece(self._partition, batch, self._start, self._end)
+            return KafkaPiece(self._partition, batch, self._start, self._end, next_offset)
         except RaylogError as error:
-            next_offset = header.next_offset if self._check_crcs else None
             raise corrupt(self._partition, header.base_offset, error, next_offset) from error
 
     def check(self, batch: FetchedBatch) -> None:

@@ -57,10 +57,14 @@ class Opened(NamedTuple):
 class OpenPiece:
     """Consecutive records of an open batch: its columns from `begin` up to `stop`. Access raises CorruptMessage."""
 
-    __slots__ = ("_opened", "_partition", "begin", "offsets", "stop")
+    __slots__ = ("_next_offset", "_opened", "_partition", "begin", "offsets", "stop")
 
-    def __init__(self, partition: TopicPartition, opened: OpenBatch, begin: int, stop: int) -> None:
+    def __init__(
+        self, partition: TopicPartition, opened: OpenBatch, begin: int, stop: int, next_offset: int | None
+    ) -> None:
+        """`next_offset`: behind the whole batch; None where its header cannot be relied on."""
         self._partition = partition
+        self._next_offset = next_offset
         self._opened = opened
         self.begin = begin
         self.stop = stop
@@ -85,7 +89,7 @@ class OpenPiece:
 
     def part(self, begin: int, stop: int) -> OpenPiece:
         """The records from place `begin` of these up to `stop`."""
-        return OpenPiece(self._partition, self._opened, self.begin + begin, self.begin + stop)
+        return OpenPiece(self._partition, self._opened, self.begin + begin, self.begin + stop, self._next_offset)
 
     @property
     def layout(self) -> Layout | None:
@@ -137,7 +141,7 @@ class OpenPiece:
 
     def corrupt(self, cause: Exception) -> CorruptMessage:
         """The error for a column that cannot be read."""
-        return corrupt(self._partition, self._opened.offsets[0], cause)
+        return corrupt(self._partition, self._opened.offsets[0], cause, self._next_offset)
 
 
 class BatchOpener:
@@ -202,7 +206,7 @@ class BatchOpener:
         stop = opened.rows if not offsets or offsets[-1] < end else _first_at_or_above(offsets, end)
         # A batch that is taken a few records at a time is opened once.
         self._parted = (batch, opened) if stop < opened.rows else None
-        return OpenPiece(self._partition, opened, begin, stop)
+        return OpenPiece(self._partition, opened, begin, stop, self._behind(batch))
 
     def sound_piece(self, batch: FetchedBatch, first: int, end: int) -> OpenPiece:
         """As `piece`, of a body that opens as far as can be found without decoding a column. Raises CorruptMessage."""
@@ -230,8 +234,11 @@ class BatchOpener:
 
     def _poisoned(self, batch: FetchedBatch, error: Exception) -> CorruptMessage:
         """The error of a batch with a valid checksum, so that its header can be relied on."""
-        next_offset = batch.header.next_offset if self._check_crcs else None
-        return corrupt(self._partition, batch.header.base_offset, error, next_offset)
+        return corrupt(self._partition, batch.header.base_offset, error, self._behind(batch))
+
+    def _behind(self, batch: FetchedBatch) -> int | None:
+        """The first offset behind a batch; None where it was not verified."""
+        return batch.header.next_offset if self._check_crcs else None
 
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
         """The records at offset `wanted` and above. Raises CorruptMessage."""

@@ -1,4 +1,4 @@
-"""All endpoints, and through them all methods. Made for tests and documents: a process imports the pages it serves."""
+"""All endpoints, and through them all methods. For tests, documents, and what a server refuses as another one's."""
 
 from __future__ import annotations
 

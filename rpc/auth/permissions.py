@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError
+from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError, UnknownTopicId
 from raylog.rpc.auth.credentials import Role
 from raylog.rpc.auth.tokens import Grant
 from raylog.rpc.request import Handler, Request
@@ -43,6 +43,14 @@ def _read_place(args: Any) -> _Place:
     return _decode_place(args) if type(args) is msgspec.Raw else msgspec.convert(args, _Place)
 
 
+def _names_another(place: tuple[str, int], args: Any) -> bool:
+    try:
+        found = _read_place(args)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False  # it is about no partition, or malformed
+    return (found.topic_id, found.partition) != place
+
+
 def _lacks_all(method: str, args: Any, grant: Grant) -> str:
     return "a secret"
 
@@ -64,6 +72,10 @@ def token_expired() -> RaylogError:
     return ClusterAuthorizationFailed("The token of this connection has expired: make a new one, or plan again.")
 
 
+def _unknown(endpoint: str, method: str) -> RaylogError:
+    return InvalidRequest(f"A {endpoint} knows no method {method!r:.80} for clients.")
+
+
 @dataclass(frozen=True, slots=True)
 class Permissions:
     """The lowest role for each method of one kind of endpoint; a method without an entry is for the cluster itself
@@ -80,6 +92,10 @@ class Permissions:
     """What a grant has to cover in the payloads of methods, for those where the arguments do not say it all."""
     message_bytes: Callable[[Grant], int] = _no_records
     """The largest `max.message.bytes` of the topics that a grant writes to here."""
+    unknown: Callable[[str, str], RaylogError] = _unknown
+    """The refusal of a method that is not stated, by the kind of endpoint and the method."""
+    place: tuple[str, int] | None = None
+    """Topic id and number of the only partition that is served here, where there is one."""
     notifications: Container[str] = ()
     """The methods that may come as notifications; another one ends its connection."""
     members_only: bool = False
@@ -110,11 +126,16 @@ class Permissions:
         writes = any(topic.writes for topic in grant.topics)
         return max(self.message_bytes(grant), MESSAGE_BYTES_DEFAULT) if writes else 0
 
-    def refusal(self, method: str, role: Role) -> RaylogError:
-        """The error for a method that a role may not call."""
+    def refusal(self, method: str, role: Role, args: Any = None) -> RaylogError:
+        """The error for a method that a role may not call.
+
+        A request for another partition than the one that is served here only has the wrong address.
+        """
+        if self.place is not None and _names_another(self.place, args):
+            return UnknownTopicId("This endpoint serves a partition of another topic; refresh the metadata.")
         needed = self.roles.get(method)
         if needed is None:
-            return InvalidRequest(f"A {self.endpoint} knows no method {method!r:.80} for clients.")
+            return self.unknown(self.endpoint, method)
         whose = "the cluster's own secret" if needed == Role.CLUSTER else "a client's secret"
         mine = "a token" if role == Role.TOKEN else "a client's secret"
         return ClusterAuthorizationFailed(

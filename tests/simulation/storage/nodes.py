@@ -93,6 +93,16 @@ class File:
         for position, data in written:
             self.stale.update(range(position // PAGE_BYTES, (position + len(data) - 1) // PAGE_BYTES + 1))
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether the disk has all that reads show."""
+        return not self.pending and not self.stale
+
+    def flip(self, position: int, bit: int) -> None:
+        """A bit changes by itself, on the disk of a clean file and in what reads show of it."""
+        for image in (self.content, self.disk):
+            image[position] ^= 1 << bit
+
     def drop_clean(self, start: int, end: int) -> None:
         """Drop clean pages that lie between two positions: reads show the disk there."""
         for page in sorted(self.stale):

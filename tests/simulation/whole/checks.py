@@ -85,6 +85,8 @@ class Finish:
         if self._world.plan.expirers:
             await self._until("expired records are dead letters", self._letters_are_missing)
             await self._until("dead letters are sent on", lambda: self._letters_are_left(admin))
+        for part in self._world.parts:
+            await part.finish(admin, self._until)
         await self._until("the replicas are the same", self._replicas_differ)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)

@@ -5,12 +5,13 @@ Created by the world, and put below the shipped storage by ``ports.py``. The nem
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePath
 from typing import Final
 
 from tests.simulation.storage.disk import VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
+from tests.simulation.storage.nodes import File
 from tests.simulation.whole.cluster import folder_of, host_of
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
@@ -70,6 +71,10 @@ class NodeDisks:
         """Return whether a disk fills up, is slow or hangs."""
         faults = self._disks[host].faults
         return faults.room is not None or faults.pace is not None
+
+    def clean_files(self, host: str) -> Iterator[tuple[PurePath, File]]:
+        """Yield path and content of each file of a disk that no power cut would change."""
+        return ((path, file) for path, file in self._disks[host].files() if file.is_clean and file.content)
 
     def repair(self, host: str) -> None:
         """The disk works as usual, with room."""

@@ -13,6 +13,8 @@ from itertools import combinations
 from typing import Final
 
 from raylog.core.errors import did_you_mean
+from tests.simulation.whole.parts import PARTS
+from tests.simulation.whole.parts.part import Part
 from tests.simulation.whole.plan import (
     CLIENTS,
     EVERYTHING,
@@ -28,7 +30,7 @@ from tests.simulation.whole.plan import (
 
 Feature = Callable[[Plan, random.Random], Plan]
 """Takes a plan and the feature's own source, and returns the plan with the feature."""
-MOST: Final = 5
+MOST: Final = 6
 """Most features that a seed draws, without those that they need."""
 
 
@@ -147,6 +149,10 @@ def _consumer_protocol(plan: Plan, chance: random.Random) -> Plan:
     return replace(plan, has_consumer_protocol=not is_open, has_default_protocol=is_open)
 
 
+def _joined(part: type[Part]) -> Feature:
+    return lambda plan, chance: part.join(replace(plan, parts=(*plan.parts, part)), chance)
+
+
 FEATURES: Final[dict[str, Feature]] = {
     "transactions": _transactions,
     "renewed-topic": _renewed_topic,
@@ -166,10 +172,11 @@ FEATURES: Final[dict[str, Feature]] = {
     "few-replicas": _few_replicas,
     "disks": _disks,
     "consumer-protocol": _consumer_protocol,
+    **{name: _joined(part) for name, part in PARTS.items()},
 }
 """Every feature by name, in the order in which they are added. Moves, growth, deleted records, topics that come and go
 and elections are in each run: the administrator's."""
-NEEDS: Final = {"renewed-topic": "transactions", "accounts": "transactions", "halves": "delays"}
+NEEDS: Final = {"awake-limit": "sleep", "renewed-topic": "transactions", "accounts": "transactions", "halves": "delays"}
 """Features that another one is part of."""
 
 

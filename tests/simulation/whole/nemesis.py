@@ -87,6 +87,8 @@ class Nemesis:
                 actor.process.resume()
         for process in self._world.clients:
             process.resume()
+        for part in self._world.parts:
+            part.heal()
         self._world.log("nemesis", "everything is healed")
 
     def _again(self) -> None:
@@ -119,6 +121,7 @@ class Nemesis:
             self._power_cut,
             self._jump_clock,
             *([] if self._world.disks is None else [self._strike_disk, self._strike_disk]),
+            *(fault for part in self._world.parts for fault in part.faults),
         ]
 
     def _pick(self, actors: list[Actor]) -> Actor | None:
@@ -261,12 +264,13 @@ class Nemesis:
         self._scheduler.after(self._scheduler.between(0.5, 12.0), disks.repair, host)
 
     def _jump_clock(self) -> None:
-        if self._world.plan.forgets_producers_s:
+        if self._world.plan.forgets_producers_s or any(part.clocks_agree for part in self._world.parts):
             return  # by a clock that is ahead everything may have expired
         host = self.a_host()
         jump_s = self._scheduler.between(-1_000.0, 1_000.0)
         plan = self._world.plan
-        if plan.delayers or plan.expirers or plan.workers:
+        goes_by_clocks = any(part.goes_by_clocks for part in plan.parts)
+        if plan.delayers or plan.expirers or plan.workers or goes_by_clocks:
             self._network.clock_jump_s.clear()  # most brokers' clocks decide when records are due
         self._world.log("nemesis", f"the clock of {host} jumps by {jump_s:.0f} s")
         self._network.clock_jump_s[host] = jump_s

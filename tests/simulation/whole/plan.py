@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from raylog.core.config import SLEEP_KEY
 from raylog.core.metadata.entries import AWAKE_KEY
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.parts.part import Part
 
 WHOLE: Final = "whole"
 """Faults of all kinds, anywhere."""
@@ -184,6 +187,8 @@ class Plan:
     """How long its records are locked."""
     features: tuple[str, ...] = ()
     """The names of what is mixed in this run, in ``whole-everything``."""
+    parts: tuple[type[Part], ...] = ()
+    """What the features bring that are in a file of their own."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)

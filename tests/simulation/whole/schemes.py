@@ -33,8 +33,8 @@ class Schemes:
         self._scheduler = world.scheduler
         self._network = world.network
         self._cluster = world.cluster
-        self._is_waiting = False
-        """The followers of the topic with unclean elections are paused, and its leader has to be lost."""
+        self._waiting: set[str] = set()
+        """Topics with unclean elections whose followers are paused, and whose leader has to be lost."""
 
     def split(self) -> None:
         """Split the network in two, with clients on both sides; Ray gives up the controller's side now and then."""
@@ -148,30 +148,30 @@ class Schemes:
         if singles and singles[0].process is not None:
             self._nemesis.lose_power(singles[0].process.host, self._scheduler.between(16.0, 20.0))
 
-    def lose_unclean(self) -> None:
-        """Pause the followers of the topic with unclean elections until its leader commits alone; then lose the leader.
+    def lose_unclean(self, topic: str = UNCLEAN) -> None:
+        """Pause the followers of a topic with unclean elections until its leader commits alone; then lose the leader.
 
         One of the followers leads, and what was committed meanwhile is lost.
         """
-        replicas = [actor for actor in self._running() if actor.name.startswith(f"replica:{UNCLEAN}-")]
+        replicas = [actor for actor in self._running() if actor.name.startswith(f"replica:{topic}-")]
         leaders = [actor for actor in replicas if actor.server.status()["role"] == "leader"]
-        if not leaders or leaders[0].process is None or self._is_waiting:
+        if not leaders or leaders[0].process is None or topic in self._waiting:
             return
         host = leaders[0].process.host
-        self._world.log("nemesis", f"the followers of {UNCLEAN} are paused")
+        self._world.log("nemesis", f"the followers of {topic} are paused")
         followers = [actor.process for actor in replicas if actor.process is not None and actor.process.host != host]
         for process in followers:
             process.pause()
-        self._is_waiting = True
+        self._waiting.add(topic)
         config = self._world.plan.config
         silence_ms = int(config["broker.session.timeout.ms"]) + int(config["replica.lag.time.max.ms"])
-        self._scheduler.after(silence_ms / 1000 + LAST_SYNC_S, self._lose_leader, host, followers)
+        self._scheduler.after(silence_ms / 1000 + LAST_SYNC_S, self._lose_leader, topic, host, followers)
 
-    def _lose_leader(self, host: str, paused: list[SimProcess]) -> None:
+    def _lose_leader(self, topic: str, host: str, paused: list[SimProcess]) -> None:
         if self._network.down:
-            self._scheduler.after(1.0, self._lose_leader, host, paused)
+            self._scheduler.after(1.0, self._lose_leader, topic, host, paused)
             return
-        self._is_waiting = False
+        self._waiting.discard(topic)
         self._nemesis.lose_power(host, self._scheduler.between(6.0, 12.0))
         for process in paused:
             process.resume()

@@ -128,13 +128,13 @@ class World:
             local_files.SegmentFile.__del__ = lambda _: None  # type: ignore[method-assign]
         self.view = View()
         self.transactions = Transactions(self) if plan.tellers else None
+        self.parts = [part(self) for part in plan.parts]
         self.places: dict[int, SimProcess] = {}
         """The processes of group members, by place."""
         self.clients: list[SimProcess] = []
         """The processes of all clients."""
         self._lives = self._spawned = 0
-        self.is_built = False
-        self.is_quiet = False
+        self.is_built = self.is_quiet = False
         """Clients send and change nothing any more."""
         self.is_unchanged = False
         """The administrator is done."""
@@ -189,6 +189,7 @@ class World:
             self.spawn("finish", Finish(self).run())
             patience_s = FINISH_S + (WORK_OFF_S if self.plan.workers else 0.0)
             patience_s += EXPIRE_S if self.plan.forgets_producers_s else 0.0
+            patience_s += sum(part.patience_s for part in self.parts)
             self._phase(lambda: self.is_over, patience_s, "everything has converged and was read")
         if self.violation is not None:
             self.log("VIOLATION", str(self.violation))
@@ -216,6 +217,8 @@ class World:
         try:
             self.books.check_deadlines(self.now_s)
             self.observer.look()
+            for part in self.parts:
+                part.look()
         except Violation as found:
             self.fail(found)
         if self.scheduler.failures:
@@ -285,6 +288,8 @@ class World:
             await admin.create_topic("seldom", 1, 3)
         if self.plan.expirers:
             await make_fleeting_topics(admin)
+        for part in self.parts:
+            await part.make_topics(admin)
         await admin.stop()
         self.is_built = True
 
@@ -341,6 +346,8 @@ class World:
             self.fill_place(number)
         if self.transactions is not None:
             self.transactions.start()
+        for part in self.parts:
+            part.start()
 
     def fill_place(self, number: int) -> None:
         """Start the process of one place in a group, again after it was killed."""

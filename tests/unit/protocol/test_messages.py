@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.errors import InvalidRequest
+from raylog.core.errors import ConnectionFailed, InvalidRequest
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import JOIN_GROUP, OFFSET_COMMIT
 from raylog.protocol.message import NAMES_MAX, ROWS_MAX, Message, read
 from raylog.protocol.method import AnyMethod, Endpoint
+from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import FETCH, REPLICA, WRITE_TXN_MARKERS
 from raylog.rpc import Role
 from tests.unit.protocol.samples import inner, of_a_later_release, of_the_first_release, of_this_release
@@ -199,3 +200,17 @@ def test_a_longer_list_is_refused_with_its_bound() -> None:
     rows = [["id", "t", 0, 0, -1, ""]] * (ROWS_MAX + 1)
     with pytest.raises(InvalidRequest, match=rf"'offsets' is wrong, expected array of length <= {ROWS_MAX}"):
         read(OFFSET_COMMIT.request, ["g", -1, "", rows], "offset_commit")
+
+
+def test_a_method_of_another_endpoint_is_a_reason_to_look_again() -> None:
+    """The address was another process's: a sender that takes this for a refusal would give up what it sends."""
+    for endpoint in ENDPOINTS:
+        for _, method in methods():
+            if method.name in endpoint.methods:
+                continue
+            with pytest.raises(ConnectionFailed, match=f"serves no {method.name}") as found:
+                endpoint.read_request(method.name, [])
+            assert found.value.retriable
+            assert found.value.refresh_metadata
+            refusal = permissions(endpoint).refusal(method.name, Role.CLIENT)
+            assert isinstance(refusal, ConnectionFailed)

@@ -1,5 +1,6 @@
 """What a token covers, request by request, at the guard in front of every handler."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.actors.naming import TRANSACTIONS_TOPIC
-from raylog.core.errors import ClusterAuthorizationFailed
+from raylog.core.errors import ClusterAuthorizationFailed, UnknownTopicId
 from raylog.core.queues.archiving.origins import retry_topic
 from raylog.protocol.broker import BROKER
 from raylog.protocol.documents.registry import ENDPOINTS, methods
@@ -323,6 +324,18 @@ def test_a_token_without_a_grant_covers_no_method() -> None:
     for endpoint in ENDPOINTS:
         for name, method in endpoint.methods.items():
             assert lacks(endpoint, name, of_this_release(method.request), NOTHING), name
+
+
+def test_a_request_for_another_partition_is_not_refused_for_its_sender() -> None:
+    """The address was another replica's before: the sender is to look again, and may not give the record up."""
+    internal = replace(permissions(REPLICA, is_internal=True), place=("internal", 0))
+    for elsewhere in (["another", 0, 1, -1, 500], ["internal", 1, 1, -1, 500]):
+        assert isinstance(internal.refusal("produce", Role.CLIENT, elsewhere), UnknownTopicId)
+        assert isinstance(
+            internal.refusal("produce", Role.CLIENT, msgspec.Raw(msgspec.msgpack.encode(elsewhere))), UnknownTopicId
+        )
+    for here in (["internal", 0, 1, -1, 500], ["internal"], None, 7):
+        assert isinstance(internal.refusal("produce", Role.CLIENT, here), ClusterAuthorizationFailed)
 
 
 @pytest.mark.parametrize("args", [None, [], ["id"], ["id", True], ["id", 0.0], {0: "id", 1: 0}, [["id"], 0], "id", 7])

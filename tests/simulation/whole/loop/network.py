@@ -26,6 +26,8 @@ REPEAT_S: Final = 0.4
 WIDOWED_S: Final = 5.0
 """Longest time after a host regains power until a peer sends something and learns that its connection is lost."""
 FIRST_PORT: Final = 20_000
+AGAIN: Final = 0.8
+"""Share of servers that get a port which was used before, where ports are used again."""
 
 _CLOSE, _RESET = object(), object()
 
@@ -249,6 +251,7 @@ class SimServer:
         """Stop accepting."""
         if self.is_serving():
             del self._network.listeners[self.name]
+            self._network.ended(self.name, self.process)
 
     async def wait_closed(self) -> None:
         """Return."""
@@ -282,6 +285,10 @@ class Network:
         """Ends whose peers went down with their host; they learn of it when the host answers again."""
         self._open: dict[SimTransport, None] = {}
         self._ports: dict[str, int] = {}
+        self.uses_ports_again = False
+        """Whether a server may get a port of one that has ended, as from a system with few of them."""
+        self._ended_ports: dict[str, list[tuple[str, int]]] = {}
+        """By host the processes that have ended, and their ports."""
         self._number = 0
 
     def latency(self) -> float:
@@ -299,7 +306,24 @@ class Network:
 
     def server(self, process: SimProcess, factory: Any, host: str, port: int) -> SimServer:
         """Return a server that does not serve yet."""
-        return SimServer(self, process, factory, (host, port or self.port(host)))
+        return SimServer(self, process, factory, (host, port or self._port_of_ended(process) or self.port(host)))
+
+    def _port_of_ended(self, process: SimProcess) -> int:
+        """Return the port of a server of this host that has ended, 0 = none: mostly one of another of its kind."""
+        ended = self._ended_ports.get(process.host)
+        if not ended or not self.scheduler.chance(AGAIN):
+            return 0
+        kind = process.name.partition("-")[0]
+        alike = [entry for entry in ended if entry[0] != process.name and entry[0].partition("-")[0] == kind]
+        among = alike if alike and self.scheduler.chance(0.7) else ended
+        chosen = among[int(self.scheduler.random.random() * len(among))]
+        ended.remove(chosen)
+        return chosen[1]
+
+    def ended(self, name: tuple[str, int], process: SimProcess) -> None:
+        """A server has ended."""
+        if self.uses_ports_again:
+            self._ended_ports.setdefault(name[0], []).append((process.name, name[1]))
 
     def carries(self, source: str, target: str) -> bool:
         """Whether a link carries segments now."""
@@ -471,6 +495,7 @@ class Network:
         for name, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[name]
+                self.ended(name, process)
         for transport in list(process.transports):
             if process.host in self.down:
                 transport.is_lost = True

@@ -15,6 +15,7 @@ from tests.simulation.whole.planted.planted_everything import EVERYTHING_BUGS
 from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
 from tests.simulation.whole.planted.planted_halves import HALF_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
+from tests.simulation.whole.planted.planted_parts import PART_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
@@ -41,5 +42,6 @@ _TABLES: Final = (
     QUEUE_BUGS,
     FORWARDING_BUGS,
     EVERYTHING_BUGS,
+    PART_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -96,6 +96,20 @@ def test_columns_of_it_are_refused_when_they_are_looked_at(cluster: ToyCluster, 
         assert [record.offset for record in read(consumer, 2)] == [5, 6]
 
 
+def test_a_column_that_cannot_be_read_names_the_way_behind_it(cluster: ToyCluster) -> None:
+    """Also where its batch had the right shape when it was taken, and the position is behind it already."""
+    fill_around(cluster, BODIES["values of another type"])
+    with Consumer(**cluster.options, auto_offset_reset="earliest") as consumer:
+        consumer.assign([HERE])
+        found = consumer.consume_batch(timeout=5)
+        while found.offsets[-1] < 2:
+            found = consumer.consume_batch(timeout=5)
+        with pytest.raises(CorruptMessage, match=r"offset 2 of t-0 cannot be read .*seek to 5 to go on"):
+            found.values.to_pylist()
+        consumer.seek(HERE, 5)
+        assert [record.offset for record in read(consumer, 2)] == [5, 6]
+
+
 SHAPELESS = (
     "no columns",
     "nothing",

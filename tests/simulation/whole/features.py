@@ -7,12 +7,13 @@ a failing seed is narrowed by naming fewer features. Pure.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 from raylog.core.errors import did_you_mean
+from tests.simulation.limits import limited
 from tests.simulation.whole.plan import (
     CLIENTS,
     EVERYTHING,
@@ -189,8 +190,15 @@ def with_needed(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in FEATURES if name in wanted)
 
 
-def plan_of(profile: str, seed: int, names: Sequence[str] = ()) -> Plan:
-    """Return the plan of a seed of any profile; ``names``: the features to mix in place of those the seed draws."""
+def plan_of(profile: str, seed: int, names: Sequence[str] = (), limits: Mapping[str, Any] | None = None) -> Plan:
+    """Return the plan of a seed of any profile; ``names``: the features to mix in place of those the seed draws.
+
+    ``limits`` are values of the plan in place of those it would have.
+    """
+    return limited(_plan_of(profile, seed, names), limits)
+
+
+def _plan_of(profile: str, seed: int, names: Sequence[str]) -> Plan:
     plan = draw(profile, seed)
     if profile != EVERYTHING:
         return plan

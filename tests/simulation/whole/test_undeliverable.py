@@ -23,7 +23,7 @@ def reader(renewed: Renewed) -> LettersReader:
     return LettersReader(world, "reader")
 
 
-def test_a_delayed_record_of_a_topic_that_is_another_one_by_now_may_land_there() -> None:
+def test_a_delayed_record_of_an_earlier_topic_may_land_there() -> None:
     renewed = Renewed()
     renewed.delayed.add(b"6/5/delayed")
     reader(renewed)._arrived(AT, b"6/5/delayed", ())

@@ -7,7 +7,8 @@
 #   make lint        only the checks, without the tests
 #   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000; one
 #                    failing seed with fewer features: make simulate PROFILE=whole-everything SEED=7 SEEDS=1
-#                    FEATURES=queues,delays
+#                    FEATURES=queues,delays; a seed that fails is run again and again with less, until nothing more can be
+#                    left out, and its story printed (SHRINK=20000000 takes more events for that search, SHRINK=0 none)
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
 #   make readers     read topics with Ray Data, Spark and columns while workers and leaders are killed, records deleted,
@@ -34,6 +35,8 @@ SEEDS ?= 200
 PROFILE ?= default
 EVENTS ?= 0
 FEATURES ?=
+SHRINK ?=
+LIMITS ?=
 MINUTES ?= 2
 SEED ?= 1
 CHAOS_ARGS ?=
@@ -91,7 +94,8 @@ import-tree: $(VENV)/.installed-test
 	@$(PY) tools/import_tree.py > /dev/null
 
 simulate: $(VENV)/.installed-test
-	$(PY) -m tests.simulation --seeds $(SEEDS) --seed $(SEED) --profile $(PROFILE) --events $(EVENTS) --features '$(FEATURES)'
+	$(PY) -m tests.simulation --seeds $(SEEDS) --seed $(SEED) --profile $(PROFILE) --events $(EVENTS) --features '$(FEATURES)' \
+	    $(if $(SHRINK),--shrink $(SHRINK)) $(if $(LIMITS),--limits '$(LIMITS)')
 
 chaos: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)

@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count as counted
 
@@ -18,6 +19,8 @@ from tests.simulation.planted.planted import EVERY_BUG, catch
 from tests.simulation.profiles import DEFAULT
 from tests.simulation.results import Result
 from tests.simulation.runs import ALL, ALL_PROFILES, run_seed
+from tests.simulation.shrinking.case import Case
+from tests.simulation.shrinking.shrink import EVENTS, account, shrink
 from tests.simulation.whole.features import FEATURES, pairs, with_needed
 from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.planted import BUGS
@@ -82,11 +85,11 @@ def main(arguments: list[str] | None = None) -> int:
     parts: dict[str, Totals] = {}
     reported = time.monotonic()
     for seed, profile in _runs(options, overall):
-        result = run_seed(seed, profile, features=options.features)
+        result = run_seed(seed, profile, features=options.features, limits=options.limits)
         overall.add(result)
         parts.setdefault(result.profile, Totals(result.profile)).add(result)
         if result.violation is not None:
-            _report_failure(result)
+            _report_failure(Case(seed, profile, result.features, options.limits), result, options.shrink)
             break
         if result.features:
             print(f"seed {seed} mixed {', '.join(result.features)}", flush=True)
@@ -128,6 +131,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         default="",
         help=f"what {EVERYTHING} mixes in place of what each seed draws: names with commas between, "
         f"of {', '.join(FEATURES)}",
+    )
+    parser.add_argument("--limits", type=json.loads, default={}, help="options in place of those drawn, as JSON")
+    parser.add_argument(
+        "--shrink",
+        type=int,
+        default=EVENTS,
+        help="events that the search for the least failing run may take, 0 = no search, and all of the story",
     )
     parser.add_argument("--pairs", action="store_true", help=f"print how many seeds of {EVERYTHING} mix each two")
     parser.add_argument("--story", action="store_true", help="print the last steps of every run")
@@ -210,12 +220,19 @@ def _note_planted_bugs(profile: str) -> int:
     return 1 if missed else 0
 
 
-def _report_failure(result: Result) -> None:
+def _report_failure(case: Case, result: Result, events: int) -> None:
+    """Print the failure, and what is left of it when all is left out that it does not need."""
+    assert result.violation is not None
     print(f"FAILED: seed {result.seed}, profile {result.profile}")
-    print("\n".join(result.story))
-    print(f"{result.violation}")
-    features = f" --features {','.join(result.features)}" if result.features else ""
-    print(f"again: python -m tests.simulation --profile {result.profile} --seed {result.seed}{features}")
+    if events == 0:
+        print("\n".join(result.story))
+        print(f"{result.violation}\nagain: {case.command()}")
+        return
+    print(f"{result.violation}\nagain: {case.command()}", flush=True)
+    least = shrink(replace(case, profile=result.profile), result, events=events)
+    print(f"\nThe least that fails, after {least.runs} more runs of {least.events:,} events:")
+    print("\n".join(account(least.case, least.result)))
+    print(f"{least.result.violation}\nagain: {least.case.command()}")
 
 
 if __name__ == "__main__":

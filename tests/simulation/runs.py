@@ -12,14 +12,16 @@ from __future__ import annotations
 import gc
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from raylog.core.invariants import InvariantBroken
 from tests.simulation.consumers import faults as consumer_faults
 from tests.simulation.consumers.simulation import ConsumerSimulation
 from tests.simulation.groups import faults as group_faults
 from tests.simulation.groups.simulation import GroupSimulation
+from tests.simulation.limits import limited
 from tests.simulation.metadata.world import play as play_metadata
 from tests.simulation.outbox.runs import OUTBOX, run_outbox
 from tests.simulation.partition.simulation import Simulation
@@ -41,7 +43,7 @@ METADATA = "metadata"
 CONSUMER_GROUPS = "consumer-groups"
 STORIES = "stories"
 """The scripted stories of partitions, one a seed, for what is too rare in random schedules."""
-_GROUPS = {
+GROUP_PROFILES = {
     REBALANCE_STORM: group_faults.draw,
     REBALANCE_COOPERATIVE: group_faults.draw_cooperative,
     GROUP_TRANSACTIONS: group_faults.draw_transactions,
@@ -50,7 +52,17 @@ _GROUPS = {
 ALL = "all"
 ALL_PROFILES = tuple(
     sorted(
-        (*PROFILES, *_GROUPS, CONSUMER_GROUPS, METADATA, OUTBOX, *STORAGE_PROFILES, STORIES, VOTERS, *WHOLE_PROFILES)
+        (
+            *PROFILES,
+            *GROUP_PROFILES,
+            CONSUMER_GROUPS,
+            METADATA,
+            OUTBOX,
+            *STORAGE_PROFILES,
+            STORIES,
+            VOTERS,
+            *WHOLE_PROFILES,
+        )
     )
 )
 """Every profile of every world; ``all`` runs them one after another."""
@@ -63,11 +75,13 @@ def run_seed(
     faults: Faults | None = None,
     validate: bool = True,
     features: Sequence[str] = (),
+    limits: Mapping[str, Any] | None = None,
 ) -> Result:
     """Run one seed of a profile to its end or to the first violation.
 
     Without ``validate`` the machines do not check themselves at each step; only the external checkers run.
-    ``faults``, in place of those the seed draws, are for partitions only, ``features`` for ``whole-everything``.
+    ``faults``, in place of those the seed draws, are for partitions only, ``features`` for ``whole-everything``;
+    ``limits`` are single options in place of those drawn, of the worlds that have options.
     """
     if profile in (VOTERS, METADATA):
         return _run_quorum(seed, profile)
@@ -76,19 +90,19 @@ def run_seed(
     if profile in STORAGE_PROFILES:
         return run_storage(seed, profile)
     if profile in WHOLE_PROFILES:
-        return run_whole(seed, profile, features=features)
+        return run_whole(seed, profile, features=features, limits=limits)
     began = time.process_time()
     simulation: Simulation | GroupSimulation | ConsumerSimulation
-    if profile in _GROUPS:
-        simulation = GroupSimulation(seed, _GROUPS[profile](seed), validate=validate)
+    if profile in GROUP_PROFILES:
+        simulation = GroupSimulation(seed, limited(GROUP_PROFILES[profile](seed), limits), validate=validate)
     elif profile == CONSUMER_GROUPS:
-        simulation = ConsumerSimulation(seed, consumer_faults.draw(seed), validate=validate)
+        simulation = ConsumerSimulation(seed, limited(consumer_faults.draw(seed), limits), validate=validate)
     elif profile == STORIES:
         script, options, _ = SCRIPTS[seed % len(SCRIPTS)]
         simulation = Simulation(1, options, validate=validate)
         script(simulation)
     else:
-        options = faults or draw_faults(profile, seed)
+        options = faults or limited(draw_faults(profile, seed), limits)
         simulation = Simulation(seed, options, validate=validate)
     violation: Violation | None = None
     with _collector_at_rest():

@@ -32,6 +32,7 @@ from tests.simulation.partition.replica import ReplicaProcess
 from tests.simulation.planted import noticed
 from tests.simulation.planted.bugs import STORY, Edit, Planted
 from tests.simulation.planted.planted_admin import ADMIN_BUGS
+from tests.simulation.planted.planted_mends import MENDED_BUGS
 from tests.simulation.planted.planted_metadata import METADATA_BUGS
 from tests.simulation.planted.planted_moves import MOVE_BUGS
 from tests.simulation.planted.planted_quorum import QUORUM_BUGS
@@ -318,6 +319,7 @@ EVERY_BUG = (
     + CLEANER_BUGS
     + TRANSACTION_BUGS
     + OUTBOX_BUGS
+    + MENDED_BUGS
     + TOO_DEEP
 )
 

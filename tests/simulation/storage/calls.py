@@ -15,6 +15,7 @@ from tests.simulation.storage import checks, payloads, scrubs
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.lives import Lives
 from tests.simulation.storage.model import Records, Stored
+from tests.simulation.storage.shell import Shell
 from tests.simulation.world import Violation
 
 PRODUCERS = (-1, -1, 7, 8, 9)
@@ -244,7 +245,7 @@ class Calls(Lives):
         floor = model.floor
         model.floor, model.cutting = min(model.floor, end), True
         model.start_wanted = min(model.start, end)
-        if self._done(lambda: self.log.truncate_to(offset, self.now_ms)):
+        if self._done(lambda: self._shell().cut(offset)):
             if offset < model.end:
                 model.cut(offset)
             else:
@@ -256,6 +257,9 @@ class Calls(Lives):
             self.note_producers()
         elif end < self.log.log_end_offset:
             model.floor = min(floor, self.log.log_end_offset)
+
+    def _shell(self) -> Shell:
+        return Shell(self.log, self.kept, lambda: self.now_ms)
 
     def _lowest_cut(self) -> int:
         model = self.model
@@ -277,7 +281,7 @@ class Calls(Lives):
         model.restart = model.start_wanted = offset
         if self.draw.random() < 0.5:
             self.disk.faults.fuse = self.draw.randint(0, 20)
-        if self._done(lambda: self.log.truncate_fully_and_start_at(offset, self.now_ms)):
+        if self._done(lambda: self._shell().begin_again(offset)):
             model.restarted(offset)
             model.settled()
 
@@ -359,7 +363,7 @@ class Calls(Lives):
             model.cleanings = [self._cleaned(order, old, new, whole) for old, new in cleaned.pairs]
         if self.draw.random() < 0.3:
             self.disk.faults.fuse = self.draw.randint(0, 20)
-        if self._done(lambda: taken.append(self.log.take_cleaned(cleaned, self.now_ms))):
+        if self._done(lambda: taken.append(self.log.take_cleaned(cleaned, cleaned.order.now_ms))):
             require(taken[0] or not model.cleanings, "S14", "a log that was not cut refuses what was cleaned of it")
             if taken[0]:
                 self._swapped(model.cleanings)

@@ -49,6 +49,23 @@ AUTOMATIC: Final = "automatic"
 BY_HAND: Final = "by-hand"
 
 
+def shortened(value: bytes) -> str:
+    """Return a record's name, without what fills it up."""
+    return b"/".join(value.split(b"/")[:2]).decode(errors="replace")
+
+
+def outcome(result: object) -> str:
+    """Return what a call has returned in a few words; empty: nothing that a reader would miss."""
+    if isinstance(result, dict):
+        parts = [f"{key} {outcome(found)}" for key, found in result.items()]
+        return ", ".join(parts)[:160]
+    if isinstance(result, list) and result and hasattr(result[0], "offset"):
+        return ", ".join(str(each.offset) for each in result)[:160]
+    if result is None:
+        return "done"
+    return "" if result == [] or hasattr(result, "__await__") else repr(result)[:160]
+
+
 class Client:
     """Shared by all clients: their books, and the deadline of each call."""
 
@@ -62,9 +79,21 @@ class Client:
         """Await a call that must return within a time."""
         number = self.books.begin(self.world.now_s + timeout_s, f"{self.name}: {what}")
         try:
-            return await work
+            result = await work
+        except RaylogError as error:
+            self.note(f"{what}: {error!r}")
+            raise
+        else:
+            if self.world.plan.is_detailed and (found := outcome(result)):
+                self.note(f"{what}: {found}")
+            return result
         finally:
             self.books.end(number)
+
+    def note(self, what: str) -> None:
+        """Add a line to a story with each call."""
+        if self.world.plan.is_detailed:
+            self.world.log(self.name, what)
 
     async def tried(self, what: str, work: Awaitable[Result], timeout_s: float, *allowed: type[RaylogError]) -> bool:
         """Await a call that may fail with a retriable cause; return whether it succeeded."""
@@ -182,11 +211,14 @@ class ProducingClient(Client):
         except RaylogError as error:
             self._failed(value, error)
         else:
-            self.books.stored(value, TopicPartition(stored.topic, stored.partition), stored.offset, self.world.now_s)
+            at = TopicPartition(stored.topic, stored.partition)
+            self.note(f"{shortened(value)} is stored at {stored.offset} of {at}")
+            self.books.stored(value, at, stored.offset, self.world.now_s)
         finally:
             self.books.end(number)
 
     def _failed(self, value: bytes, error: RaylogError) -> None:
+        self.note(f"{shortened(value)} failed: {error!r}")
         record = self.books.sent[value]
         record.failed = repr(error)
         is_doomed = record.at[0] in self.books.doomed

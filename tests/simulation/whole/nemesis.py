@@ -99,8 +99,14 @@ class Nemesis:
     def _strike(self) -> None:
         if not self._active:
             return
-        deeds = [*self._deeds(), *(getattr(self.schemes, name) for name in self._world.plan.schemes)]
         self.faults += 1
+        number = self.faults - 1
+        if number >= self._world.plan.faults_max:
+            return
+        if number in self._world.plan.spared:
+            self._again()
+            return
+        deeds = [*self._deeds(), *(getattr(self.schemes, name) for name in self._world.plan.schemes)]
         deeds[int(self._scheduler.random.random() * len(deeds))]()
         self._again()
 

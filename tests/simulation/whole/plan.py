@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -192,6 +193,12 @@ class Plan:
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)
+    faults_max: int = sys.maxsize
+    """How many faults the nemesis draws."""
+    spared: tuple[int, ...] = ()
+    """The numbers of those, from 0 on, that do not happen."""
+    is_detailed: bool = False
+    """Whether the story has each call of each client."""
 
     @property
     def comes_to_rest(self) -> bool:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,14 @@ class Worker:
         )
         atexit.register(self.close)
 
-    def run(self, seed: int, profile: str, bug: str, features: Sequence[str] = ()) -> dict[str, Any]:
-        """Run one seed; ``features`` in place of those it draws."""
+    def run(
+        self, seed: int, profile: str, bug: str, features: Sequence[str] = (), limits: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Run one seed; ``features`` and ``limits`` in place of what it draws."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write("\t".join([str(seed), profile, bug, *features]) + "\n")
+        process.stdin.write("\t".join([str(seed), profile, bug, json.dumps(dict(limits or {})), *features]) + "\n")
         process.stdin.flush()
         try:
             found = json.loads(process.stdout.readline())
@@ -74,12 +76,21 @@ def worker() -> Worker:
     return Worker()
 
 
-def run_whole(seed: int, profile: str, bug: str = NO_BUG, features: Sequence[str] = ()) -> Result:
-    """Run one seed of a profile of the whole world, with a planted bug or without; ``features``: see ``plan_of``."""
-    found = worker().run(seed, profile, bug, features)
+def run_whole(
+    seed: int,
+    profile: str,
+    bug: str = NO_BUG,
+    features: Sequence[str] = (),
+    limits: Mapping[str, Any] | None = None,
+) -> Result:
+    """Run one seed of a profile of the whole world, with a planted bug or without.
+
+    ``features`` and ``limits``: see ``plan_of``.
+    """
+    found = worker().run(seed, profile, bug, features, limits)
     violation = Violation(found["rule"], found["claim"]) if found["rule"] else None
     story = list(found["story"])
-    if violation is not None:
+    if violation is not None and not (story and "VIOLATION" in story[-1]):
         story.append(f"VIOLATION {violation}")
     return Result(
         seed=seed,

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.__main__ import main
 from tests.simulation.runs import run_seed
 from tests.simulation.whole.features import FEATURES, MOST, NEEDS, drawn, pairs, plan_of, with_needed
-from tests.simulation.whole.plan import EVERYTHING, WHOLE
+from tests.simulation.whole.plan import EVERYTHING, LOOSE, WHOLE
 
 pytestmark = pytest.mark.sim
 
@@ -36,6 +36,13 @@ def test_each_feature_changes_the_plan_by_itself(name: str) -> None:
 def test_a_feature_brings_the_same_with_others_and_without() -> None:
     alone, mixed = plan_of(EVERYTHING, 7, ["queues"]), plan_of(EVERYTHING, 7, ["delays", "queues", "disks"])
     assert (alone.workers, alone.queue_lock_ms) == (mixed.workers, mixed.queue_lock_ms)
+
+
+@pytest.mark.parametrize("name", ["disks", "accounts", "tables"])
+def test_no_topic_acknowledges_before_it_syncs_on_disks_that_lose_power(name: str) -> None:
+    plans = [plan_of(EVERYTHING, seed, [name, "rolling-restarts"]) for seed in range(1, 21)]
+    assert {LOOSE in plan.topics_besides for plan in plans if plan.disks} == {False}
+    assert {LOOSE in plan.topics_besides for plan in plans if not plan.disks} <= {True}
 
 
 def test_other_profiles_draw_what_they_have_always_drawn() -> None:

@@ -2,7 +2,8 @@
 
 A world binds the shipped modules to itself and leaves objects of killed processes behind, so its process ends with it.
 String hashes must be the same from run to run: this is started with ``PYTHONHASHSEED=0``. Takes a seed, a profile and a
-planted bug (or ``-``) per line, and names of features, and answers each with a line of JSON.
+planted bug (or ``-``) per line, options in place of those it draws, and names of features, and answers each with a
+line of JSON.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ RUN_S: Final = 300
 """Processor seconds after which a run is aborted."""
 
 
-def play(seed: int, profile: str, bug: str, features: list[str]) -> dict[str, Any]:
+def play(seed: int, profile: str, bug: str, limits: dict[str, Any], features: list[str]) -> dict[str, Any]:
     """Run one seed in this process and return its result; the process cannot be reused."""
     gc.disable()
     root = Path(tempfile.mkdtemp(prefix="raylog-whole-", dir=SHM if SHM.is_dir() else None))
     began_s = time.process_time()
     try:
         os.chdir(root)  # paths are the same in every run, and with them their hashes
-        world = World(seed, plan_of(profile, seed, features), Path("nodes"))
+        world = World(seed, plan_of(profile, seed, features, limits), Path("nodes"))
         if bug != "-":
             BUGS[bug].plant()
         violation = world.run()
     finally:
         shutil.rmtree(root, ignore_errors=True)
     books = world.books
+    last = world.scheduler.story_length if world.plan.is_detailed else 400 if violation else 80
     return {
         "features": world.plan.features,
         "rule": "" if violation is None else violation.rule,
         "claim": "" if violation is None else violation.claim,
-        "story": world.scheduler.story(int(os.environ.get("STORY", "400" if violation else "80"))),
+        "story": world.scheduler.story(int(os.environ.get("STORY", last))),
         "events": world.scheduler.events,
         "steps": world.scheduler.turns,
         "elections": world.elections,
@@ -56,7 +58,7 @@ def play(seed: int, profile: str, bug: str, features: list[str]) -> dict[str, An
     }
 
 
-def _fork(seed: int, profile: str, bug: str, features: list[str]) -> dict[str, Any]:
+def _fork(seed: int, profile: str, bug: str, limits: dict[str, Any], features: list[str]) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -65,7 +67,7 @@ def _fork(seed: int, profile: str, bug: str, features: list[str]) -> dict[str, A
             import resource
 
             resource.setrlimit(resource.RLIMIT_CPU, (RUN_S, RUN_S))
-            found = play(seed, profile, bug, features)
+            found = play(seed, profile, bug, limits, features)
         except BaseException as error:
             import traceback
 
@@ -88,8 +90,8 @@ def main() -> None:
     """Answer requests until the input ends."""
     ports.shipped_modules()
     for line in sys.stdin:
-        seed, profile, bug, *features = line.rstrip("\n").split("\t")
-        print(json.dumps(_fork(int(seed), profile, bug, features)), flush=True)
+        seed, profile, bug, limits, *features = line.rstrip("\n").split("\t")
+        print(json.dumps(_fork(int(seed), profile, bug, json.loads(limits), features)), flush=True)
 
 
 if __name__ == "__main__":

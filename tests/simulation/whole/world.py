@@ -43,7 +43,7 @@ from tests.simulation.whole.forwarding.clients import make_topics as make_fleeti
 from tests.simulation.whole.forwarding.letters import Letters
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
-from tests.simulation.whole.loop.scheduler import Scheduler
+from tests.simulation.whole.loop.scheduler import DETAILED_LENGTH, STORY_LENGTH, Scheduler
 from tests.simulation.whole.nemesis import Nemesis
 from tests.simulation.whole.observer import Observer
 from tests.simulation.whole.plan import TABLES, TOPICS, UNCLEAN, Plan
@@ -89,7 +89,7 @@ class World:
     def __init__(self, seed: int, plan: Plan, root: Path) -> None:
         """No code runs before :meth:`run`. ``root`` is an empty folder for the brokers' directories."""
         self.seed, self.plan = seed, plan
-        self.scheduler = Scheduler(seed)
+        self.scheduler = Scheduler(seed, DETAILED_LENGTH if plan.is_detailed else STORY_LENGTH)
         self.network = Network(self.scheduler)
         self.disks = NodeDisks(self.scheduler, root, plan.brokers) if plan.disks else None
         ports.bind(self.scheduler, self.network, *([] if self.disks is None else [self.disks.files]))

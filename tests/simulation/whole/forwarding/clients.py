@@ -165,5 +165,5 @@ class LettersReader(Client):
             letters.dead(self.name, at, name, headers, arguments.now_ms())
         elif at[0].topic == AGAIN:
             letters.sent_on(self.name, at, name, headers)
-        else:
+        elif name not in self.world.renewed.delayed:  # else their topic is another one by now
             letters.landed(self.name, at, name, headers)

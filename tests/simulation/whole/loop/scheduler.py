@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.whole.loop.threads import SimThread
 
 STORY_LENGTH: Final = 2000
+DETAILED_LENGTH: Final = 200_000
 MASK: Final = (1 << 61) - 1
 WALL_S: Final = 1_700_000_000.0
 """The time of day when the world begins."""
@@ -33,7 +34,7 @@ class ProcessEnded(BaseException):
 class Scheduler:
     """Runs simulated processes one turn at a time. All times are virtual seconds."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, story_length: int = STORY_LENGTH) -> None:
         """The seed decides every draw and with it the order of everything."""
         self.random = random.Random(seed)
         self.now_s = 100.0
@@ -50,7 +51,8 @@ class Scheduler:
         self._agenda: list[tuple[float, int, Any, Any, Any]] = []
         self._number = 0
         self._runnable: list[SimProcess] = []
-        self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_LENGTH)
+        self._story: deque[tuple[float, str, str]] = deque(maxlen=story_length)
+        self.story_length = story_length
         self._over = False
 
     # ------------------------------------------------------------ agenda

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +66,8 @@ class TransactionsFinish:
 
     def _check_logs(self) -> None:
         part, leader_log = self._part, self._world.observer.leader_log
-        check_logs({at: entries_of(leader_log(at)) for at in (*part.inputs, *part.outputs, *part.accounts)})
+        logs = {at: entries_of(leader_log(at)) for at in (*part.inputs, *part.outputs, *part.accounts)}
+        check_logs(logs, 1000 * self._world.plan.forgets_producers_s or math.inf)
 
     async def _read_accounts(self) -> None:
         """Read the compacted topic, once it is cleaned, and compare all topics with the ledger."""

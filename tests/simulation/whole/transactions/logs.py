@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,6 +26,8 @@ class Entry:
     committed: bool | None = None
     is_emptied: bool = False
     """Whether a cleaner has removed its records: it only states its producer's epoch."""
+    written_ms: int = 0
+    """When it was appended, by the clock of its leader."""
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class _Producer:
     open_at: int | None = None
     """The first offset of the open transaction; None = none is open."""
     open_epoch: int = -1
+    written_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -48,16 +52,21 @@ class Outcomes:
             raise Violation(RULE, f"producer {producer_id} in epoch {epoch}: committed {first} in {where}, not in {at}")
 
 
-def check_logs(logs: Mapping[At, Iterable[Entry]]) -> None:
-    """Check the batches of all partitions of transactions, each log from its start to its end."""
+def check_logs(logs: Mapping[At, Iterable[Entry]], forgets_ms: float = math.inf) -> None:
+    """Check the batches of all partitions of transactions, each log from its start to its end.
+
+    A producer that was idle for ``forgets_ms`` is not known any more: its marker, sent again, is written again.
+    """
     outcomes = Outcomes()
     for at, entries in logs.items():
-        for producer_id, producer in _check_log(at, entries, outcomes):
+        for producer_id, producer in _check_log(at, entries, outcomes, forgets_ms):
             if producer.open_at is not None:
                 raise Violation(RULE, f"the transaction of producer {producer_id} at {producer.open_at} of {at} hangs")
 
 
-def _check_log(at: At, entries: Iterable[Entry], outcomes: Outcomes) -> Iterator[tuple[int, _Producer]]:
+def _check_log(
+    at: At, entries: Iterable[Entry], outcomes: Outcomes, forgets_ms: float
+) -> Iterator[tuple[int, _Producer]]:
     producers: dict[int, _Producer] = {}
     for entry in entries:
         if entry.producer_id < 0:
@@ -67,8 +76,9 @@ def _check_log(at: At, entries: Iterable[Entry], outcomes: Outcomes) -> Iterator
         if entry.producer_epoch < producer.epoch:
             raise Violation(RULE, f"{where}: epoch {entry.producer_epoch} comes behind {producer.epoch}")
         if entry.committed is not None:
-            if entry.producer_epoch == producer.epoch:
-                raise Violation(RULE, f"{where}: a second marker of epoch {entry.producer_epoch}")
+            idle_ms = entry.written_ms - producer.written_ms
+            if entry.producer_epoch == producer.epoch and idle_ms < forgets_ms:
+                raise Violation(RULE, f"{where}: a second marker of epoch {entry.producer_epoch}, {idle_ms} ms later")
             if producer.open_at is not None:
                 outcomes.enter(entry.producer_id, producer.open_epoch, at, committed=entry.committed)
             producer.open_at = None
@@ -81,7 +91,7 @@ def _check_log(at: At, entries: Iterable[Entry], outcomes: Outcomes) -> Iterator
                 raise Violation(RULE, f"{where}: epoch {entry.producer_epoch} joins the transaction of an earlier one")
         elif producer.open_at is not None:
             raise Violation(RULE, f"{where}: a plain batch inside the transaction that began at {producer.open_at}")
-        producer.epoch = entry.producer_epoch
+        producer.epoch, producer.written_ms = entry.producer_epoch, entry.written_ms
     yield from producers.items()
 
 
@@ -100,6 +110,7 @@ def entries_of(runner: Any) -> Iterator[Entry]:
                 header.is_transactional,
                 committed,
                 header.is_control and committed is None,
+                header.max_timestamp,
             )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raylog.core.ids import TopicPartition
@@ -74,3 +76,10 @@ def test_a_cleaned_log_has_no_aborted_record() -> None:
     check_cleaned(A, [*log[:2], emptied(2, 1), log[3]], 4)
     with pytest.raises(Violation, match="aborted record at 2"):
         check_cleaned(A, log, 4)
+
+
+def test_a_marker_is_written_again_once_its_producer_is_forgotten() -> None:
+    first, again = marker(1, 1), replace(marker(2, 1), written_ms=15_000)
+    check_logs({A: [data(0, 0), first, again]}, forgets_ms=15_000)
+    with pytest.raises(Violation, match="a second marker of epoch 1, 15000 ms later"):
+        check_logs({A: [data(0, 0), first, again]}, forgets_ms=15_001)

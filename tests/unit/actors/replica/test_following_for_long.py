@@ -1,22 +1,16 @@
 """What a replica that has followed for days knows of its producers, and keeps on its disk."""
 
-import ast
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import raylog.actors.replica.effects
-import tests.simulation.storage.calls
-from raylog.actors.replica import ports
 from raylog.core.errors import InvalidProducerEpoch
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.log.config import DAY_MS, LogConfig
 from raylog.storage.log.partition_log import PartitionLog
-from tests.simulation.partition.replica_disk import OpenedLog
 from tests.unit.actors.replica.following import ME, OTHER, STARTED_MS, Clocks, Following, opened
 
 HOUR_MS = 3_600_000
@@ -114,40 +108,3 @@ def test_a_follower_begins_segments_by_time_and_removes_them(tmp_path: Path, clo
     assert mine.log.segments[-1].created_ms > STARTED_MS + 11 * HOUR_MS
     leader.close()
     mine.log.close()
-
-
-def stated(kind: type, name: str) -> list[inspect.Parameter]:
-    """The parameters of a method, without `self`."""
-    return list(inspect.signature(getattr(kind, name)).parameters.values())[1:]
-
-
-LOG_CALLS = sorted(name for name, value in vars(ports.Log).items() if inspect.isfunction(value) and name[0] != "_")
-
-
-@pytest.mark.parametrize("name", LOG_CALLS)
-@pytest.mark.parametrize("kind", [PartitionLog, OpenedLog])
-def test_the_log_and_its_virtual_twin_take_exactly_what_the_port_states(kind: type, name: str) -> None:
-    """A parameter with a default may be left out by the shell and given by a simulator, which then sees less."""
-    port, found = stated(ports.Log, name), stated(kind, name)
-    assert [each.name for each in found] == [each.name for each in port]
-    assert all(each.default is inspect.Parameter.empty for each in (*port, *found))
-
-
-def arguments_of(module: object, calls: set[str]) -> dict[str, set[int]]:
-    """How many arguments each of these methods is given in a module."""
-    found: dict[str, set[int]] = {}
-    for node in ast.walk(ast.parse(inspect.getsource(module))):  # type: ignore[arg-type]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in calls:
-            assert not any(isinstance(each, ast.Starred) for each in node.args)
-            found.setdefault(node.func.attr, set()).add(len(node.args) + len(node.keywords))
-    return found
-
-
-def test_the_shell_and_the_simulator_of_storage_make_the_same_calls() -> None:
-    calls = {name for name in LOG_CALLS if name.startswith(("append_", "truncate_"))}
-    shipped = arguments_of(raylog.actors.replica.effects, calls)
-    simulated = arguments_of(tests.simulation.storage.calls, calls)
-    assert shipped.keys() >= simulated.keys()
-    assert len(simulated) >= 4
-    for name, counts in simulated.items():
-        assert counts == shipped[name] == {len(stated(PartitionLog, name))}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Duration: TypeAlias = str | int | float | timedelta
 """`30s`, milliseconds, or a timedelta."""
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 SerializerChoice: TypeAlias = Literal["json", "msgpack", "string", "bytes", "int"] | Serializer
 DeserializerChoice: TypeAlias = Literal["json", "msgpack", "string", "bytes", "int"] | Deserializer
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import raylog
+from raylog.client.accepted import IsolationLevel
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
@@ -63,7 +64,7 @@ def places_of(trial: Trial, topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, partition) for partition in range(trial.partitions)]
 
 
-def level_of(trial: Trial) -> str:
+def level_of(trial: Trial) -> IsolationLevel:
     """The isolation level of its reader."""
     return "read_committed" if trial.committed else "read_uncommitted"
 

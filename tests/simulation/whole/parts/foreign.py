@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FOREIGN, FLEETING, LETTERS, DEAD = "foreign", "foreign-fleeting", "foreign-letters", "foreign-dead"
 UNDELIVERABLE: Final = "__undeliverable"
 TTL_MS: Final = 2_000
-GROUPS: Final = {"foreign-any": "none", "foreign-keys": "key"}
+GROUPS: Final[dict[str, Literal["key", "none"]]] = {"foreign-any": "none", "foreign-keys": "key"}
 RULE: Final = "W80"
 """A batch that does not open costs its own records, and its readers learn of it."""
 SOON_S: Final = 20.0

@@ -11,6 +11,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from raylog.client.accepted import IsolationLevel
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
@@ -126,7 +127,7 @@ class AgedProducer(Client):
 class AgedReader(Client):
     """Reads a topic from its start on, over what is removed; records that are young have to be there."""
 
-    def __init__(self, world: World, name: str, part: Retention, topic: str, isolation: str) -> None:
+    def __init__(self, world: World, name: str, part: Retention, topic: str, isolation: IsolationLevel) -> None:
         """One reader."""
         super().__init__(world, name)
         self._part, self._at, self._isolation = part, WHERE[topic], isolation
@@ -233,7 +234,8 @@ class Retention(Part):
         world = self.world
         world.spawn("aged-producer", AgedProducer(world, "aged-producer", self).run())
         for topic in WHERE:
-            for isolation in ("read_committed", "read_uncommitted"):
+            isolations: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
+            for isolation in isolations:
                 name = f"{topic}-{isolation}-reader"
                 self.read[name] = set()
                 host = world.cluster.host(1) if isolation == "read_uncommitted" else ""

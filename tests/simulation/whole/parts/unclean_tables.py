@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from raylog.client.accepted import IsolationLevel
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
@@ -101,7 +102,7 @@ class UncleanWriter(Client):
 class UncleanTableReader(Client):
     """Reads the topic from its start, over and over."""
 
-    def __init__(self, world: World, name: str, isolation: str) -> None:
+    def __init__(self, world: World, name: str, isolation: IsolationLevel) -> None:
         """One reader."""
         super().__init__(world, name)
         self._isolation = isolation
@@ -170,7 +171,8 @@ class UncleanTables(Part):
         world = self.world
         world.spawn("unclean-writer", UncleanWriter(world, "unclean-writer", transactional=False).run())
         world.spawn("unclean-teller", UncleanWriter(world, "unclean-teller", transactional=True).run())
-        for isolation in ("read_committed", "read_uncommitted"):
+        isolations: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
+        for isolation in isolations:
             name = f"unclean-{isolation}-reader"
             self.readers.append(UncleanTableReader(world, name, isolation))
             world.spawn(name, self.readers[-1].run())

@@ -11,8 +11,9 @@ import asyncio
 import random
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from raylog.client.accepted import IsolationLevel
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
@@ -31,7 +32,9 @@ TOPIC: Final = "watched"
 PARTITIONS: Final = 2
 RULE: Final = "W75"
 """Two readers of one log agree, wherever they began, and no aborted record is committed."""
-COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+COMMITTED: Final[IsolationLevel] = "read_committed"
+UNCOMMITTED: Final[IsolationLevel] = "read_uncommitted"
+Reset: TypeAlias = Literal["latest", "earliest"]
 LIFE_S: Final = (4.0, 25.0)
 TXN_S: Final = 6.0
 
@@ -98,7 +101,7 @@ class Sights:
 class Watcher(Client):
     """Reads from a place of its choice for a while, and again from another one."""
 
-    def __init__(self, world: World, name: str, part: Watchers, isolation: str) -> None:
+    def __init__(self, world: World, name: str, part: Watchers, isolation: IsolationLevel) -> None:
         """One place of a reader."""
         super().__init__(world, name)
         self._part = part
@@ -110,14 +113,14 @@ class Watcher(Client):
         while not self.world.is_over:
             self._lives += 1
             begins = self.pick(["earliest", "latest", "middle", "time"])
-            reset = "latest" if begins == "latest" else "earliest"
+            reset: Reset = "latest" if begins == "latest" else "earliest"
             consumer = await started(self, partial(self._consumer, reset))
             try:
                 await self._life(consumer, begins)
             finally:
                 await self.call("stop", consumer.stop(), 35.0)
 
-    def _consumer(self, reset: str) -> AsyncConsumer:
+    def _consumer(self, reset: Reset) -> AsyncConsumer:
         return AsyncConsumer(
             isolation_level=self._isolation,
             auto_offset_reset=reset,

@@ -53,7 +53,7 @@ class Reading:
         return raylog.data.read(
             self.topic,
             columns=COLUMNS,
-            isolation_level=level_of(self.trial),  # type: ignore[arg-type]
+            isolation_level=level_of(self.trial),
             fail_on_data_loss=self.trial.fails_on_loss,
             consumer_config={"short_circuit_reads": self.trial.near},
             override_num_blocks=self.trial.tasks,

@@ -82,9 +82,10 @@ class NodePage:
         self._inquiries.close()
 
     def state(self) -> tuple[str, str]:
-        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" for now."""
+        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" before it has started."""
         if self.endpoint is not None:
-            return "on", "{}:{}".format(*self.endpoint)
+            host, port = self.endpoint
+            return "on", f"{host}:{port}"
         if self._served is not None:
             return "off", ""
         return ("unknown", "") if self._complained is None else ("taken", "{}:{}".format(*self._complained))

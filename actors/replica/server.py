@@ -230,18 +230,24 @@ class ReplicaServer:
         self._link.start()
         self._spawn(self._ticks.run(), "ticks")
         if self._rest is not None:
-            parts = Parts(
-                runner=self._runner,
-                flusher=self._flusher,
-                server=self._server,
-                leader=self._leader,
-                controller=self._link,
-                beating=self._beating,
-                report=self._report,
-                keeper=self._keeper,
-                is_busy=lambda: cleaner.is_busy or scrubber.is_busy or self._is_busy,
-            )
+            parts = self._parts(lambda: cleaner.is_busy or scrubber.is_busy or self._is_busy)
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")
+
+    def _parts(self, is_busy: Callable[[], bool]) -> Parts:
+        """What a doze looks at, once all of it runs."""
+        assert self._flusher is not None
+        assert self._keeper is not None
+        return Parts(
+            runner=self._running(),
+            flusher=self._flusher,
+            server=self._server,
+            leader=self._leader,
+            controller=self._link,
+            beating=self._beating,
+            report=self._report,
+            keeper=self._keeper,
+            is_busy=is_busy,
+        )
 
     async def stop(self) -> None:
         """Stop serving, write what is left, release the folder. Idempotent."""

@@ -50,7 +50,7 @@ from raylog.rpc.sending import SendQueue, WriteCoalescer
 logger = logging.getLogger(__name__)
 # Of this process: neither peers that cannot authenticate nor others that send nonsense must fill its log.
 _unproved = OccasionalWarning(logger)
-TURN_REQUESTS = 256
+TURN_REQUESTS = 64
 """Requests of a client that are handled in one turn of the loop: then other connections have theirs."""
 _malformed = OccasionalWarning(logger)
 _defects = OccasionalDefects(logger)

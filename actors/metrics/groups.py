@@ -112,7 +112,10 @@ class GroupFigures:
 
 
 def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCensus]:
-    """Read the groups of a coordinator; offsets of topics that were deleted since are left out. Raises ValueError."""
+    """Read the groups of a coordinator; offsets of topics and partitions that there are not are left out.
+
+    Raises ValueError.
+    """
     groups = []
     for name, state, members, offsets, *later in rows:
         pending = later[0] if later else 0  # a coordinator of an earlier release reports none
@@ -121,7 +124,9 @@ def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCen
         known: dict[TopicPartition, int] = {}
         ids: dict[str, str] = {}
         for topic_id, topic, partition, offset, *_ in offsets:
-            if (found := image.topic(topic, topic_id or None)) is not None:
+            found = image.topic(topic, topic_id or None)
+            # A commit may name partitions that there are not: they must not become labels of the page.
+            if found is not None and 0 <= partition < len(found.partitions):
                 known[TopicPartition(topic, partition)] = offset
                 ids[topic] = found.topic_id
         groups.append(

@@ -68,7 +68,8 @@ class AsyncTokens:
 
         It covers all partitions of the topics, with those that are added later, but no topic that is created again
         under one of the names. `transactional_id_prefix`: it also runs transactions whose ids begin with it, and
-        commits offsets of the group with exactly that name. `group`: it also takes part in this consumer group.
+        commits offsets of the group with exactly that name. `group`: it also takes part in this consumer group, works
+        off the queues of that group, and prepares half messages of it. What it writes it may also delay.
         Raises UnknownTopicOrPartition that names the nearest topic, and InvalidConfig when nothing is granted, when the
         grant is too long, and when this client itself has only a token.
         """

@@ -39,7 +39,7 @@ def token() -> None:
     metavar="PREFIX",
     help="Run transactions whose ids begin so, and commit offsets of the group with exactly that name.",
 )
-@click.option("--group", metavar="GROUP", help="Take part in this consumer group.")
+@click.option("--group", metavar="GROUP", help="Take part in this consumer group, or work off its queues.")
 @click.option(
     "--lifetime", callback=_duration, default="12h", show_default=True, help="How long it holds: 90s, 12h, 7d."
 )

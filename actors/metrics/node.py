@@ -82,7 +82,7 @@ class NodePage:
         self._inquiries.close()
 
     def state(self) -> tuple[str, str]:
-        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" before it has started."""
+        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" before a start."""
         if self.endpoint is not None:
             host, port = self.endpoint
             return "on", f"{host}:{port}"

@@ -21,6 +21,7 @@ from raylog.actors.metrics.broker import BrokerReport
 from raylog.actors.metrics.collector import Endpoint, Held, Inquiries
 from raylog.actors.metrics.groups import GroupFigures
 from raylog.actors.metrics.http import HttpServer, Page, json_page, text_page
+from raylog.actors.metrics.overview import Overview
 from raylog.actors.metrics.transactions import transaction_metrics
 from raylog.core.config import ClusterConfig
 from raylog.core.errors import RaylogError
@@ -60,6 +61,7 @@ class NodePage:
         self._server = server
         self._inquiries = Inquiries(server.spec.secret)
         self._groups = GroupFigures(self._inquiries)
+        self._overview = Overview()
         self._page: Held[bytes] = Held(self._metrics)
         self._http: HttpServer | None = None
         self._served: Address | None = None
@@ -150,8 +152,15 @@ class NodePage:
         if path == "/sd":
             return json_page(HTTPStatus.OK, self._targets())
         if path == "/":
-            return text_page(HTTPStatus.OK, INDEX.format(broker=self._server.broker))
+            return Page(HTTPStatus.OK, "text/html; charset=utf-8", (await self._people()).encode(errors="replace"))
         return text_page(HTTPStatus.NOT_FOUND, "there is /metrics, /healthz, /readyz and /sd\n")
+
+    async def _people(self) -> str:
+        image, host = self._server.image, self._server.endpoint[0]
+        reports, groups = await asyncio.gather(self._reports(), self._groups.families(image, host))
+        families = [*(family for report in reports for family in report.families), *groups]
+        reasons = [reason for report in reports for reason in report.reasons]
+        return self._overview.page(families, reasons, INDEX.format(broker=self._server.broker), monotonic_ms() / 1000)
 
     async def _metrics(self) -> bytes:
         began_ms = monotonic_ms()

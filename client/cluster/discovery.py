@@ -45,14 +45,25 @@ class ClusterAddress:
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
-    """Read `host:port[,host:port...]`; raises InvalidConfig."""
-    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    """Read `host:port[,host:port...]`; empty parts are skipped, as of Kafka. Raises InvalidConfig."""
+    parts: list[object] = []
+    if isinstance(bootstrap, str):
+        parts += bootstrap.split(",")
+    elif isinstance(bootstrap, Sequence):
+        parts += bootstrap
     endpoints = []
-    for part in (part.strip() for part in parts):
+    for item in parts:
+        if not isinstance(item, str):
+            raise InvalidConfig(f"bootstrap must be 'host:port[,host:port...]', or a list of those, not {item!r:.100}.")
+        part = item.strip()
+        if not part:
+            continue
         host, _, port = part.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise InvalidConfig(f"bootstrap must be 'host:port[,host:port...]'; {part!r} is not host:port.")
         endpoints.append((host.strip("[]"), int(port)))
+    if not endpoints:
+        raise InvalidConfig(f"bootstrap must be 'host:port[,host:port...]', not {bootstrap!r:.100}.")
     return tuple(endpoints)
 
 

@@ -79,18 +79,24 @@ def create(
     count = len(made.partitions)
     asleep = ", asleep until used" if all(partition.is_asleep for partition in made.partitions) else ""
     click.echo(
-        f"Topic {name} created: {counted(count, 'partition')}, "
-        f"replication factor {made.replication_factor}{asleep}.{alone}"
+        f"Topic {name} created: {counted(count, 'partition')}, replication factor {made.replication_factor}{asleep}."
     )
+    if alone:
+        say(alone)
 
 
 def _alone(admin: Admin, made: TopicDescription) -> str:
     """What to know of a topic with one copy of each record, where brokers could keep more."""
-    brokers = len(admin.describe_cluster().brokers)
+    from raylog.core.errors import RaylogError
+
+    try:
+        brokers = len(admin.describe_cluster().brokers)
+    except RaylogError:
+        return ""  # without that right: the topic is there all the same
     if made.replication_factor > 1 or brokers < 2:
         return ""
     return (
-        f" There is one copy of each record, and none can be read while its broker is away: --replication-factor "
+        f"There is one copy of each record, and none can be read while its broker is away: --replication-factor "
         f"{min(3, brokers)} keeps more (`default.replication.factor` is the default)."
     )
 

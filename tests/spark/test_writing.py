@@ -121,8 +121,9 @@ def test_changed_rows_are_written_with_foreach_batch(spark: SparkSession, whole:
     words = spark.readStream.schema("value string").text(source).groupBy("value").count()
     changes = words.selectExpr("value as key", "cast(count as string) as value")
     given: dict[str, Any] = {**whole.spark_options, "topic": "counts", "checkpointLocation": str(tmp_path / "sink")}
+    refused = changes.writeStream.format("raylog").options(**given).outputMode("update").start()
     with pytest.raises(Exception, match="does not support Update mode"):
-        changes.writeStream.format("raylog").options(**given).outputMode("update").start()
+        refused.awaitTermination(60)
 
     def write_changes(rows: DataFrame, number: int) -> None:
         rows.write.format("raylog").options(**whole.spark_options, topic="counts").mode("append").save()

@@ -64,6 +64,11 @@ async def all_brokers_of_a_node(tmp_path: Path) -> None:
             status, body = await get(port, "/readyz")
             assert (status, json.loads(body)) == (200, {"status": "ok"})
             assert (await get(port, "/healthz"))[0] == 200
+            status, body = await get(port, "/")
+            assert status == 200
+            assert "Every broker here is ready." in body
+            assert "<tr><td>flights</td><td>2</td><td>30</td>" in body, "topic, partitions, records"
+            assert "<tr><td>board</td><td>flights</td><td>10</td>" in body, "group, topic, lag"
             status, body = await get(port, "/sd")
             target = {"cluster_id": cluster.cluster_id, "brokers": "1,2,3"}
             assert json.loads(body) == [{"targets": [f"127.0.0.1:{port}"], "labels": target}]

@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from raylog.cli import topics
 from raylog.cli.cluster.status import _draw, condition, judged
 from raylog.cli.records.consume import compile_format
 from raylog.client import progress
+from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
@@ -221,6 +223,15 @@ def test_a_topic_whose_leaders_take_longer_is_created_all_the_same(
 
 def test_a_topic_that_is_created_soon_shows_nothing_on_the_way(cluster: ToyCluster) -> None:
     assert at(cluster, "topic", "create", "tests", "--partitions", "20").err == ""
+
+
+def test_a_topic_with_one_copy_is_pointed_out_where_there_are_brokers(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        (first, *_) = admin.describe_topic("flights").partitions
+        made = replace(admin.describe_topic("flights"), partitions=(replace(first, replicas=(1,), isr=(1,)),))
+        assert "--replication-factor 2 keeps more" in topics._alone(admin, made)
+        two = replace(made, partitions=(replace(first, replicas=(1, 2), isr=(1, 2)),))
+        assert topics._alone(admin, two) == ""
 
 
 def test_a_topic_that_is_born_asleep_says_so(cluster: ToyCluster) -> None:

@@ -213,6 +213,15 @@ def test_without_a_cluster_the_way_to_one_is_named(tmp_path: Path) -> None:
         assert "run `raylog start`, or give --bootstrap" in result
 
 
+def test_a_start_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    words = ["start", "--data-dir", str(tmp_path / "other"), "--address", "127.0.0.1:1"]
+    assert "No Ray cluster answers at 127.0.0.1:1" in raylog(*words).err
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "kept").mkdir()
+    raylog("start", "--data-dir", str(tmp_path / "kept"), "--address", "127.0.0.1:1")
+    assert (tmp_path / "kept").exists()
+
+
 def test_a_stopped_ray_is_detected_without_a_wait(tmp_path: Path) -> None:
     result = refusal(raylog("status", "--address", "127.0.0.1:1", "--data-dir", str(tmp_path)), 1)
     assert "No Ray cluster answers at 127.0.0.1:1" in result

@@ -16,9 +16,16 @@ from raylog.rpc.auth.token_text import token_text
 def test_addresses_are_read() -> None:
     assert parse_bootstrap("a:1, b:2") == (("a", 1), ("b", 2))
     assert parse_bootstrap(["[::1]:9"]) == (("::1", 9),)
+    assert parse_bootstrap("a:1,, b:2,") == (("a", 1), ("b", 2)), "a comma too many is skipped, as of Kafka"
 
 
-@pytest.mark.parametrize("wrong", ["a", "a:", ":1", "a:b", "a:0", "a:70000", "a:1,,b:2"])
+@pytest.mark.parametrize("wrong", ["", ",", [], [9092], 9092, {"a": 1}, b"a:1"])
+def test_what_names_no_broker_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidConfig, match="bootstrap must be 'host:port"):
+        parse_bootstrap(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["a", "a:", ":1", "a:b", "a:0", "a:70000"])
 def test_a_wrong_address_is_named(wrong: str) -> None:
     with pytest.raises(InvalidConfig, match="host:port"):
         parse_bootstrap(wrong)

@@ -84,7 +84,7 @@ class NodePage:
         self._inquiries.close()
 
     def state(self) -> tuple[str, str]:
-        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" before a start."""
+        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" at first."""
         if self.endpoint is not None:
             host, port = self.endpoint
             return "on", f"{host}:{port}"

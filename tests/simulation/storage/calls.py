@@ -359,6 +359,7 @@ class Calls(Lives):
         base, end = order.segments[0].base_offset, order.next_offset
         whole = [batch for batch in model.batches if base <= batch.base < end]
         taken: list[bool] = []
+        replaced = [segment.base_offset for old, _ in cleaned.pairs for segment in old]
         if order.generation == self.log._generation and self.log.segments[0] is order.segments[0]:
             model.cleanings = [self._cleaned(order, old, new, whole) for old, new in cleaned.pairs]
         if self.draw.random() < 0.3:
@@ -366,7 +367,7 @@ class Calls(Lives):
         if self._done(lambda: taken.append(self.log.take_cleaned(cleaned, cleaned.order.now_ms))):
             require(taken[0] or not model.cleanings, "S14", "a log that was not cut refuses what was cleaned of it")
             if taken[0]:
-                self._swapped(model.cleanings)
+                self._swapped(replaced)
                 model.take_cleaned()
             else:
                 cleaned.discard()
@@ -383,13 +384,12 @@ class Calls(Lives):
         checks.check_cleaned(before, after, whole, order.producers, times)
         return after
 
-    def _swapped(self, cleanings: list[list[Stored]]) -> None:
+    def _swapped(self, replaced: list[int]) -> None:
         """The replaced files are due later, and every segment's name is that of its first offset."""
         due_ms = self.now_ms + self.options.config.file_delete_delay_ms
-        for batches in cleanings:
-            for path in list_files(self.log.folder, LOG + DELETED):
-                if batches[0].base <= int(path.name.split(".")[0]) < batches[-1].end:
-                    self.deleted_ms[path] = due_ms
+        for path in list_files(self.log.folder, LOG + DELETED):
+            if int(path.name.split(".")[0]) in replaced:
+                self.deleted_ms[path] = due_ms
 
     def purge(self) -> None:
         """Files that retention left are removed when they are due, and not before."""

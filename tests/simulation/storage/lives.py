@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from raylog.core.errors import RaylogError
+from raylog.storage.cleaner import cleaning as cleaning_module
+from raylog.storage.cleaner import rewriting as rewriting_module
 from raylog.storage.cleaner.survivors import RANGE_RECORDS
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NotDurable, StorageIoError
 from raylog.storage.log import partition_log as log_module
@@ -144,6 +146,8 @@ class Lives:
             patch.object(log_module, "ABORTED_MAX", self.options.aborted_max),
             patch.object(log_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
             patch.object(segment_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
+            patch.object(cleaning_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
+            patch.object(rewriting_module, "RELATIVE_OFFSET_MAX", self.options.relative_max),
             patch.object(segment_module, "HINT_BYTES", self.options.hint_bytes),
         ):
             yield

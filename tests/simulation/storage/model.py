@@ -101,7 +101,8 @@ class Model:
 
     cleaned_to: int = 0
     """Below this offset batches were cleaned: only the last one of each producer is certain to be there."""
-
+    superseded_to: int = 0
+    """Where the last cleaning was to end, of which a crash may have left the first part alone."""
     forgotten_to: int = 0
     """The log was cut below what was cleaned: of a producer whose last batch lies below this, no batch may be left."""
 
@@ -174,6 +175,7 @@ class Model:
                 others = [batch for batch in self.batches if batch.end <= base or batch.base >= end]
                 self.batches = sorted([*others, *batches], key=lambda found: found.base)
                 self.cleaned_to = max(self.cleaned_to, end)
+                self.superseded_to = max(self.superseded_to, self.cleanings[-1][-1].end)
         self.cleanings = []
 
     def cut(self, offset: int) -> None:
@@ -187,8 +189,9 @@ class Model:
         """The log ends here, entirely on disk."""
         self.batches = [batch for batch in self.batches if batch.end <= end]
         self.sent = [batch for batch in self.sent if batch.end <= end]
-        if end < self.cleaned_to:
-            self.cleaned_to, self.forgotten_to = end, end
+        if end < self.superseded_to:  # of what superseded earlier batches of its producer, some is cut
+            self.superseded_to, self.forgotten_to = end, min(end, self.cleaned_to)
+        self.cleaned_to = min(self.cleaned_to, end)
         self.end = self.floor = end
         self.start, self.durable_start = min(self.start, end), min(self.durable_start, end)
         self.committed, self.kept = min(self.committed, end), min(self.kept, end)
@@ -197,7 +200,7 @@ class Model:
         """Everything was dropped, and the log restarts at `offset`."""
         self.batches, self.sent, self.epochs, self.ghosts = [], [], [], []
         self.start = self.durable_start = self.end = self.floor = offset
-        self.cleaned_to = self.forgotten_to = 0
+        self.cleaned_to = self.superseded_to = self.forgotten_to = 0
 
     def starts_at(self, offset: int, *, durable: bool) -> None:
         """The log start moved up."""

@@ -92,7 +92,7 @@ TRANSACTION_BUGS = bugs(
     ),
     (
         "a marker of an administrator lets older coordinators in again",
-        300,
+        600,
         Transactions,
         "end",
         "max(known, marker.coordinator_epoch)",

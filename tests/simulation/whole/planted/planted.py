@@ -14,6 +14,7 @@ from tests.simulation.whole.planted.planted_dozers import DOZER_BUGS
 from tests.simulation.whole.planted.planted_everything import EVERYTHING_BUGS
 from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
 from tests.simulation.whole.planted.planted_halves import HALF_BUGS
+from tests.simulation.whole.planted.planted_mends import MENDED_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_parts import PART_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
@@ -43,5 +44,6 @@ _TABLES: Final = (
     FORWARDING_BUGS,
     EVERYTHING_BUGS,
     PART_BUGS,
+    MENDED_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -112,6 +112,10 @@ def test_services_go_on_over_sockets_alone(tmp_path: Path) -> None:
                         cluster.run(what)
                 with day.event("all partitions move"):
                     move_partitions(admin)
+                with day.event("a broker is lost with its replicas"):
+                    whole.run(without_broker(whole.cluster, 3))
+                    wait_for(lambda: not is_whole(whole.cluster.running().status()), "it is offline")
+                cluster.run(lambda one: one.start_broker(3))
                 with day.event("the cluster stops, is away for a while, and starts"):
                     whole.run(whole.cluster.stop())
                     day.wait_until_lost()

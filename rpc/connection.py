@@ -111,7 +111,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
     @property
     def is_silent(self) -> bool:
         """Whether no byte of the peer has come yet."""
-        return self._greeting is not None and not self._greeting.has_heard
+        return self._greeting is not None and not self._greeting.has_received
 
     async def drain(self) -> None:
         """Wait while the unsent bytes are over the high mark; returns at once when the connection is closed.

@@ -18,7 +18,7 @@ class Greeting:
         self._collected_bytes = 0
         self.is_accepting = isinstance(handshake, ServerHandshake)
         """Whether the peer connected to this end."""
-        self.has_heard = False
+        self.has_received = False
         """Whether any byte of the peer has come."""
 
     @property
@@ -43,7 +43,7 @@ class Greeting:
     def take(self, count: int) -> bytes:
         """Process `count` bytes written to the buffer; return the bytes to send. Raises AuthenticationFailed."""
         self._collected_bytes += count
-        self.has_heard = True
+        self.has_received = True
         if self._collected_bytes < self._handshake.wanted_bytes:
             return b""
         message = bytes(self._buffer[: self._collected_bytes])

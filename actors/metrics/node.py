@@ -82,7 +82,7 @@ class NodePage:
         self._inquiries.close()
 
     def state(self) -> tuple[str, str]:
-        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" for now."""
+        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" yet."""
         if self.endpoint is not None:
             return "on", "{}:{}".format(*self.endpoint)
         if self._served is not None:

@@ -187,6 +187,8 @@ class Sender:
             info = self.cluster.metadata.topic(name)
             if name in self.accumulator.topic_queues_by_name and info is not None:
                 self.accumulator.topic_queues(info)
+            elif info is None and name in self.accumulator.topic_queues_by_name:
+                self._forget(name)
         for queue, delivery in list(self._deliveries.items()):
             if queue.topic in topics:
                 delivery.leader_changed()
@@ -194,6 +196,16 @@ class Sender:
                     delivery.close()
                     del self._deliveries[queue]
         self.look_again()
+
+    def _forget(self, topic: str) -> None:
+        """Forget a topic that was deleted, once nothing of it waits: else the list of a long-lived producer grows."""
+        deliveries = [(queue, delivery) for queue, delivery in self._deliveries.items() if queue.topic == topic]
+        if all(delivery.is_idle for _, delivery in deliveries) and self.accumulator.forget(topic):
+            for queue, delivery in deliveries:
+                delivery.close()
+                del self._deliveries[queue]
+            self.cluster.unwatch((topic,))
+            self._context.counts.topics.pop(topic, None)
 
     # Transactions
 

@@ -10,6 +10,7 @@
 #                    FEATURES=queues,delays
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
+#   make hostile     interrupt, cancel and misuse clients at every step of their calls, in minutes (make test: at a few)
 #   make chaos-figures     measure the time until partitions have a leader again
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each; make simulate-notes notes
 #                    which seed does so soonest, with which make test begins: after a change of what the seeds draw
@@ -50,7 +51,7 @@ CHECKED := raylog actors client core data outbox protocol rpc spark storage pysp
 
 PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
-.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench constraints import-tree wheel clean distclean
+.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures hostile bench constraints import-tree wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -91,6 +92,9 @@ simulate: $(VENV)/.installed-test
 
 chaos: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+
+hostile: $(VENV)/.installed-test compiled
+	RAYLOG_HOSTILE_POINTS=all $(PY) -m pytest --timeout 1800 tests/cluster/hostile $(PYTEST_ARGS)
 
 chaos-figures: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos.figures $(CHAOS_ARGS)

@@ -13,6 +13,7 @@
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
 #   make readers     read topics with Ray Data, Spark and columns while workers and leaders are killed, records deleted,
 #                    bits flipped and tokens end: make readers TRIALS=200 SEED=1; READERS_ARGS=--virtual in one process
+#   make hostile     interrupt, cancel and misuse clients at every step of their calls, in minutes (make test: at a few)
 #   make chaos-figures     measure the time until partitions have a leader again
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each; make simulate-notes notes
 #                    which seed does so soonest, with which make test begins: after a change of what the seeds draw
@@ -57,7 +58,7 @@ CHECKED := raylog actors client core data outbox protocol rpc spark storage pysp
 
 PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
-.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers wheel clean distclean
+.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers hostile wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -103,6 +104,8 @@ chaos: $(VENV)/.installed-test compiled
 readers: $(VENV)/.installed-test compiled
 	$(PY) -m tests.readers --trials $(TRIALS) --seed $(SEED) $(READERS_ARGS)
 
+hostile: $(VENV)/.installed-test compiled
+	RAYLOG_HOSTILE_POINTS=all $(PY) -m pytest --timeout 1800 tests/cluster/hostile $(PYTEST_ARGS)
 chaos-figures: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos.figures $(CHAOS_ARGS)
 

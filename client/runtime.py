@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from raylog.client.guard import NotPickled, of_another_process
+from raylog.client.spinlock import refuse_waiting
 from raylog.client.user_code import EXITS
 from raylog.core.errors import ClientClosed
 
@@ -25,6 +27,7 @@ Result = TypeVar("Result")
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0
+_PARKED_S = 3600.0
 
 
 logger = logging.getLogger(__name__)
@@ -43,7 +46,7 @@ class Runtime:
         self.thread = threading.Thread(target=self._serve, name="raylog-client", daemon=True)
         self._running = threading.Event()
         self._is_stopped = False
-        self._waits: set[concurrent.futures.Future[Any]] = set()
+        self._waits: set[Pending[Any]] = set()
         """What threads wait for."""
         self.thread.start()
         if not self._running.wait(_START_TIMEOUT_S):
@@ -54,32 +57,52 @@ class Runtime:
 
         After `timeout_s` seconds, or at KeyboardInterrupt, it is cancelled and TimeoutError or KeyboardInterrupt is
         raised. `None` is for coroutines that have a deadline of their own. Not for callbacks, which run on the loop
-        itself and would deadlock. Raises ClientClosed when the thread does not exist, as after a fork.
+        itself and would deadlock. Raises ClientClosed when the thread does not exist, as after a fork, and
+        ConcurrentUse in a signal handler that has interrupted `send()`.
         """
-        if self.is_current_thread():
-            work.close()
-            raise RuntimeError("A callback may not wait for a client; use the asyncio twin or another thread.")
-        if not self.thread.is_alive():
-            work.close()
-            if os.getpid() != self._process:
-                raise ClientClosed("The client was made before the fork; make a new one in the child process.")
-            raise _ended()
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        self._waits.add(future)
-        future.add_done_callback(self._waits.discard)
         try:
-            if not self.thread.is_alive() and not future.done():
-                raise _ended()  # it has ended since
-            return future.result(timeout_s)
-        except concurrent.futures.CancelledError:
+            self._check_usable()
+        except BaseException:
+            work.close()
+            raise
+        wait = Pending(self.loop, work, self._waits)
+        try:
+            self.call_soon(wait.begin)
+            return wait.result(timeout_s)
+        except asyncio.CancelledError:
+            park_at_exit()
             raise RuntimeError("The call was cancelled because the client's loop is ending.") from None
         except BaseException:  # including KeyboardInterrupt: the end of the wait must end the work
-            future.cancel()
+            wait.cancel()
             raise
+        finally:
+            self._waits.discard(wait)
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> Pending[Result]:
+        """Run a coroutine on the loop; the thread waits for its result later."""
+        wait = Pending(self.loop, work, self._waits)
+        self.call_soon(wait.begin)
+        return wait
+
+    def _check_usable(self) -> None:
+        if self.is_current_thread():
+            raise RuntimeError("A callback may not wait for a client; use the asyncio twin or another thread.")
+        if not self.thread.is_alive():
+            if os.getpid() != self._process:
+                raise of_another_process("client")
+            park_at_exit()
+            raise _ended()
+        refuse_waiting()
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function on the loop; from any thread."""
-        self.loop.call_soon_threadsafe(function, *args)
+        """Call a function on the loop; from any thread. Raises ClientClosed when the loop has ended."""
+        try:
+            self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+            park_at_exit()
+            raise _ended() from None
 
     def is_current_thread(self) -> bool:
         """Whether the caller runs on the loop's thread."""
@@ -105,9 +128,8 @@ class Runtime:
                 self.loop.run_until_complete(asyncio.wait(left, timeout=_STOP_TIMEOUT_S / 2))
         finally:
             self.loop.close()
-            for future in list(self._waits):  # no task ends them any more
-                if not future.done():
-                    future.set_exception(_ended())
+            for wait in list(self._waits):  # no task ends them any more
+                wait.end(_ended())
 
     def _run_until_stopped(self) -> None:
         """Run the loop until it is stopped; what is to end the program ends only the call that has raised it."""
@@ -116,6 +138,90 @@ class Runtime:
                 self.loop.run_forever()
             except EXITS as error:
                 logger.error("User code has raised %r on the clients' thread, which goes on.", error, exc_info=error)
+
+
+class Pending(Generic[Result]):
+    """Work on the loop that a thread waits for.
+
+    The two share no lock that is ever held: a signal handler may run in the thread at any step, and wait for the loop,
+    which would wait for the thread.
+    """
+
+    __slots__ = ("_all", "_ended", "_error", "_is_cancelled", "_is_over", "_loop", "_result", "_task", "_work")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result], all_of_loop: set[Pending[Any]]
+    ) -> None:
+        self._all = all_of_loop
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[Result] | None = None
+        self._ended = Signal()
+        self._is_over = self._is_cancelled = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+        all_of_loop.add(self)
+
+    # In the thread that waits
+
+    def result(self, timeout_s: float | None) -> Result:
+        """What the work has returned, or raised. Raises TimeoutError after `timeout_s`, CancelledError."""
+        while not self._is_over:
+            if not self._ended.wait(timeout_s) and not self._is_over:
+                raise TimeoutError(f"The work on the client's loop has not ended within {timeout_s} seconds.")
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # whose traceback has this frame
+        return self._result  # type: ignore[no-any-return]  # of the work
+
+    def cancel(self) -> None:
+        """End the work, if it goes on: the thread waits no more."""
+        self._is_cancelled = True
+        try:
+            self._loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:  # the loop has ended, and the work with it
+            if self._task is None:
+                self._work.close()
+
+    # On the loop
+
+    def begin(self) -> None:
+        """Start the work."""
+        if self._is_cancelled:
+            self._work.close()
+            return
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._done)
+
+    def end(self, error: BaseException) -> None:
+        """Have the thread raise an error, unless the work has ended."""
+        if self._task is None:
+            self._work.close()
+        if not self._is_over:
+            self._error = error
+            self._is_over = True
+            self._ended.set()
+
+    def _cancel(self) -> None:
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    def _done(self, task: asyncio.Task[Result]) -> None:
+        if self._is_over:
+            return
+        if task.cancelled():
+            self._error = asyncio.CancelledError()
+        elif (error := task.exception()) is not None:
+            self._error = error
+        else:
+            self._result = task.result()
+        self._is_over = True
+        self._all.discard(self)
+        self._ended.set()
 
 
 class Signal:
@@ -141,13 +247,37 @@ class Signal:
         """Clear the signal."""
         self._quiet.acquire(blocking=False)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the signal; False when it was not set in `timeout_s`."""
-        return self._quiet.acquire(timeout=timeout_s)
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the signal; False when it was not set in `timeout_s` (None: wait without a limit).
+
+        Raises ConcurrentUse in a signal handler for which the loop would wait, as `refuse_waiting`.
+        """
+        if self._quiet.acquire(blocking=False):
+            return True
+        refuse_waiting()
+        if timeout_s is None:
+            return self._quiet.acquire()
+        return self._quiet.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may make a client while its thread makes one
 _shared: Runtime | None = None
+_is_exiting = False
+
+
+def park_at_exit() -> None:
+    """Hold a daemon thread that meets clients which the end of the program has closed: it ends with the program.
+
+    Else each would end with a traceback, of an error that is none.
+    """
+    while _is_exiting and threading.current_thread().daemon:
+        time.sleep(_PARKED_S)
+
+
+def begin_exit() -> None:
+    """The program ends: what daemon threads meet from here on is no error."""
+    global _is_exiting
+    _is_exiting = True
 
 
 def shared() -> Runtime:
@@ -166,15 +296,16 @@ def _forget_after_fork() -> None:
     """In a forked child the thread does not exist, and the lock may be held by a thread of the parent."""
     global _shared, _lock
     _shared = None
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 def _stop_at_exit() -> None:
+    begin_exit()
     if _shared is not None:
         _shared.stop()
 
 
-class SynchronousClient:
+class SynchronousClient(NotPickled):
     """Base of the synchronous clients whose methods `blocking` and `on_loop` make. A context manager."""
 
     def __init__(self, asynchronous: object) -> None:

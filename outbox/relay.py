@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ProducerConfig, load, show_keys
+from raylog.client.guard import NotPickled, Turn
 from raylog.client.keywords import ProducerKeywords
 from raylog.client.producer.resumed import ResumedProducer
 from raylog.core.errors import InvalidConfig, OutboxLeaseLost, RaylogError
@@ -43,7 +44,7 @@ REQUEST_TIMEOUT_MS = 10_000
 NAME_LENGTH = 400
 
 
-class OutboxRelay:
+class OutboxRelay(NotPickled):
     """Relays the outbox of one database. `run()` blocks until `stop()`; several relays may run, one works per shard.
 
     `producer_name` names the outbox for good: a relay with another name is refused. `shards`: those to work on, all by
@@ -97,6 +98,7 @@ class OutboxRelay:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._is_stopped = False
+        self._turn = Turn(_refusal)
 
     # ------------------------------------------------------------ the user's calls
 
@@ -110,6 +112,10 @@ class OutboxRelay:
 
     async def run_async(self) -> None:
         """As `run`, on the caller's loop; may be cancelled."""
+        with self._turn:
+            await self._relay()
+
+    async def _relay(self) -> None:
         self.prepare()
         producer = ResumedProducer(self.config)
         await self._patiently(producer.start, "connect to the cluster")
@@ -247,6 +253,10 @@ class OutboxRelay:
 def _sentence(error: BaseException) -> str:
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0] if first else ''}"
+
+
+def _refusal(_: bool) -> str:
+    return "This relay runs already; one call of run() at a time. Several relays may run: one works for each shard."
 
 
 show_keys(ProducerConfig, OutboxRelay)

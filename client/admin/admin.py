@@ -36,9 +36,11 @@ from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.metadata import BrokerInfo
 from raylog.client.config import AdminConfig, load, show_keys
+from raylog.client.guard import Home, NotPickled
 from raylog.client.keywords import AdminKeywords
 from raylog.client.progress import Progress, Say
 from raylog.client.runtime import SynchronousClient, blocking
+from raylog.client.tasks import Ending
 from raylog.core.errors import (
     InvalidPartitions,
     RaylogError,
@@ -94,6 +96,7 @@ class AsyncAdmin(
     AsyncQueues,
     AsyncRedrives,
     AsyncTokens,
+    NotPickled,
 ):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
@@ -101,14 +104,20 @@ class AsyncAdmin(
     deadline in seconds, after which the last error is raised.
     """
 
+    _is_inner = False
+    """Whether this is the inner part of an `Admin`, which warns for both."""
+
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]) -> None:
         self.config = load(AdminConfig, config, keywords)
         self.cluster = ClusterClient(self.config)
         self._is_started = False
+        self._home = self.cluster.home = Home("AsyncAdmin")
+        self._ending = Ending()
 
     async def start(self) -> None:
         """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
         if not self._is_started:
+            self._home.enter()
             try:
                 await self.cluster.start(self.config.request_timeout_ms / 1000)
             except BaseException:  # cancelled or refused: close the connections already opened
@@ -117,8 +126,19 @@ class AsyncAdmin(
             self._is_started = True
 
     async def stop(self) -> None:
-        """Close the connections."""
-        await self.cluster.close()
+        """Close the connections. Idempotent."""
+        self._home.check()
+        await self._ending.run(self.cluster.close)
+
+    def __del__(self) -> None:
+        home = getattr(self, "_home", None)  # none, when its configuration was refused
+        if home is None or home.loop is None or self._ending.has_begun or self._is_inner:
+            return
+        warnings.warn(
+            "An AsyncAdmin was not stopped; use `async with`, or await stop().", ResourceWarning, stacklevel=2
+        )
+        if not home.has_ended and not home.is_of_another_process:
+            home.loop.call_soon_threadsafe(_close, self.cluster)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -423,9 +443,14 @@ class Admin(SynchronousClient):
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]) -> None:
         self._is_closed = True  # until it is open, so that a failed constructor does not warn
         super().__init__(AsyncAdmin(config, **keywords))
+        self._asynchronous._is_inner = True
         self.config = self._asynchronous.config
-        self._runtime.run(self._asynchronous.start())
-        self._is_closed = False
+        try:
+            self._runtime.run(self._asynchronous.start())
+            self._is_closed = False
+        except BaseException:  # also where it is interrupted when it has started
+            self._runtime.call_soon(_close, self._asynchronous.cluster)
+            raise
 
     create_topic = blocking(AsyncAdmin.create_topic)
     delete_topic = blocking(AsyncAdmin.delete_topic)
@@ -485,21 +510,33 @@ class Admin(SynchronousClient):
     def close(self) -> None:
         """Close the connections. Closing again does nothing."""
         if not self._is_closed:
-            self._is_closed = True
-            if self._runtime.thread.is_alive():  # not in a forked child
-                self._runtime.run(self._asynchronous.stop(), 10.0)
+            try:
+                if self._runtime.thread.is_alive():  # not in a forked child
+                    self._runtime.run(self._asynchronous.stop(), 10.0)
+            finally:
+                # Else a signal handler was refused, and the client goes on.
+                self._is_closed = not self._runtime.thread.is_alive() or self._asynchronous._ending.has_begun
 
     def __del__(self) -> None:
         if not self._is_closed and self._runtime.thread.is_alive():
             self._is_closed = True
             warnings.warn(f"{self!r} was not closed.", ResourceWarning, stacklevel=2, source=self)
-            asyncio.run_coroutine_threadsafe(self._asynchronous.stop(), self._runtime.loop)
+            self._runtime.call_soon(_close, self._asynchronous.cluster)
 
     def __repr__(self) -> str:
         return f"<Admin {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
 
     def _why_closed(self) -> str | None:
         return "This Admin was closed; make a new one." if self._is_closed else None
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _close(cluster: ClusterClient) -> None:
+    """Close the connections of a client that was dropped."""
+    _closing.add(task := asyncio.get_running_loop().create_task(cluster.close(), name="raylog-closes"))
+    task.add_done_callback(_closing.discard)
 
 
 show_keys(AdminConfig, Admin, AsyncAdmin)

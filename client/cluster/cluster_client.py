@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from raylog.client.cluster.connections import ConnectionPool, call
 from raylog.client.cluster.deadline import Deadline
@@ -18,6 +19,8 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
 from raylog.client.cluster.reachable import ANSWER_TIMEOUT_S, ATTEMPT_TIMEOUT_S, require_an_answer
 from raylog.client.config import ClientConfig
+from raylog.client.guard import Home
+from raylog.client.tasks import LastingTask, mark_seen
 from raylog.core.errors import (
     AuthenticationFailed,
     ClientClosed,
@@ -80,8 +83,10 @@ class ClusterClient:
         self._listeners: list[TopicsListener] = []
         self._informant: Endpoint | None = None
         self._doubted: Endpoint | None = None
-        self._periodic: asyncio.Task[None] | None = None
-        self._searching: asyncio.Task[None] | None = None
+        self._periodic: LastingTask | None = None
+        self._searching: LastingTask | None = None
+        self.home: Home | None = None
+        """Where a client of asyncio lives that calls this directly."""
         self._is_closed = False
         self._random = random.Random()  # spreads load, no security purpose
 
@@ -94,16 +99,18 @@ class ClusterClient:
         self.address = await self._find(timeout_s)
         self._pool = ConnectionPool(self.address.secret, self.config.client_id, self._lost, self._broker_endpoints)
         await self._find_first_broker(self.address, timeout_s, deadline)
-        self._periodic = asyncio.ensure_future(self._refresh_with_age())
+        self._periodic = LastingTask(self._refresh_with_age, "raylog-metadata")
 
     async def close(self) -> None:
         """Close all connections. Pending calls end with ClientClosed or ConnectionFailed."""
         self._is_closed = True
-        tasks = [
-            task for task in (self._periodic, self._refreshing, self._searching) if task is not None and not task.done()
-        ]
-        for task in tasks:
-            task.cancel()
+        lasting = [each for each in (self._periodic, self._searching) if each is not None]
+        for each in lasting:
+            each.cancel()
+        tasks = [each.task for each in lasting if not each.task.done()]
+        if self._refreshing is not None and not self._refreshing.done():
+            self._refreshing.cancel()
+            tasks.append(self._refreshing)
         if tasks:
             await asyncio.wait(tasks, timeout=1)
         if self._pool is not None:
@@ -130,6 +137,7 @@ class ClusterClient:
         time is over first.
         Raises ConnectionFailed or RequestTimedOut when no broker answers in time.
         """
+        self._check_home()
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline = Deadline(limit_s)
         wanted = None if topics is None else frozenset(topics)
@@ -141,7 +149,7 @@ class ClusterClient:
                 return
         self._refreshing_topics = None if wanted is None else wanted | self._wanted
         task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline))
-        task.add_done_callback(_mark_seen)
+        task.add_done_callback(mark_seen)
         self._refreshing = task
         await self._wait_for(task, deadline, raise_its_error=True)
 
@@ -239,6 +247,7 @@ class ClusterClient:
         A replica or coordinator that refuses a client which has worked counts as moved: another cluster may have its
         address by now. Whether the secret has become wrong, the brokers say.
         """
+        self._check_home()
         pool = self._started_pool()
         try:
             return await pool.get(endpoint, timeout_s)
@@ -445,6 +454,10 @@ class ClusterClient:
             raise error
         await asyncio.sleep(pause_s)
 
+    def _check_home(self) -> None:
+        if self.home is not None:
+            self.home.check()
+
     def _started_pool(self) -> ConnectionPool:
         if self._is_closed:
             raise ClientClosed("The client is closed; make a new one.")
@@ -500,14 +513,16 @@ class ClusterClient:
         if not task.done():
             raise RequestTimedOut("No broker answered a metadata request in time; check that the cluster runs.")
         if task.cancelled():
-            raise ClientClosed("The client was closed while it fetched metadata.")
+            if self._is_closed:
+                raise ClientClosed("The client was closed while it fetched metadata.")
+            raise ConnectionFailed("The client's request for metadata was cancelled from outside.")
         error = task.exception()
         if error is not None and raise_its_error:
             raise as_raylog_error(error) from error
 
     def _may_try_longer(self, ended: asyncio.Task[None], deadline: Deadline) -> bool:
         """Whether a fetch of another caller has failed because its time was over, and this caller has more of it."""
-        error = ended.exception()
+        error = None if ended.cancelled() else ended.exception()
         return isinstance(error, RaylogError) and error.retriable and not deadline.is_over
 
     async def _find_first_broker(self, address: ClusterAddress, timeout_s: float, deadline: Deadline) -> None:
@@ -537,8 +552,7 @@ class ClusterClient:
         """A connection has ended. If it was a broker's, look for where that is now, instead of waiting for the age."""
         is_at_work = self._searching is not None and not self._searching.done()
         if not self._is_closed and not is_at_work and endpoint in self._broker_endpoints():
-            self._searching = asyncio.ensure_future(self._search_for(endpoint))
-            self._searching.add_done_callback(_mark_seen)
+            self._searching = LastingTask(partial(self._search_for, endpoint), "raylog-search")
 
     async def _search_for(self, endpoint: Endpoint) -> None:
         """Fetch metadata until a lost broker has another address or answers; without any broker, until one answers."""
@@ -580,11 +594,6 @@ def _check_id(info: TopicInfo, grant: Grant) -> None:
         raise ClusterAuthorizationFailed(
             f"Topic {info.name!r} was created again after this client's token was made: make a new token for it."
         )
-
-
-def _mark_seen(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 def _parts(names: list[str]) -> list[list[str]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from raylog.client.cluster.discovery import Endpoint
 from raylog.client.cluster.reachable import Reach
+from raylog.client.tasks import outcome
 from raylog.core.errors import ClientClosed, RaylogError, RequestTimedOut
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.rpc import Connection, Secret, client_context, connect
@@ -67,15 +68,11 @@ class ConnectionPool:
             self._opening[endpoint] = task
             task.add_done_callback(lambda done: self._opened(endpoint, done))
         try:
-            # Shielded: a cancelled caller must not end the connection for the other waiters.
+            # A cancelled caller must not end the connection for the other waiters.
             async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(task)
+                return await outcome(task, lambda: self._is_closed, "connected")
         except TimeoutError as error:
             raise RequestTimedOut(str(error)) from error
-        except asyncio.CancelledError:
-            if task.cancelled() and self._is_closed:  # the caller itself was not cancelled
-                raise ClientClosed("The client was closed while it connected.") from None
-            raise
 
     async def close(self) -> None:
         """Close every connection, and cancel those being opened. Queued data is sent first."""

@@ -22,17 +22,17 @@ from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
 from raylog.client.consumer.operations import Operations
 from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.guard import Home, NotPickled, Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.types import Record
-from raylog.core.errors import ConcurrentUse
 from raylog.core.ids import TopicPartition
 
 Result = TypeVar("Result")
 
 
 @checks_arguments()
-class AsyncConsumer(Operations):
+class AsyncConsumer(Operations, NotPickled):
     """Reads records on the running event loop. `await start()` and `await stop()`, or `async with`.
 
     Not for use by several tasks at the same time. Topics given here are subscribed to; keywords are those of
@@ -46,12 +46,14 @@ class AsyncConsumer(Operations):
         check_topics(topics)
         super().__init__(Engine(load(ConsumerConfig, config, keywords)))
         self._topics = topics
-        self._is_polling = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = Turn(_refusal)
+        self._home = Home("AsyncConsumer")
+        self._listening: asyncio.Task[Any] | None = None
+        """The user's listener, which goes on when the poll that has called it is cancelled."""
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
-        self._loop = asyncio.get_running_loop()
+        self._home.enter()
         await self._engine.start(self._topics)
 
     async def stop(self, *, autocommit: bool = True, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -60,12 +62,16 @@ class AsyncConsumer(Operations):
 
     async def _stop(self, autocommit: bool, timeout_s: float, failure: BaseException | None = None) -> None:
         engine = self._engine
-        if engine.is_closed or self._loop is None:
+        if engine.is_closed or self._home.loop is None:
             return
-        call = await engine.last_call(commit=autocommit, timeout_s=timeout_s, failure=failure)
+        engine.is_closed = self._home.has_ended
+        self._home.check()
         try:
+            if self._listening is not None and self._listening is not asyncio.current_task():
+                await asyncio.wait([self._listening], timeout=timeout_s)
+            call = await engine.last_call(commit=autocommit, timeout_s=timeout_s, failure=failure)
             if call is not None:
-                await self._call_listener(call)
+                await self._made(call)
         finally:
             await engine.close(timeout_s=timeout_s)
 
@@ -82,19 +88,19 @@ class AsyncConsumer(Operations):
         call = await self._engine.before_unsubscribe()
         try:
             if call is not None:
-                await self._call_listener(call)
+                await self._made(call)
         finally:
             await self._engine.unsubscribe()
 
     def __del__(self) -> None:
-        loop = getattr(self, "_loop", None)
-        if loop is None or self._engine.is_closed:
+        home = getattr(self, "_home", None)
+        if home is None or home.loop is None or self._engine.is_closed:
             return
         warnings.warn(
             "An AsyncConsumer was not stopped; use `async with`, or await stop().", ResourceWarning, stacklevel=2
         )
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(self._engine.abandon)
+        if not home.has_ended and not home.is_of_another_process:
+            home.loop.call_soon_threadsafe(self._engine.abandon)
 
     # Records
 
@@ -148,16 +154,11 @@ class AsyncConsumer(Operations):
     async def _poll(
         self, take: Callable[[], Result], timeout_s: float, only: Iterable[TopicPartition] = ()
     ) -> Result | None:
-        if self._is_polling:
-            raise ConcurrentUse(
-                "A poll is running already: an AsyncConsumer is for one task at a time, and a rebalance listener, which"
-                " is called inside a poll, may not poll. Give each task a consumer of its own, with the same group_id."
-            )
-        self._is_polling = True
-        try:
+        self._home.check()
+        if self._listening is not None and self._listening is asyncio.current_task():
+            raise self._turn.refused()
+        with self._turn:
             return await self._poll_alone(take, timeout_s, only)
-        finally:
-            self._is_polling = False
 
     async def _poll_alone(
         self, take: Callable[[], Result], timeout_s: float, only: Iterable[TopicPartition]
@@ -170,19 +171,35 @@ class AsyncConsumer(Operations):
         while True:
             call = await engine.ready(deadline_s, only)
             if call is not None:
-                try:
-                    await self._call_listener(call)
-                finally:
-                    engine.listener_called()
+                await self._listen(call)
             elif engine.may_take and (taken := engine.taken(take)):
                 return taken
             elif time.monotonic() >= deadline_s:
                 return None
 
-    async def _call_listener(self, call: ListenerCall) -> None:
+    async def _listen(self, call: ListenerCall) -> None:
+        """Make a call of the listener, or wait for the rest of one whose poll was cancelled meanwhile."""
+        if self._listening is None:
+            self._listening = asyncio.get_running_loop().create_task(self._made(call), name="raylog-listener")
+        listening = self._listening
+        await asyncio.wait([listening])
+        self._listening = None
+        try:
+            listening.result()
+        finally:
+            self._engine.listener_called()
+
+    async def _made(self, call: ListenerCall) -> None:
         returned = self._engine.listener.make(call)
         if inspect.isawaitable(returned):
             await returned
+
+
+def _refusal(_: bool) -> str:
+    return (
+        "A poll is running already: an AsyncConsumer is for one task at a time, and a rebalance listener, which is "
+        "called inside a poll, may not poll. Give each task a consumer of its own, with the same group_id."
+    )
 
 
 show_keys(ConsumerConfig, AsyncConsumer)

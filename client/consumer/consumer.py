@@ -25,30 +25,17 @@ from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
 from raylog.client.consumer.listener import RebalanceListener
 from raylog.client.consumer.operations import ConsumerState, Offsets, Operations
 from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.guard import Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.runtime import SynchronousClient, blocking, on_loop
 from raylog.client.types import OffsetAndMetadata, Record
-from raylog.core.errors import ConcurrentUse
 from raylog.core.ids import TopicPartition
 
 __all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-
-class _Turn:
-    """Held by the thread that polls, or seeks: it deletes `free`, and sets it again.
-
-    As in `Spinlock`: no signal handler runs between the deletion and a `try` right behind it, so that an interrupted
-    poll never leaves it held.
-    """
-
-    __slots__ = ("free",)
-
-    def __init__(self) -> None:
-        self.free = True
 
 
 def _alone(
@@ -64,8 +51,9 @@ def _alone(
         try:
             del turn.free
         except AttributeError:
-            raise consumer._concurrent_use() from None
+            raise turn.refused() from None
         try:
+            turn.held_here()
             method(consumer, *args, **options)
         finally:
             turn.free = True
@@ -94,11 +82,17 @@ class Consumer(ConsumerState, SynchronousClient):
         check_topics(topics)
         ConsumerState.__init__(self, Engine(load(ConsumerConfig, config, keywords)))
         SynchronousClient.__init__(self, Operations(self._engine))
-        self._one_poll = _Turn()
+        self._one_poll = Turn(_refusal)
+        self._is_closing = False
         self._poller = 0
         """The thread that waits in a poll, or calls the listener there."""
-        self._runtime.run(self._engine.start(topics))
         self._is_open = True
+        try:
+            self._runtime.run(self._engine.start(topics))
+        except BaseException:  # also where it is interrupted when it has started
+            self._is_open = False
+            self._runtime.call_soon(self._engine.abandon)
+            raise
         _open_engines.add(self._engine)
 
     def close(self, autocommit: bool = True, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -114,11 +108,19 @@ class Consumer(ConsumerState, SynchronousClient):
         self._close(True, CLOSE_TIMEOUT_S, failure)
 
     def _close(self, autocommit: bool, timeout: float, failure: BaseException | None = None) -> None:
-        if not self._is_open:
+        if not self._is_open or self._is_closing:
             return
-        self._is_open = False
         if not self._runtime.thread.is_alive():
+            self._is_open = False
             return  # in a forked child, or at interpreter exit: the loop and its connections do not exist
+        self._is_closing = True
+        try:
+            self._close_once(autocommit, timeout, failure)
+        finally:
+            self._is_closing = False
+            self._is_open = not self._engine.is_closed  # a signal handler was refused, and the consumer goes on
+
+    def _close_once(self, autocommit: bool, timeout: float, failure: BaseException | None) -> None:
         is_alone = False
         try:
             del self._one_poll.free  # the listener must not poll here either
@@ -211,7 +213,7 @@ class Consumer(ConsumerState, SynchronousClient):
         try:
             del turn.free
         except AttributeError:
-            raise self._concurrent_use() from None
+            raise turn.refused() from None
         try:
             record = engine.taken(take) if engine.is_smooth() else None
             if record is not None:
@@ -240,8 +242,9 @@ class Consumer(ConsumerState, SynchronousClient):
             try:
                 del turn.free
             except AttributeError:
-                raise self._concurrent_use() from None
+                raise turn.refused() from None
             try:
+                turn.held_here()
                 handing.next_poll()
                 while engine.is_smooth():
                     engine.expect_signal()
@@ -262,9 +265,10 @@ class Consumer(ConsumerState, SynchronousClient):
         try:
             del turn.free
         except AttributeError:
-            raise self._concurrent_use() from None
+            raise turn.refused() from None
         try:
             self._poller = threading.get_ident()
+            turn.held_here()
             handing.next_poll()
             while True:
                 call = self._run(engine.ready(deadline_s))
@@ -278,18 +282,6 @@ class Consumer(ConsumerState, SynchronousClient):
         finally:
             self._poller = 0
             turn.free = True
-
-    def _concurrent_use(self) -> ConcurrentUse:
-        if self._poller == threading.get_ident():
-            return ConcurrentUse(
-                "poll() is running already in this thread: a rebalance listener is called inside poll(), and may not "
-                "poll."
-            )
-        return ConcurrentUse(
-            "poll() is running already in another thread: a Consumer is for one thread at a time. Give each thread a "
-            "consumer of its own, with the same group_id, or let a raylog.WorkerPool handle the records of one.",
-            thread=self._poller,
-        )
 
     def _call_listener(self, call: ListenerCall) -> None:
         try:
@@ -339,6 +331,19 @@ class Consumer(ConsumerState, SynchronousClient):
 
     def _why_closed(self) -> str | None:
         return "The consumer is closed, or was made before a fork; make a new one." if self._engine.is_closed else None
+
+
+def _refusal(is_inside: bool) -> str:
+    if is_inside:
+        return (
+            "poll() is running already in this thread: what is called inside it, as a rebalance listener or a signal "
+            "handler, may not poll, nor move positions while records are taken."
+        )
+    return (
+        "poll() is running already, in another thread or in what this call has interrupted: a Consumer is for one "
+        "thread at a time. Give each thread a consumer of its own, with the same group_id, or let a raylog.WorkerPool "
+        "handle the records of one."
+    )
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -41,6 +41,7 @@ from raylog.client.reading.expiry import Expiry
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.client.runtime import Signal
 from raylog.client.serializers import Deserializer, deserializer
+from raylog.client.tasks import Ending, LastingTask
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import (
     ClientClosed,
@@ -95,6 +96,7 @@ class Engine:
             self.assignment,
             self._newcomers,
             own=self._own,
+            keep=self._keep,
             on_error=self._keep_error,
             notify=self.notify,
         )
@@ -109,6 +111,7 @@ class Engine:
         self.group: Session | None = None
         self.listener = ListenerCalls()
         self.is_closed = False
+        self._ending = Ending()
         self._wake = asyncio.Event()
         self._signal = Signal()
         """The same for a thread that waits in `wait_here`."""
@@ -121,6 +124,7 @@ class Engine:
         """Those under way that no caller awaits."""
         self._abandoned: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._kept: list[LastingTask] = []
 
     def _new_finder(self) -> PositionFinder:
         return PositionFinder(
@@ -199,15 +203,22 @@ class Engine:
 
     async def close(self, *, timeout_s: float) -> None:
         """Leave the group, end all tasks and connections. Does not commit. Idempotent."""
-        if self.is_closed:
-            return
         self.is_closed = True
         self.notify()
+        await self._ending.run(self._close, partial(self._leave, min(timeout_s, LEAVE_TIMEOUT_S)))
+
+    async def _leave(self, timeout_s: float) -> None:
         if self.group is not None:
             await self.group.close()
-            await self.group.leave("it was closed", timeout_s=min(timeout_s, LEAVE_TIMEOUT_S))
+            await self.group.leave("it was closed", timeout_s=timeout_s)
+
+    async def _close(self) -> None:
+        if self.group is not None:
+            await self.group.close()
         await self.fetcher.close()
-        tasks = list(self._tasks)
+        for kept in self._kept:
+            kept.cancel()
+        tasks = [*self._tasks, *(kept.task for kept in self._kept if not kept.task.done())]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -563,6 +574,11 @@ class Engine:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def _keep(self, make: Callable[[], Coroutine[Any, Any, None]], name: str) -> LastingTask:
+        self._kept = [kept for kept in self._kept if not kept.done()]
+        self._kept.append(kept := LastingTask(make, name))
+        return kept
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
@@ -19,6 +20,7 @@ from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.stream import FetchStream
 from raylog.client.consumer.truncation import CreatedAgain, has_what_was_read, must_compare
 from raylog.client.reading.local_files import NearReadFailed
+from raylog.client.tasks import LastingTask
 from raylog.core.errors import (
     ConnectionFailed,
     CorruptMessage,
@@ -61,7 +63,7 @@ class Fetcher:
         self._assignment = assignment
         self._on_data = on_data
         self._on_error = on_error
-        self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._tasks: dict[TopicPartition, LastingTask] = {}
         self._wakes: dict[TopicPartition, asyncio.Event] = {}
         self._warning = OccasionalWarning(logger)
 
@@ -81,9 +83,7 @@ class Fetcher:
         if running is not None:
             running.cancel()
         wake = self._wakes[state.partition] = asyncio.Event()
-        self._tasks[state.partition] = asyncio.get_running_loop().create_task(
-            self._serve(state, wake), name=f"raylog-fetch-{state.partition}"
-        )
+        self._tasks[state.partition] = LastingTask(partial(self._serve, state, wake), f"raylog-fetch-{state.partition}")
 
     def wake(self, state: PartitionState) -> None:
         """Check again whether the partition wants records: it has a position now, or was resumed."""
@@ -99,7 +99,7 @@ class Fetcher:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=1)
+            await asyncio.wait([each.task for each in tasks], timeout=1)
 
     # Internals
 

@@ -58,7 +58,7 @@ class ConsumerState:
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        return {each for each, state in self._engine.assignment.states.items() if state.paused}
+        return {each for each, state in self._engine.assignment.states.items() if state.is_paused_by_user}
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """The high watermark of the last fetch of an assigned partition; None before the first."""
@@ -236,7 +236,7 @@ class Operations(ConsumerState):
         """While paused, records are neither returned nor fetched; buffered ones stay."""
         engine = self._engine
         for state in [engine.assignment.state(each) for each in partitions]:
-            state.paused = paused
+            state.pause(paused)
             engine.fetcher.wake(state)
         engine.notify_data()
 

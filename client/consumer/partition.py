@@ -74,7 +74,9 @@ class PartitionState:
         "epochs",
         "fetch_offset",
         "high_watermark",
+        "is_held_back",
         "is_of_new_topic",
+        "is_paused_by_user",
         "log_start_offset",
         "partition",
         "pause_s",
@@ -101,7 +103,8 @@ class PartitionState:
         self.fetch_offset = -1
         """Offset of the next fetch: behind everything that is buffered."""
         self.session = 0
-        self.paused = False
+        self.is_paused_by_user = self.is_held_back = self.paused = False
+        """`paused`: by the user, or because it is being given back."""
         self.topic_id = self.read_topic_id = ""
         """Topic id of this position, and of the batch opened last since the user set it; empty = not looked up, none.
         Another id is another topic."""
@@ -151,6 +154,15 @@ class PartitionState:
         self._room_bytes = 0
 
     # The loop's side
+
+    def pause(self, paused: bool) -> None:
+        """Pause it for the user, or resume it: what is being given back stays as it is."""
+        self.is_paused_by_user = paused
+        self.paused = paused or self.is_held_back
+
+    def hold_back(self) -> None:
+        """Return no more of it: it is being given back."""
+        self.is_held_back = self.paused = True
 
     def move_to(self, offset: int, epoch: int = -1) -> None:
         """Move to this offset, in a new session; `epoch` is the leader epoch of the record before, if it is known."""

@@ -72,7 +72,7 @@ class PositionFinder:
             await asyncio.gather(*map(self._find, await self._settled(states)))
         finally:
             self._sought.difference_update(states)
-        self._on_end()
+            self._on_end()
 
     def _lacks(self, state: PartitionState) -> bool:
         return state.position is None and self._assignment.states.get(state.partition) is state

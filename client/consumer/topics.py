@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -16,6 +17,7 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import Start
+from raylog.client.tasks import LastingTask
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 
@@ -36,19 +38,21 @@ class SubscribedTopics:
         newcomers: Newcomers,
         *,
         own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        keep: Callable[[Callable[[], Coroutine[Any, Any, None]], str], LastingTask],
         on_error: Callable[[RaylogError], None],
         notify: Callable[[], None],
     ) -> None:
-        """`own` starts a task that ends with the consumer; `on_error`: an error for the user."""
+        """`own` starts a task that ends with the consumer, `keep` one that goes on; `on_error` is for the user."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
         self._newcomers = newcomers
         self._own = own
+        self._keep = keep
         self._on_error = on_error
         self._notify = notify
-        self._following: asyncio.Task[None] | None = None
-        self._discovering: asyncio.Task[None] | None = None
+        self._following: LastingTask | None = None
+        self._discovering: LastingTask | None = None
         self._discovered: frozenset[str] = frozenset()
         self._learning: asyncio.Task[None] | None = None
 
@@ -57,7 +61,7 @@ class SubscribedTopics:
         self._newcomers.follow_pattern()
         if self._following is not None:
             self._following.cancel()
-        self._following = self._own(self._follow(pattern, on_topics))
+        self._following = self._keep(partial(self._follow, pattern, on_topics), "raylog-topics")
 
     async def _follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
         assignment = self._assignment
@@ -86,7 +90,7 @@ class SubscribedTopics:
         """Note which of these topics exist as the subscription to them begins."""
         missing = self._newcomers.follow_topics(topics)
         if missing:
-            self._own(self._note(missing))  # type: ignore[unused-awaitable]  # the consumer's own
+            self._keep(partial(self._note, missing), "raylog-newcomers")
 
     async def _note(self, topics: Collection[str]) -> None:
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
@@ -126,7 +130,7 @@ class SubscribedTopics:
             self._discovered = self._assignment.topics
             if self._discovering is not None:
                 self._discovering.cancel()
-            self._discovering = self._own(self._discover(self._discovered))
+            self._discovering = self._keep(partial(self._discover, self._discovered), "raylog-partitions")
         topics, known = self._assignment.topics, self._cluster.metadata.topics
         missing = sorted(topics - known.keys())
         if missing and (self._learning is None or self._learning.done()):

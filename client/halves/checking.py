@@ -15,11 +15,13 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.tasks import LastingTask
 from raylog.client.types import Header
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import HalfMessageDecided, RaylogError, UnknownHalfMessage
@@ -119,19 +121,20 @@ class GroupChecker:
         """A function that is no coroutine is called once at a time, unless a call does not return."""
         self._threads = 0
         """Calls that have not returned."""
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._main: asyncio.Task[None] | None = None
+        self._tasks: dict[int, LastingTask] = {}
+        self._main: LastingTask | None = None
 
     def start(self) -> None:
         """Begin to query for questions."""
-        self._main = asyncio.create_task(self._run(), name=f"half messages of {self._group}")
+        self._main = LastingTask(self._run, f"half messages of {self._group}")
 
     async def close(self) -> None:
         """End; an answer under way is given up, and its half message is queried about again."""
         tasks = [task for task in (self._main, *self._tasks.values()) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait([task.task for task in tasks])
 
     async def _run(self) -> None:
         backoff = Backoff(100, 2_000)
@@ -147,7 +150,7 @@ class GroupChecker:
             backoff.reset()
             for shard in range(made.partitions):
                 if shard not in self._tasks:
-                    self._tasks[shard] = asyncio.create_task(self._watch(shard), name=f"half messages {shard}")
+                    self._tasks[shard] = LastingTask(partial(self._watch, shard), f"half messages {shard}")
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self, shard: int) -> None:

@@ -199,13 +199,16 @@ class HalfMessageProducer(Producer):
             stored.result()
 
     def _decide(self, book: HalfBook, verdict: HalfVerdict, timeout: float | None) -> None:
+        self._check_usable()
         self._runtime.run(self._preparing.decide(book, verdict, timeout))
 
     def close(self, timeout: float | None = None) -> None:
         """End the checker, then as `Producer.close`. What has no decision stays held."""
-        if not self._is_closed:
-            self._runtime.run(self._preparing.close(), CLOSE_S)
-        super().close(timeout)
+        try:
+            if not self._is_closed:
+                self._runtime.run(self._preparing.close(), CLOSE_S)
+        finally:
+            super().close(timeout)
 
 
 class AsyncHalfMessageProducer(AsyncProducer):
@@ -230,8 +233,10 @@ class AsyncHalfMessageProducer(AsyncProducer):
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
         """End the checker, then as `AsyncProducer.stop`. What has no decision stays held."""
-        await self._preparing.close()
-        await super().stop(timeout)
+        try:
+            await self._preparing.close()
+        finally:
+            await super().stop(timeout)
 
     async def prepare(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
+from threading import get_ident
 
 from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ProducerConfig
@@ -19,7 +20,7 @@ from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.partitioner import rule_of
 from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues, partition_removed
 from raylog.client.producer.sizes import PLAIN_BYTES_MAX, RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
-from raylog.client.producer.spinlock import Spinlock
+from raylog.client.spinlock import Spinlock
 from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RecordTooLarge
 
@@ -90,8 +91,9 @@ class Accumulator:
         named = None
         if key is not None or partition is not None or self._choose is not None:
             named = self.queue_of(topic_queues, key, value, partition)
-        is_wake_due = False
-        with self.turn:
+        turn, token = self.turn, [get_ident()]
+        try:
+            turn.take(token)
             if named is not None and named.is_removed:  # the topic has shrunk since the look-up
                 named = self.queue_of(topic_queues, key, value, partition)
             batch = (named or topic_queues.sticky).open
@@ -101,12 +103,13 @@ class Accumulator:
                 batch = self._with_room(topic_queues, named or self._sticky_queue(topic_queues, size), size)
                 if batch is None:
                     return None
-                is_wake_due = self._is_wake_due and not self._is_wake_sent
-                if is_wake_due:
-                    self._is_wake_sent = True
             index = batch.add(key, value, headers, timestamp_ms)
-        if is_wake_due:
-            self._wake()
+        finally:
+            if turn.owner is token:
+                turn.owner = None
+                turn.free = True
+            if self._is_wake_due and not self._is_wake_sent:
+                self._wake_sender()
         return SendFuture(batch, index)
 
     def append_batch(
@@ -124,29 +127,44 @@ class Accumulator:
         `stamps` as of `Batch`. Without a queue it goes to the current queue for records without key. Raises
         RecordTooLarge, or the error with which the producer was closed.
         """
-        with self.turn:
-            batch = self._reserved(topic_queues, queue, size)
-            if batch is None:
-                return None
+
+        def fill(batch: Batch) -> None:
             batch.keys, batch.values, batch.headers, batch.stamps = keys or [], values, headers, stamps
-            is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
-        if is_wake_due:
-            self._wake()
-        return batch
+
+        return self._append_whole(topic_queues, queue, size, fill)
 
     def append_body(
         self, topic_queues: TopicQueues, queue: PartitionQueue | None, encoded: EncodedBody
     ) -> Batch | None:
         """The same for a batch that is encoded, but for its header."""
-        with self.turn:
-            batch = self._reserved(topic_queues, queue, encoded.size)
-            if batch is None:
-                return None
+
+        def fill(batch: Batch) -> None:
             batch.body, batch.record_count, batch.stamps = encoded, encoded.records, [(0, encoded.first_ms)]
-            is_wake_due, self._is_wake_sent = not self._is_wake_sent, True
-        if is_wake_due:
+
+        return self._append_whole(topic_queues, queue, encoded.size, fill)
+
+    def _append_whole(
+        self, topic_queues: TopicQueues, queue: PartitionQueue | None, size: int, fill: Callable[[Batch], None]
+    ) -> Batch | None:
+        turn, token = self.turn, [get_ident()]
+        try:
+            turn.take(token)
+            return self._enqueued(topic_queues, queue, size, fill)
+        finally:
+            if turn.owner is token:
+                turn.owner = None
+                turn.free = True
+            if self._is_wake_due and not self._is_wake_sent:
+                self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        """Wake the sender: without the lock, as it takes long. What states that it was woken has to do it."""
+        try:
+            self._is_wake_sent = True
             self._wake()
-        return batch
+        except BaseException:  # Ctrl-C, before the sender was woken
+            self._wake()
+            raise
 
     def queue_of(
         self, topic_queues: TopicQueues, key: bytes | None, value: bytes | None, partition: int | None
@@ -170,18 +188,30 @@ class Accumulator:
 
     def when_room(self, callback: Callable[[], object]) -> bool:
         """Call `callback` once when memory gets free; False (and no call) if there is some, or after close."""
-        with self.turn:
+        turn, token = self.turn, [get_ident()]
+        try:
+            turn.take(token)
             if self.closed_by is not None or self._buffered == 0:
                 return False
             self._waiters.append(callback)
+        finally:
+            if turn.owner is token:
+                turn.owner = None
+                turn.free = True
         self._wake()  # a lingering batch would hold its memory for no reason now
         return True
 
     def stop_waiting(self, callback: Callable[[], object]) -> None:
         """Forget a callback of `when_room`: no caller waits for it any more. Idempotent."""
-        with self.turn:
+        turn, token = self.turn, [get_ident()]
+        try:
+            turn.take(token)
             if callback in self._waiters:
                 self._waiters.remove(callback)
+        finally:
+            if turn.owner is token:
+                turn.owner = None
+                turn.free = True
 
     def topic_queues(self, info: TopicInfo) -> TopicQueues:
         """The queues of a topic, updated with its metadata."""
@@ -194,8 +224,7 @@ class Accumulator:
                 )
             request_limit = min(self._largest, max(self._batch_size, self._buffer_memory // 4))
             for queue in topic_queues.update(info, self._grow_limit, request_limit):
-                if queue.open is not None:
-                    queue.sealed.append(self._seal(queue, queue.open))
+                self._seal(queue)
             self.topic_queues_by_name[info.name] = topic_queues
             return topic_queues
 
@@ -237,7 +266,9 @@ class Accumulator:
             is_late = now_s >= self._lingers_until_s(queue, batch) and queue.waiting_bytes < queue.limit
             # Waiters get memory from the queue's batches in flight, if there are some.
             is_in_the_way = bool(self._waiters) and not queue.waiting_bytes
-            return self._seal(queue, batch) if is_full or is_late or is_in_the_way else None
+            if is_full or is_late or is_in_the_way:
+                self._seal(queue)
+            return queue.sealed.popleft() if queue.sealed else None
 
     def ready_at_s(self, queue: PartitionQueue) -> float:
         """When the linger time of the queue's open batch ends; never, when there is none."""
@@ -257,7 +288,9 @@ class Accumulator:
             while queue.sealed and queue.sealed[0].deadline_s <= now_s:
                 expired.append(queue.sealed.popleft())
             if not queue.sealed and queue.open is not None and queue.open.deadline_s <= now_s:
-                expired.append(self._seal(queue, queue.open))
+                self._seal(queue)
+                expired += queue.sealed
+                queue.sealed.clear()
         return expired
 
     def seal_all(self) -> list[Batch]:
@@ -265,8 +298,7 @@ class Accumulator:
         waiting: list[Batch] = []
         with self.turn:
             for queue in self._active:
-                if queue.open is not None:
-                    queue.sealed.append(self._seal(queue, queue.open))
+                self._seal(queue)
                 waiting += queue.sealed
         return waiting
 
@@ -286,8 +318,7 @@ class Accumulator:
                 self.closed_by = error
             self._memory = -1  # with no batch open every append requests memory, and sees `closed_by` then
             for queue in self._active:
-                if queue.open is not None:
-                    queue.sealed.append(self._seal(queue, queue.open))
+                self._seal(queue)
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()
@@ -303,8 +334,7 @@ class Accumulator:
         left: list[tuple[PartitionQueue, Batch]] = []
         with self.turn:
             for queue in self._active:
-                if queue.open is not None:
-                    queue.sealed.append(self._seal(queue, queue.open))
+                self._seal(queue)
                 left += [(queue, batch) for batch in queue.sealed]
                 queue.sealed.clear()
         return left
@@ -317,7 +347,7 @@ class Accumulator:
 
     def disown(self, error: RaylogError) -> None:
         """In a forked child: refuse everything. No thread of the parent exists here to hold the lock."""
-        self.turn.free = True
+        self.turn.owner, self.turn.free = None, True
         self.closed_by = error
         self._is_closed, self._memory = True, -1
         for topic_queues in self.topic_queues_by_name.values():
@@ -327,8 +357,14 @@ class Accumulator:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of records that are not done."""
-        with self.turn:
+        turn, token = self.turn, [get_ident()]
+        try:
+            turn.take(token)
             return self._buffered - sum(queue.open.room for queue in self._active if queue.open is not None)
+        finally:
+            if turn.owner is token:
+                turn.owner = None
+                turn.free = True
 
     # Internals; the lock is held
 
@@ -345,12 +381,14 @@ class Accumulator:
             return queue
         chosen = topic_queues.change_over(self._batch_size)
         if chosen is not queue and queue.open is not None:
-            queue.sealed.append(self._seal(queue, queue.open))
             self._is_wake_due = True
+            self._seal(queue)
         return chosen
 
-    def _reserved(self, topic_queues: TopicQueues, queue: PartitionQueue | None, size: int) -> Batch | None:
-        """A closed batch of `size` bytes at the end of its queue, to be filled; None when there is no memory now."""
+    def _enqueued(
+        self, topic_queues: TopicQueues, queue: PartitionQueue | None, size: int, fill: Callable[[Batch], None]
+    ) -> Batch | None:
+        """A closed batch of `size` bytes at the end of its queue; None when there is no memory now."""
         if self._buffered + size > self._memory:
             self._raise_if_never(size)
             return None
@@ -358,13 +396,16 @@ class Accumulator:
             queue = self._sticky_queue(topic_queues, size)
         if queue.is_removed:
             raise partition_removed(queue)
-        if queue.open is not None:
-            queue.sealed.append(self._seal(queue, queue.open))
+        self._seal(queue)
         batch = self._new_batch(queue)
-        batch.reserved = size
-        self._buffered += size
-        queue.sealed.append(self._seal(queue, batch))
+        fill(batch)
         self._activate(queue)
+        batch.reserved = batch.size = size
+        self._buffered += size
+        queue.waiting_bytes += size
+        queue.closed_bytes += size
+        queue.sealed += (batch,)
+        self._is_wake_due = True
         return batch
 
     def _with_room(self, topic_queues: TopicQueues, queue: PartitionQueue, size: int) -> Batch | None:
@@ -396,26 +437,35 @@ class Accumulator:
         batch.reserved, batch.room = filled + room, room
         return batch
 
-    def _seal(self, queue: PartitionQueue, batch: Batch) -> Batch:
-        """Close the open batch."""
+    def _seal(self, queue: PartitionQueue) -> None:
+        """Close the open batch, if there is one; one without a record, whose first was interrupted, is dropped.
+
+        A batch is in the line or open at every step: there is no call between these, so no signal handler either.
+        """
+        batch = queue.open
+        if batch is None:
+            return
+        size = batch.reserved - batch.room if batch.values else 0
+        self._buffered -= batch.reserved - size
+        batch.size, batch.room = size, 0
+        queue.waiting_bytes += size
+        queue.closed_bytes += size
+        if batch.values:
+            queue.sealed += (batch,)
         queue.open = None
-        self._buffered -= batch.room
-        batch.size = batch.reserved - batch.room
-        batch.room = 0
-        queue.waiting_bytes += batch.size
-        queue.closed_bytes += batch.size
-        return batch
 
     def _next_batch(self, queue: PartitionQueue, full: Batch | None) -> Batch:
         if full is not None:
-            queue.sealed.append(self._seal(queue, full))
             self._is_wake_due = True
-        batch = queue.open = self._new_batch(queue)
-        self._activate(queue)
+            self._seal(queue)
+        batch = self._new_batch(queue)
         due_s = self._lingers_until_s(queue, batch)
+        self._activate(queue)
+        # Without a call from here on: an open batch is active, and the sender is to be woken for it.
         if due_s < self._next_pass_s:
             self._next_pass_s = due_s
             self._is_wake_due = True
+        queue.open = batch
         return batch
 
     def _lingers_until_s(self, queue: PartitionQueue, batch: Batch) -> float:

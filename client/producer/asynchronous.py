@@ -6,14 +6,16 @@ An `Engine` with futures and waits for the loop. May touch: the network, the clo
 from __future__ import annotations
 
 import asyncio
+import warnings
+from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
-from copy import copy
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 from raylog.client.arguments import Headers, check_place, checked_headers, checked_timestamp, now_ms
 from raylog.client.checked import checks_arguments
 from raylog.client.config import ProducerConfig, load, show_keys
+from raylog.client.guard import Home, NotPickled
 from raylog.client.interceptors import ProducerInterceptors, ProducerRecord
 from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
@@ -37,7 +39,7 @@ Appended = TypeVar("Appended", SendFuture, Batch)
 
 
 @checks_arguments("send", "send_batch", "send_and_wait")
-class AsyncProducer(AsyncTransactions):
+class AsyncProducer(AsyncTransactions, NotPickled):
     """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
 
     Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
@@ -48,9 +50,11 @@ class AsyncProducer(AsyncTransactions):
         self._engine = Engine(load(ProducerConfig, config, keywords))
         self._interceptors = self._engine.interceptors
         self.config = self._engine.config
+        self._home = self._engine.home = Home(type(self).__name__)
 
     async def start(self) -> None:
         """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        self._home.enter()
         await self._engine.start()
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
@@ -58,6 +62,9 @@ class AsyncProducer(AsyncTransactions):
 
         Records that are not stored by then fail with ClientClosed. An open transaction is aborted.
         """
+        if self._home.has_ended and not self._engine.is_closed:
+            self._engine.forget()
+        self._home.check()
         await self._engine.stop(timeout)
 
     async def __aenter__(self) -> Self:
@@ -66,6 +73,20 @@ class AsyncProducer(AsyncTransactions):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def __del__(self) -> None:
+        home = getattr(self, "_home", None)  # none, when its configuration was refused
+        if home is None or home.loop is None or self._engine.is_closed:
+            return
+        warnings.warn(
+            f"An {type(self).__name__} was not stopped, and records may be lost; use `async with`, or await stop().",
+            ResourceWarning,
+            stacklevel=2,
+        )
+        if home.has_ended or home.is_of_another_process:
+            self._engine.is_closed = True
+        else:
+            home.loop.call_soon_threadsafe(_end, self._engine)
 
     async def send(
         self,
@@ -91,7 +112,7 @@ class AsyncProducer(AsyncTransactions):
         """
         # Checked here, and not in callees: most records need none of it, and calls dominate the cost of a record.
         engine = self._engine
-        if not engine.is_usable:
+        if not engine.is_usable or self._home.loop is not get_running_loop():
             engine.check_usable()
         if ttl is not None:
             headers = with_ttl(headers, ttl)
@@ -132,10 +153,8 @@ class AsyncProducer(AsyncTransactions):
         self, interceptors: ProducerInterceptors, record: ProducerRecord, when: When
     ) -> AsyncSendFuture:
         record = interceptors.on_send(record)
-        plain = copy(self)  # a call of `send` that intercepts nothing
-        plain._interceptors = None
         try:
-            future = await plain.send(
+            future = await _Plain(self).send(
                 record.topic,
                 record.value,
                 record.key,
@@ -242,6 +261,26 @@ class AsyncProducer(AsyncTransactions):
     def metrics(self) -> ClientMetrics:
         """Metrics since the start, by Kafka's names, and those of each topic; times in milliseconds, sizes in bytes."""
         return self._engine.metrics()
+
+
+class _Plain(AsyncProducer):
+    """The same producer, whose `send` intercepts nothing."""
+
+    def __init__(self, producer: AsyncProducer) -> None:
+        self._engine, self.config, self._home = producer._engine, producer.config, producer._home
+        self._interceptors = None
+
+    def __del__(self) -> None:
+        """Leave the producer as it is."""
+
+
+_endings: set[asyncio.Task[None]] = set()
+
+
+def _end(engine: Engine) -> None:
+    """Send what is left of a producer that was dropped, and close it."""
+    _endings.add(task := asyncio.get_running_loop().create_task(engine.stop(), name="raylog-ends"))
+    task.add_done_callback(_endings.discard)
 
 
 def _set(room: asyncio.Future[None]) -> None:

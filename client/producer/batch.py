@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 from asyncio import CancelledError
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import time
 from typing import NamedTuple
 
+from raylog.client.guard import forks
+from raylog.client.runtime import Signal
 from raylog.client.types import Header
-from raylog.core.errors import RaylogError
+from raylog.core.errors import ClientClosed, RaylogError
 from raylog.storage.batch.header import MAGIC_COLUMNS, BatchMeta, header_before, parse_header
 from raylog.storage.batch.records import decode_batch, encode_batch, encode_stamped
 
 logger = logging.getLogger(__name__)
-_lock = threading.Lock()  # guards the few fields that waiting threads and the loop share, once per batch or wait
 
 JOIN_BELOW_BYTES = 8 * 1024
 """A connection would copy a body below this beside the header in any case."""
@@ -47,8 +49,8 @@ class Batch:
     """Records of one partition. Open while `send()` appends; then encoded, sent, perhaps retried, and done."""
 
     __slots__ = (
-        "_callbacks", "_event", "attempts", "base_offset", "base_sequence", "body", "deadline_s", "encoded",
-        "encoded_bytes", "error", "headers", "is_done", "is_refused_as_out_of_order", "is_refused_as_too_large", "keys",
+        "_callbacks", "attempts", "base_offset", "base_sequence", "body", "deadline_s", "encoded", "encoded_bytes",
+        "error", "forks", "headers", "is_done", "is_refused_as_out_of_order", "is_refused_as_too_large", "keys",
         "loop_thread", "opened_s", "partition", "pieces", "quick_from_s", "quick_until_s", "record_count", "replaced",
         "reserved", "room", "sent_s", "size", "stamps", "state", "topic", "values",
     )  # fmt: skip
@@ -76,6 +78,7 @@ class Batch:
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         self.loop_thread = loop_thread
+        self.forks = forks()
         # State of the sender.
         self.record_count = 0
         self.encoded: bytes | tuple[bytes, ...] = b""
@@ -96,8 +99,9 @@ class Batch:
         self.replaced: Sequence[int] = ()
         """Of delayed records with schedule ids, as the reply says it."""
         self.error: RaylogError | None = None
-        self._event: threading.Event | None = None
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks: deque[Callable[[], object]] = deque()
+        """What takes one out calls it. Its steps are atomic: with a lock, a signal handler that waits for the loop
+        could keep the loop waiting for the thread that it has interrupted."""
 
     # Filling, under the accumulator's lock
 
@@ -243,15 +247,15 @@ class Batch:
         self._finish()
 
     def _finish(self) -> None:
-        with _lock:
-            self.is_done = True
-            callbacks, self._callbacks = self._callbacks, []
-            event = self._event
+        self.is_done = True
         self.encoded = b""
         self.keys, self.values, self.headers, self.body = [], [], None, None
-        if event is not None:
-            event.set()
-        for callback in callbacks:
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                callback = callbacks.popleft()
+            except IndexError:  # a thread has taken the last one meanwhile
+                return
             _call(callback)
 
     # Waiting
@@ -260,27 +264,36 @@ class Batch:
         """Block this thread until the batch is done; False when `timeout_s` ended first. Not for the loop's thread."""
         if threading.get_ident() == self.loop_thread:
             raise RuntimeError("This would block the event loop that sends the record; await the future instead.")
-        with _lock:
-            if self.is_done:
-                return True
-            event = self._event
-            if event is None:
-                event = self._event = threading.Event()
-        return event.wait(timeout_s)
+        self._check_process()
+        signal = Signal()
+        callback = signal.set  # one object, by which it is found again
+        self._callbacks.appendleft(callback)  # before those that may take longer
+        try:
+            return self.is_done or signal.wait(timeout_s) or self.is_done
+        finally:
+            self.stop_waiting(callback)
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call `callback` once, on the loop's thread when the batch gets done, or at once if it is."""
-        with _lock:
-            if not self.is_done:
-                self._callbacks.append(callback)
-                return
-        _call(callback)
+        self._check_process()
+        self._callbacks.append(callback)
+        if self.is_done and self.stop_waiting(callback):
+            _call(callback)
 
-    def stop_waiting(self, callback: Callable[[], object]) -> None:
-        """Forget a callback of `when_done`: no caller waits for it any more. Idempotent."""
-        with _lock:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+    def _check_process(self) -> None:
+        if self.forks != forks() and not self.is_done:
+            raise ClientClosed(
+                "The record was sent before the fork, by a producer of the parent process, where its outcome is known; "
+                "make a new producer in the child process."
+            )
+
+    def stop_waiting(self, callback: Callable[[], object]) -> bool:
+        """Forget a callback of `when_done`: no caller waits for it any more; whether it was there. Idempotent."""
+        try:
+            self._callbacks.remove(callback)
+        except ValueError:
+            return False
+        return True
 
 
 def _header_of(encoded: EncodedBody, meta: BatchMeta) -> bytes:

@@ -17,6 +17,7 @@ from raylog.client.arguments import as_bytes, check_place, checked_timestamp, ch
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.config import ProducerConfig
+from raylog.client.guard import Home
 from raylog.client.interceptors import ProducerInterceptors, interceptors_of, refuse_columns
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
@@ -27,6 +28,7 @@ from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.producer.sending.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.serializers import serializer
+from raylog.client.tasks import Ending
 from raylog.core.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.storage.batch.compression import COMPRESSIONS
@@ -57,11 +59,14 @@ class Engine:
             self._sender.use(self._transactions)
         self.max_block_s = config.max_block_ms / 1000
         self.is_usable = False
-        self._is_closed = False
+        self.home: Home | None = None
+        """Where an AsyncProducer lives; else the engine is on the clients' own loop."""
+        self.is_closed = False
+        self._ending = Ending()
 
     async def start(self) -> None:
         """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
-        if self._is_closed:
+        if self.is_closed:
             raise closed_error()
         if not self.is_usable:
             try:
@@ -77,24 +82,30 @@ class Engine:
 
         An open transaction is aborted instead. Records that are not stored by then fail with ClientClosed. Idempotent.
         """
-        if self._is_closed:
-            return
-        was_started, self._is_closed, self.is_usable = self.is_usable, True, False
+        was_started, self.is_closed, self.is_usable = self.is_usable, True, False
+        limit_s = self.config.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
+        await self._ending.run(self._close, partial(self._send_rest, limit_s) if was_started else None)
+
+    async def _send_rest(self, limit_s: float) -> None:
         try:
-            if was_started:
-                limit_s = self.config.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
-                if self._transactions is not None:
-                    await self._transactions.close(limit_s)
-                else:
-                    async with asyncio.timeout(limit_s):
-                        await self._sender.flush()
+            if self._transactions is not None:
+                await self._transactions.close(limit_s)
+            else:
+                async with asyncio.timeout(limit_s):
+                    await self._sender.flush()
         except TimeoutError:
             pass  # pending records fail now, each with its own future
-        finally:
-            await self._sender.close(closed_error())
-            await self.cluster.close()
-            if self.interceptors is not None:
-                self.interceptors.close()
+
+    async def _close(self) -> None:
+        await self._sender.close(closed_error())
+        await self.cluster.close()
+        if self.interceptors is not None:
+            self.interceptors.close()
+
+    def forget(self) -> None:
+        """Fail what is not stored: the loop has ended, and nothing can be closed in order."""
+        self.is_closed, self.is_usable = True, False
+        self._sender.abandon(closed_error())
 
     @property
     def transactions(self) -> TransactionManager:
@@ -104,8 +115,10 @@ class Engine:
         return self._transactions
 
     def check_usable(self) -> None:
-        """Raise ClientClosed before the start and after the end."""
-        if self._is_closed:
+        """Raise ClientClosed before the start, after the end, and on another loop than that of the start."""
+        if self.home is not None:
+            self.home.check()
+        if self.is_closed:
             raise closed_error()
         if not self.is_usable:
             raise ClientClosed("The producer is not started; `await start()` or use `async with`.")

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -26,6 +26,13 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     _batch: Batch
     _index: int
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        """Refuse to be pickled: only this process learns of the outcome."""
+        raise TypeError(
+            "The future of a record cannot be pickled: it ends in the process that has sent the record. Return its "
+            "result() instead, which says where the record is stored."
+        )
 
     def done(self) -> bool:
         """Whether the record was stored or has failed."""

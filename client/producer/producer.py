@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import logging
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,6 +21,7 @@ from raylog.client import runtime
 from raylog.client.arguments import Headers, check_place, checked_headers, checked_timestamp, now_ms
 from raylog.client.checked import number
 from raylog.client.config import ProducerConfig, load, show_keys
+from raylog.client.guard import NotPickled, forks, of_another_process
 from raylog.client.interceptors import ProducerRecord
 from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
@@ -36,6 +35,7 @@ from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import Delay, Moment
+from raylog.client.spinlock import inlines
 from raylog.core.errors import ClientClosed, RaylogError, RequestTimedOut
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
@@ -53,7 +53,7 @@ _INTERRUPTED_S = 2.0
 _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 
 
-class Producer(Transactions):
+class Producer(Transactions, NotPickled):
     """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
 
     Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
@@ -65,14 +65,20 @@ class Producer(Transactions):
         self._engine = Engine(load(ProducerConfig, config, keywords))
         self.config = self._engine.config
         self._runtime = runtime.shared()
+        self._forks = forks()
         self._accumulator = self._engine.accumulator
         self._topic_queues = self._accumulator.topic_queues_by_name
         self._turn = self._accumulator.turn
         engine = self._engine
         has_ways_of_its_own = engine.serializes or self._accumulator.chooses or engine.interceptors is not None
         self._fast_topic_queues = {} if has_ways_of_its_own else self._topic_queues
-        self._runtime.run(self._engine.start())
         _open_engines.add(self._engine)
+        try:
+            self._runtime.run(self._engine.start())
+        except BaseException:  # also where it is interrupted when it has started
+            _open_engines.discard(self._engine)
+            self._runtime.call_soon(_begin_end, self._engine)
+            raise
 
     def send(
         self,
@@ -114,13 +120,13 @@ class Producer(Transactions):
         try:
             del turn.free
         except AttributeError:  # another thread holds it: wait in the general way
+            del turn
             return self._send(topic, value, key, headers, partition, timestamp_ms)
         try:
             if (batch := queue.open) is not None and moment_s < batch.quick_until_s and moment_s >= batch.quick_from_s:
                 room, keys = batch.room - size, batch.keys
                 if room > 0 and (not keys if key is None else keys):
-                    batch.room, values = room, batch.values
-                    index = len(values)
+                    batch.room, values, index = room, batch.values, len(batch.values)
                     if key is not None:
                         keys.append(key)
                     values.append(value)
@@ -147,7 +153,11 @@ class Producer(Transactions):
     ) -> SendFuture:
         interceptors = self._engine.interceptors
         if interceptors is None:
-            return self._send_record(topic, value, key, headers, partition, timestamp_ms, when)
+            try:
+                return self._send_record(topic, value, key, headers, partition, timestamp_ms, when)
+            except ClientClosed:
+                runtime.park_at_exit()
+                raise
         given = interceptors.on_send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
         try:
             future = self._send_record(
@@ -293,9 +303,12 @@ class Producer(Transactions):
         """
         if self._is_closed:
             return
-        _open_engines.discard(self._engine)
         limit_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
-        self._runtime.run(self._engine.stop(limit_s), limit_s + _CLOSE_EXTRA_S)
+        try:
+            self._runtime.run(self._engine.stop(limit_s), limit_s + _CLOSE_EXTRA_S)
+        finally:
+            if self._engine.is_closed:  # else a signal handler was refused, and the producer goes on
+                _open_engines.discard(self._engine)
 
     def partitions_for(self, topic: str) -> set[int]:
         """The topic's partition numbers. Raises UnknownTopicOrPartition."""
@@ -317,15 +330,15 @@ class Producer(Transactions):
         if engine in _open_engines and self._runtime.thread.is_alive():
             _open_engines.discard(engine)
             warnings.warn(f"{self!r} was not closed; records may be lost.", ResourceWarning, stacklevel=2, source=self)
-            _endings.add(ending := asyncio.run_coroutine_threadsafe(_end(engine), self._runtime.loop))
-            ending.add_done_callback(_endings.discard)
+            _dropped.add(engine)
+            self._runtime.call_soon(_begin_end, engine)
 
     def __repr__(self) -> str:
         return f"<Producer {self.config.client_id!r}{', closed' if self._is_closed else ''}>"
 
     @property
     def _is_closed(self) -> bool:
-        return self._engine not in _open_engines
+        return self._engine.is_closed or self._engine not in _open_engines
 
     def _route(self, topic: str, partition: int | None) -> TopicQueues:
         self._check_usable()
@@ -337,7 +350,7 @@ class Producer(Transactions):
             raise self._engine.exhausted()  # a callback that waited here would block the thread that frees memory
         deadline_s = time.monotonic() + self._engine.max_block_s
         while True:
-            room = threading.Event()
+            room = runtime.Signal()
             callback = room.set  # one object, by which it is found again
             try:
                 if self._accumulator.when_room(callback):
@@ -351,16 +364,28 @@ class Producer(Transactions):
                 raise self._engine.exhausted()
 
     def _check_usable(self) -> None:
+        if self._forks != forks():
+            raise of_another_process("producer")
         if self._is_closed:
+            runtime.park_at_exit()
             raise closed_error()
 
 
+inlines(Producer.send)
 _open_engines: set[Engine] = set()
 """Of open producers, not the producers themselves: those dropped unclosed are left to `Producer.__del__`."""
 
 
-_endings: set[concurrent.futures.Future[None]] = set()
+_dropped: set[Engine] = set()
 """Of producers that were dropped unclosed, while they send what is left."""
+_endings: dict[Engine, asyncio.Task[None]] = {}
+"""The tasks that do so. On the clients' loop."""
+
+
+def _begin_end(engine: Engine) -> asyncio.Task[None]:
+    if engine not in _endings:
+        _endings[engine] = asyncio.get_running_loop().create_task(_end(engine), name="raylog-ends")
+    return _endings[engine]
 
 
 async def _end(engine: Engine) -> None:
@@ -368,7 +393,8 @@ async def _end(engine: Engine) -> None:
     name, limit_s, failed = engine.config.client_id, engine.config.delivery_timeout_ms / 1000, engine.failed_records
     try:
         try:
-            await engine.flush(min(_QUIET_EXIT_S, limit_s))
+            if engine.is_usable:
+                await engine.flush(min(_QUIET_EXIT_S, limit_s))
         except RequestTimedOut:
             logger.warning(
                 "Producer %r was not closed; the program ends when its records are stored, within %.0f seconds.",
@@ -377,25 +403,28 @@ async def _end(engine: Engine) -> None:
             )
         await engine.stop(max(0.0, limit_s - _QUIET_EXIT_S))
     finally:
+        await engine.stop(0)  # what was cut short goes on to its end
+        _dropped.discard(engine)
+        _endings.pop(engine, None)
         lost = engine.failed_records - failed
         if lost:
             logger.error("%s records of producer %r were not stored: it was not closed or flushed.", lost, name)
 
 
 def _close_at_exit() -> None:
+    runtime.begin_exit()
     engines = list(_open_engines)
     _open_engines.clear()
     for engine in engines:
         name = engine.config.client_id
         warnings.warn(f"<Producer {name!r}> was not closed; records may be lost.", ResourceWarning, stacklevel=1)
-    if not engines and not _endings:
+    if not engines and not _dropped:
         return
-    ended = threading.Event()
+    ended = runtime.Signal()
 
     async def end_all() -> None:
         try:
-            endings = [asyncio.wrap_future(ending) for ending in list(_endings)]
-            await asyncio.gather(*(_end(engine) for engine in engines), *endings, return_exceptions=True)
+            await asyncio.gather(*map(_begin_end, {*engines, *_dropped}), return_exceptions=True)
         finally:
             ended.set()
 
@@ -410,10 +439,9 @@ def _close_at_exit() -> None:
 def _disown_after_fork() -> None:
     """In a forked child the producer's thread and sockets belong to the parent."""
     for engine in _open_engines:
-        engine.accumulator.disown(
-            ClientClosed("The producer was made before the fork; make a new one in the child process.")
-        )
+        engine.accumulator.disown(of_another_process("producer"))
     _open_engines.clear()
+    _dropped.clear()
     _endings.clear()
 
 

@@ -13,12 +13,14 @@ from typing import Any, Self, Unpack
 
 from raylog.client.checked import checks_arguments
 from raylog.client.config import show_keys
+from raylog.client.guard import forks, of_another_process
 from raylog.client.keywords import QueueConsumerKeywords
 from raylog.client.queues.asynchronous import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, AsyncQueueConsumer
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict
 from raylog.client.queues.message import QueueMessage, Reject, Retry
 from raylog.client.runtime import SynchronousClient
+from raylog.core.errors import ClientClosed
 
 __all__ = ["AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"]
 
@@ -46,10 +48,18 @@ class QueueConsumer(SynchronousClient):
         """Reach the cluster, and begin to work. Raises InvalidConfig, NoClusterFound, UnknownTopicOrPartition."""
         self._is_open = False
         consumer = AsyncQueueConsumer(*topics, config=config, on_failed=on_failed, **keywords)
+        consumer._is_inner = True
         super().__init__(consumer)
         self._engine = consumer._engine
-        self._runtime.run(consumer.start())
+        self._turn = consumer._turn
+        self._forks = forks()
         self._is_open = True
+        try:
+            self._runtime.run(consumer.start())
+        except BaseException:  # also where it is interrupted when it has started
+            self._is_open = False
+            self._runtime.call_soon(self._engine.abandon)
+            raise
 
     @property
     def config(self) -> QueueConsumerConfig:
@@ -60,12 +70,19 @@ class QueueConsumer(SynchronousClient):
         return None if self._is_open else "The queue's consumer is closed."
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Give back what is not settled, wait for the last answers, leave the group. Idempotent. `timeout` in s."""
+        """Let `run` end, give back what is not settled, wait for the last answers, leave the group. Idempotent.
+
+        Handlers that run are waited for; after `timeout` seconds their records are given back, and may be handled
+        twice.
+        """
         if not self._is_open:
             return
-        self._is_open = False
-        if self._runtime.thread.is_alive():
-            self._runtime.run(self._asynchronous.stop(timeout_s=timeout))
+        try:
+            if self._runtime.thread.is_alive():
+                self._runtime.run(self._asynchronous.stop(timeout_s=timeout))
+        finally:
+            # Else a signal handler was refused, and the consumer goes on.
+            self._is_open = self._runtime.thread.is_alive() and not self._engine.is_closed
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False):
@@ -78,47 +95,69 @@ class QueueConsumer(SynchronousClient):
 
         Raises InconsistentGroupProtocol where the group has other settings, or is no queue's; ClientClosed.
         """
-        engine = self._engine
-        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        while True:
-            engine.raise_error()
-            message = engine.take()
-            if message is not None:
-                return message
-            left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
-            if left_s <= 0:
-                return None
-            engine.arrived.wait(left_s)
+        found = self._taken(1, timeout_ms)
+        return found[0] if found else None
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[QueueMessage]:
         """The next messages, at most `max_records` (max_poll_records); [] when none came in `timeout_ms`.
 
         With order by key, the retry or release of a message gives back later ones of its key: skip what `is_settled`.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
-        first = self.getone(timeout_ms)
-        if first is None:
-            return []
-        found = [first]
-        take = self._engine.take
-        while len(found) < limit and (message := take()) is not None:
-            found.append(message)
-        return found
+        return self._taken(self.config.max_poll_records if max_records is None else max_records, timeout_ms)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> QueueMessage:
         """The next message. Ends when none came for consumer_timeout_ms, and after close()."""
-        message = self._engine.take()
-        if message is not None:
-            return message
-        if not self._is_open:
+        wait_ms = self.config.consumer_timeout_ms if self._is_open else 0
+        try:
+            found = self._taken(1, wait_ms)
+        except ClientClosed:
+            raise StopIteration from None
+        if not found:
             raise StopIteration
-        message = self.getone(self.config.consumer_timeout_ms)
-        if message is None:
-            raise StopIteration
-        return message
+        return found[0]
+
+    def _taken(self, limit: int, timeout_ms: float | None) -> list[QueueMessage]:
+        """Take messages; an exception on the way, as of Ctrl-C, gives them back with the next call."""
+        engine, turn = self._engine, self._turn
+        before = engine.hand_over
+        try:
+            try:
+                del turn.free
+            except AttributeError:
+                raise turn.refused() from None
+            try:
+                self._check_process()
+                engine.begin_hand_over()
+                found = self._first(timeout_ms)
+                while found and len(found) < limit and (message := engine.take()) is not None:
+                    found.append(message)
+            finally:
+                turn.free = True
+            engine.is_handing = False
+            return found
+        except BaseException:
+            engine.interrupted(before)
+            raise
+
+    def _first(self, timeout_ms: float | None) -> list[QueueMessage]:
+        engine = self._engine
+        deadline_s = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        while True:
+            engine.raise_error()
+            message = engine.take()
+            if message is not None:
+                return [message]
+            left_s = LOOK_S if deadline_s is None else min(LOOK_S, deadline_s - time.monotonic())
+            if left_s <= 0:
+                return []
+            engine.arrived.wait(left_s)
+
+    def _check_process(self) -> None:
+        if self._forks != forks():
+            raise of_another_process("QueueConsumer")
 
     def commit(self, timeout: float = COMMIT_TIMEOUT_S) -> None:
         """Wait until everything that was reported of records is stored.

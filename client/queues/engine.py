@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.queues.buffer import MessageBuffer
@@ -21,6 +22,7 @@ from raylog.client.queues.priorities import turns_of
 from raylog.client.queues.source import QueueSource
 from raylog.client.runtime import Signal
 from raylog.client.serializers import deserializer
+from raylog.client.tasks import Ending, mark_seen
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
 from raylog.core.ids import TopicPartition
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 FailedVerdict = Callable[[TopicPartition, int, int, RaylogError], object]
 """Called with a partition, a range of offsets, and why the verdict on it was not taken."""
 FAILURES_MAX = 1_000
+ABANDON_TIMEOUT_S = 2.0
+"""To give back what a consumer holds that is dropped without close()."""
 
 
 class QueueEngine:
@@ -63,6 +67,12 @@ class QueueEngine:
         self.failures: deque[tuple[TopicPartition, int, int, RaylogError]] = deque(maxlen=FAILURES_MAX)
         self.is_flushing = False
         self.is_closed = False
+        self.is_handing = False
+        """Whether messages are on their way to the user. Reset by a plain assignment right before they are returned."""
+        self.hand_over = 0
+        """The number of the last call that has taken messages."""
+        self._ending = Ending()
+        self._abandoned: asyncio.Task[None] | None = None
         self.arrived = Signal()
         """For one waiting thread: there may be messages."""
         self._on_failed = on_failed
@@ -141,10 +151,11 @@ class QueueEngine:
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Give back what is not finished, wait for the last answers, leave the group. Idempotent."""
-        if self.is_closed:
-            return
         self.is_closed = True
         self.is_flushing = True
+        await self._ending.run(self._close, partial(self._settle_rest, timeout_s))
+
+    async def _settle_rest(self, timeout_s: float) -> None:
         sources = [*self._sources.values(), *self._retiring]
         try:
             for source in sources:
@@ -157,6 +168,9 @@ class QueueEngine:
                 await asyncio.gather(*(source.settled() for source in sources))
         except TimeoutError:
             logger.warning("Some acknowledgements of group %s were not answered in %s s.", self.group, timeout_s)
+
+    async def _close(self) -> None:
+        sources = [*self._sources.values(), *self._retiring]
         if self._membership is not None:
             await self._membership.leave()
         retiring = list(self._retiring.values())
@@ -169,11 +183,10 @@ class QueueEngine:
         self.arrived.set()
 
     def abandon(self) -> None:
-        """Close the connections without a word: the user has forgotten to close."""
-        self.is_closed = True
-        for source in (*self._sources.values(), *self._retiring):
-            for task in source._tasks:
-                task.cancel()
+        """Close, without a wait: the user has forgotten to, or was interrupted while it began."""
+        if not self.is_closed:
+            self._abandoned = asyncio.ensure_future(self.close(ABANDON_TIMEOUT_S))
+            self._abandoned.add_done_callback(mark_seen)
 
     # Messages
 
@@ -190,8 +203,24 @@ class QueueEngine:
             if message._is_settled:
                 continue
             if message.is_locked:
+                message._taken_by = self.hand_over
                 return message
             message._lock.source.forget(message)  # it is handed out again, perhaps to another member
+
+    def begin_hand_over(self) -> None:
+        """Messages are about to be taken for the user; what an interrupted call has taken is given back."""
+        if self.is_handing:
+            kept = set(self.buffer)
+            for source in (*self._sources.values(), *self._retiring):
+                lost = [each for each in source.held_messages() if each._taken_by in (0, self.hand_over)]
+                source.give_back([each for each in lost if each not in kept], ev.RETURN)
+        self.hand_over += 1
+        self.is_handing = True
+
+    def interrupted(self, before: int) -> None:
+        """An error leaves a call that has begun after so many others: what it has taken is not with the user."""
+        if self.hand_over != before:
+            self.is_handing = True
 
     async def wait(self, timeout_s: float | None) -> None:
         """Wait until messages have come, or an error; at most so long. Raises the error."""
@@ -289,7 +318,8 @@ class QueueEngine:
         self.is_flushing = True
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(source.settled() for source in (*self._sources.values(), *self._retiring)))
+                sources = () if self.is_closed else (*self._sources.values(), *self._retiring)
+                await asyncio.gather(*(source.settled() for source in sources))
         finally:
             self.is_flushing = False
         if self.failures:

@@ -18,6 +18,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.spreading import spread
+from raylog.client.tasks import LastingTask
 from raylog.core.errors import (
     IllegalGeneration,
     InconsistentGroupProtocol,
@@ -83,7 +84,7 @@ class QueueMembership:
         """With how many heartbeats they are still looked for."""
         self._on_partitions = on_partitions
         self._on_error = on_error
-        self._task: asyncio.Task[None] | None = None
+        self._task: LastingTask | None = None
         self._counts: dict[str, int] = {}
         self._is_leader = False
         self._grown = asyncio.Event()
@@ -95,7 +96,7 @@ class QueueMembership:
 
     def start(self) -> None:
         """Begin to join."""
-        self._task = asyncio.get_running_loop().create_task(self._live(), name="raylog-queue-membership")
+        self._task = LastingTask(self._live, "raylog-queue-membership")
 
     def expects_retry_topic(self) -> None:
         """Look for new retry topics with the next heartbeats."""
@@ -105,7 +106,7 @@ class QueueMembership:
         """Leave the group; a coordinator that is not reached removes the member after its session timeout."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait([self._task.task])
         if self.member_id:
             request = LeaveGroupRequest(self._group, [LeavingMember(self.member_id, None)])
             try:

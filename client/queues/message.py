@@ -73,12 +73,14 @@ class QueueMessage:
     together with others, within `acknowledge_linger_ms`. `commit()` of the consumer waits until all are stored.
     """
 
-    __slots__ = ("_is_settled", "_lock", "record")
+    __slots__ = ("_is_settled", "_lock", "_taken_by", "record")
 
     def __init__(self, record: Record, lock: Lock) -> None:
         self.record = record
         self._lock = lock
         self._is_settled = False
+        self._taken_by = 0
+        """The call that has taken it out of the buffer; 0: none."""
 
     @property
     def topic(self) -> str:

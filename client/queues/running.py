@@ -9,6 +9,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, Protocol
 
 from raylog.client.queues.config import QueueConsumerConfig
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[QueueMessage], Awaitable[object] | object]
 REASON_MAX = 500
 POLL_S = 0.2
+HANDLED_BY: ContextVar[object] = ContextVar("handled_by", default=None)
+"""Inside a handler: the consumer whose `run` has called it, which cannot wait for it."""
 
 
 class Worker(Protocol):
@@ -82,6 +86,10 @@ class _Run:
                 elif message is not None:
                     self._free.release()
                     message.release()
+        except asyncio.CancelledError:  # nothing waits for the handlers any more: their records are given back
+            for task in self._tasks:
+                task.cancel()
+            raise
         finally:
             if self._tasks:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -128,13 +136,15 @@ class _Run:
             self._free.release()
 
     async def _handle(self, message: QueueMessage) -> None:
+        HANDLED_BY.set(getattr(self._consumer, "consumer", self._consumer))
         try:
             if self._threads is None:
                 result = self._handler(message)
                 if inspect.isawaitable(result):
                     await result
             else:
-                await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
+                call = partial(copy_context().run, self._handler, message)
+                await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except Reject as rejected:
             reason = str(rejected)
             self._settle(message, lambda: message.reject(reason))

@@ -31,6 +31,7 @@ from raylog.client.queues.verdicts import (
     unopened_verdicts,
 )
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
+from raylog.client.tasks import LastingTask
 from raylog.client.user_code import EXITS
 from raylog.core.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
@@ -114,7 +115,9 @@ class QueueSource:
         self._looked = asyncio.Event()
         """Set with each round of `_send_on`: what is held may have changed."""
         self._under_way = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[LastingTask] = []
+        self._sending: list[QueueVerdict] = []
+        """What is sent now; sent again when its task was cancelled from outside."""
         self._connection: Connection | None = None
         self._watched: Connection | None = None
         """The last connection whose end this partition is to learn of."""
@@ -130,10 +133,9 @@ class QueueSource:
 
     def start(self) -> None:
         """Begin to fetch."""
-        loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._fetch_on(), name=f"queue {self.partition} fetch"),
-            loop.create_task(self._send_on(), name=f"queue {self.partition} verdicts"),
+            LastingTask(self._fetch_on, f"queue {self.partition} fetch"),
+            LastingTask(self._send_on, f"queue {self.partition} verdicts"),
         ]
 
     @property
@@ -264,6 +266,10 @@ class QueueSource:
         self._is_fetching = True
         try:
             reply, payload = await call(connection, QUEUE_FETCH, request, timeout_s=wait_ms / 1000 + ANSWER_EXTRA_S)
+        except asyncio.CancelledError:  # what the answer hands out is with no user
+            if self.is_wanted and not self.is_leaving:
+                self._lose_session()
+            raise
         finally:
             self._is_fetching = False
         if session == self._leases.session and reply.ranges:
@@ -332,19 +338,20 @@ class QueueSource:
             if left_s <= 0:
                 self._renew()
                 renewed_s = time.monotonic()
-            elif not self._woken.is_set():
+            elif not self._woken.is_set() and not self._sending:
                 await self._wait_woken(left_s)
             self._woken.clear()
             self._looked.set()
             if self._settled and config.acknowledge_linger_ms and not self._engine.is_flushing:
                 await asyncio.sleep(config.acknowledge_linger_ms / 1000)
             self._is_woken = False
-            verdicts = taken_verdicts(self._settled, VERDICTS_MAX)
+            verdicts = self._sending = self._sending or taken_verdicts(self._settled, VERDICTS_MAX)
             if not verdicts:
                 self._idle.set()
                 continue
             self._idle.clear()
             await self._send(verdicts, backoff)
+            self._sending = []
             (self._woken if self._settled else self._idle).set()
 
     async def _wait_woken(self, timeout_s: float) -> None:
@@ -426,7 +433,7 @@ class QueueSource:
         fetching = self._tasks[0]
         if not self._is_fetching:  # it waits for room, or for a leader
             fetching.cancel()
-            await asyncio.wait([fetching])
+            await asyncio.wait([fetching.task])
             return
         connection, engine = self._connection, self._engine
         info = engine.cluster.metadata.topic(self.partition.topic)
@@ -440,14 +447,13 @@ class QueueSource:
         except RaylogError as error:
             logger.debug("%s goes on fetching, and gives back what comes: %s", self.partition, error)
         else:
-            await asyncio.wait([fetching], timeout=LEAVE_TIMEOUT_S)
+            await asyncio.wait([fetching.task], timeout=LEAVE_TIMEOUT_S)
 
     def resume(self) -> None:
         """Work on the partition again, with what is still held of it."""
         self.is_wanted = True
         if self._tasks[0].done():
-            loop = asyncio.get_running_loop()
-            self._tasks[0] = loop.create_task(self._fetch_on(), name=f"queue {self.partition} fetch")
+            self._tasks[0] = LastingTask(self._fetch_on, f"queue {self.partition} fetch")
 
     async def released(self) -> None:
         """Wait until nothing is locked, and every verdict is answered."""
@@ -458,7 +464,7 @@ class QueueSource:
 
     async def settled(self) -> None:
         """Wait until every verdict so far is answered."""
-        while self._settled or not self._idle.is_set():
+        while self._settled or self._sending or not self._idle.is_set():
             self._idle.clear()
             self._woken.set()
             await self._idle.wait()
@@ -489,7 +495,8 @@ class QueueSource:
         self.is_leaving = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait([task.task for task in self._tasks])
         connection, engine = self._connection, self._engine
         if not leaves or connection is None or connection.is_closed:
             return

@@ -7,16 +7,14 @@ Runs where a task runs: it needs neither Ray nor a broker as long as the leader 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
-from raylog.client.runtime import Runtime, shared
+from raylog.client.runtime import Pending, shared
 from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.storage.batch.cleaned import is_cleaned
 from raylog.storage.batch.header import BatchHeader
@@ -90,8 +88,8 @@ class _OpenRange:
         self._timeout_s = reading.stall_timeout_s + CLOSE_TIMEOUT_S
         self._coming = self._next()
 
-    def _next(self) -> Future[Any]:
-        return _begin(self._runtime, self._fetcher.next(leaves_files=True))
+    def _next(self) -> Pending[Any]:
+        return self._runtime.begin(self._fetcher.next(leaves_files=True))
 
     def batches(self) -> Iterator[Any]:
         """Its records, in order."""
@@ -125,7 +123,3 @@ def _removed(wanted: PartitionRange, header: BatchHeader) -> OffsetOutOfRange:
         f"Compaction has removed records of {wanted.topic_partition} from offset {header.base_offset} on, perhaps "
         "since an earlier attempt read them: read the topic again."
     )
-
-
-def _begin(runtime: Runtime, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-    return asyncio.run_coroutine_threadsafe(work, runtime.loop)

@@ -17,10 +17,12 @@ from typing import Any
 
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.guard import NotPickled, Turn
+from raylog.client.runtime import Signal
 from raylog.client.types import Record
 from raylog.client.workers.lanes import Lane, Lanes, Order
 from raylog.client.workers.ledger import Chunk, Ledger
-from raylog.core.errors import HandlerFailed, InvalidConfig, InvalidRequest, RaylogError, did_you_mean
+from raylog.core.errors import HandlerFailed, InvalidConfig, RaylogError, did_you_mean
 from raylog.core.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ LEAST_ROOM_SHARE = 4
 LONGEST_BACKOFF_S = 30.0
 
 
-class WorkerPool:
+class WorkerPool(NotPickled):
     """Handles the records of one consumer in several threads, with order for each key. For one `run()` at a time.
 
     `handler(record)` is called in a worker's thread; what it returns is ignored. With ``order="key"`` records with the
@@ -82,17 +84,17 @@ class WorkerPool:
         self._retry_backoff_s = retry_backoff_ms / 1000
         self._drain_s = drain_timeout
         self._order = orders[order]
-        self._lock = threading.Lock()
-        self._progress = threading.Condition(self._lock)
-        """Notified when a chunk has ended."""
+        self._lock = threading.RLock()  # a signal handler may look at the metrics amid a step of its own thread
+        self._progress = Signal()
+        """Set when a chunk has ended; the thread of `run` waits for it."""
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._lanes = Lanes(workers, self._order)
         self._ledger = Ledger()
         self._in_flight = 0
         self._active = 0
-        self._stopping = threading.Event()
+        self._is_stopping = False
         self._failure: HandlerFailed | None = None
-        self._is_running = False
+        self._turn = Turn(_refusal)
         self._handled = self._failed = self._repeated = 0
         self._next_commit_s = 0.0
 
@@ -105,8 +107,17 @@ class WorkerPool:
         record that is not finished: nothing is left out by whatever reads next. Raises HandlerFailed, and what `poll`
         raises; after RecordDeserializationFailed, for example, `seek()` behind the record and call it again.
         """
-        if self._is_running:
-            raise InvalidRequest("This pool runs already; one call of run() at a time.")
+        turn = self._turn
+        try:
+            del turn.free
+        except AttributeError:
+            raise turn.refused() from None
+        try:
+            self._run(timeout, idle_timeout)
+        finally:
+            turn.free = True
+
+    def _run(self, timeout: float | None, idle_timeout: float | None) -> None:
         self._begin()
         threads = [
             threading.Thread(target=self._work, name=f"raylog-worker-{number}", daemon=True)
@@ -127,13 +138,12 @@ class WorkerPool:
                     self._ready.put(None)
                 for thread in threads:  # idle by now, but for a handler that hangs
                     thread.join(0.1 if self._active else 5)
-                self._is_running = False
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
         """Let `run()` end: no further record is handled. From any thread, also from a handler."""
-        self._stopping.set()
+        self._is_stopping = True
 
     def metrics(self) -> dict[str, float]:
         """Counts since the pool was made: records handled, failed, repeated; records in flight, and busy workers."""
@@ -149,9 +159,8 @@ class WorkerPool:
     # The thread of `run()`
 
     def _begin(self) -> None:
-        self._is_running = True
         self._failure = None
-        self._stopping.clear()
+        self._is_stopping = False
         self._ready = SimpleQueue()
         self._lanes, self._ledger = Lanes(self._workers, self._order), Ledger()
         self._in_flight = self._active = 0
@@ -160,7 +169,7 @@ class WorkerPool:
     def _poll_until(self, timeout: float | None, idle_timeout: float | None) -> None:
         consumer = self._consumer
         began_s = last_s = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._is_stopping:
             now_s = time.monotonic()
             if timeout is not None and now_s - began_s >= timeout:
                 return
@@ -202,14 +211,15 @@ class WorkerPool:
 
     def _has_room(self) -> bool:
         """Wait for a moment until enough is finished."""
-        with self._progress:
-            deadline_s = time.monotonic() + POLL_S
-            while (self._max_in_flight - self._in_flight) * LEAST_ROOM_SHARE < self._max_in_flight:
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0 or self._stopping.is_set():
-                    return False
-                self._progress.wait(left_s)
-        return True
+        deadline_s = time.monotonic() + POLL_S
+        while True:
+            self._progress.clear()
+            if (self._max_in_flight - self._in_flight) * LEAST_ROOM_SHARE >= self._max_in_flight:
+                return True
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or self._is_stopping:
+                return False
+            self._progress.wait(left_s)
 
     # Commits
 
@@ -265,31 +275,36 @@ class WorkerPool:
     def _wait_until_finished(self, partitions: Iterable[TopicPartition], limit_s: float) -> None:
         wanted = list(partitions)
         deadline_s = time.monotonic() + limit_s
-        with self._progress:
-            while self._ledger.chunks(wanted) and not self._stopping.is_set():
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    return
-                self._progress.wait(left_s)
+        while not self._is_stopping:
+            self._progress.clear()
+            with self._lock:
+                is_finished = not self._ledger.chunks(wanted)
+            left_s = deadline_s - time.monotonic()
+            if is_finished or left_s <= 0:
+                return
+            self._progress.wait(min(left_s, POLL_S))  # `stop` does not wake it: it may come from a signal handler
 
     def _drop(self, partitions: Iterable[TopicPartition] | None) -> None:
         """Handle nothing more of these partitions, and wait for the handlers that run."""
         # As long as a member may be silent: another member would handle the same keys at the same time.
         limit_s = self._consumer.config.max_poll_interval_ms / 1000
         deadline_s = time.monotonic() + limit_s
-        with self._progress:
+        with self._lock:
             chunks = self._ledger.chunks(partitions)
             for chunk in chunks:
                 chunk.is_dropped = True
-            while any(chunk.is_active for chunk in chunks):
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    logger.error("A handler has run for %g s, longer than max_poll_interval_ms; it goes on.", limit_s)
-                    return
-                self._progress.wait(left_s)
+        while True:
+            self._progress.clear()
+            if not any(chunk.is_active for chunk in chunks):
+                return
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                logger.error("A handler has run for %g s, longer than max_poll_interval_ms; it goes on.", limit_s)
+                return
+            self._progress.wait(left_s)
 
     def _end(self) -> None:
-        self._stopping.set()
+        self._is_stopping = True
         self._drop(None)
         consumer = self._consumer
         held = consumer.assignment()
@@ -317,11 +332,11 @@ class WorkerPool:
                 self._active += 1
             try:
                 # A failed record stops all: the next of its key, perhaps in this lane, may not be handled before it.
-                if not chunk.is_dropped and not self._stopping.is_set():
+                if not chunk.is_dropped and not self._is_stopping:
                     self._handle(chunk)
             except BaseException as error:  # SystemExit of a handler, too: the pool must not go on without its record
                 self._fail(chunk, error)
-            with self._progress:
+            with self._lock:
                 chunk.is_active = False
                 if self._lanes is not lanes:
                     return  # the handler hung, and `run()` was called again meanwhile
@@ -331,7 +346,7 @@ class WorkerPool:
                 ledger.chunk_ended(chunk)
                 if lanes.chunk_ended(lane):
                     self._ready.put(lane)  # behind the others: no lane waits for long
-                self._progress.notify_all()
+            self._progress.set()
 
     def _handle(self, chunk: Chunk) -> None:
         handler = self._handler
@@ -374,8 +389,9 @@ class WorkerPool:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return False
-            if self._stopping.wait(min(left_s, POLL_S)):
+            if self._is_stopping:
                 return True
+            time.sleep(min(left_s, POLL_S / 4))
         return True
 
     def _fail(self, chunk: Chunk, cause: BaseException) -> None:
@@ -394,7 +410,11 @@ class WorkerPool:
             chunk.is_dropped = True
             if self._failure is None:
                 self._failure = failure
-        self._stopping.set()
+        self._is_stopping = True
+
+
+def _refusal(_: bool) -> str:
+    return "This pool runs already; one call of run() at a time. To have more work done at once, raise `workers`."
 
 
 def _check(consumer: Any, handler: Any, workers: int, max_in_flight: int, retries: int) -> None:

@@ -73,7 +73,7 @@ class SparkStartFailed(RaylogError):
 
 
 class ConcurrentUse(InvalidRequest):
-    """Two threads use a consumer at the same time: give each thread its own, or share the work by a WorkerPool."""
+    """Two threads or tasks use what is for one, or a signal handler what its thread is amid; the message says which."""
 
     code = 1080
 

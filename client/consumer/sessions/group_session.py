@@ -163,6 +163,9 @@ class GroupSession(PollTurns[Membership]):
         self._step = Step.STEADY  # a failed join starts again here
         try:
             partitions = work.result()
+        except asyncio.CancelledError:  # by a framework that cancels all tasks, not by `stop`
+            member.need_rejoin("its last join was cancelled")
+            return True
         except Exception as failure:  # any error: without another join the member would wait without a limit
             member.need_rejoin("its last join failed")
             if isinstance(failure, RaylogError):

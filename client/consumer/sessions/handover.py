@@ -16,6 +16,7 @@ from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import Start
 from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import Membership
+from raylog.client.tasks import LastingTask
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 
@@ -93,7 +94,7 @@ class Handover:
         if self.revoked and self._commit_positions is not None and not self._is_lost:
             if self._reads_on:
                 for partition in self.revoked:
-                    self._assignment.states[partition].paused = True
+                    self._assignment.states[partition].hold_back()
             self._commit = asyncio.ensure_future(self._committed(self._commit_positions()))
             self._commit.add_done_callback(lambda _: self._notify())
         else:
@@ -155,7 +156,7 @@ class PollTurns(ABC, Generic[MemberT]):
     def __init__(self) -> None:
         """No poll yet."""
         self._error: RaylogError | None = None
-        self._heart: asyncio.Task[None] | None = None
+        self._heart: LastingTask | None = None
         self.last_poll_s = 0.0
         self.is_polling = False
 
@@ -165,10 +166,9 @@ class PollTurns(ABC, Generic[MemberT]):
         Raises errors that only the user can resolve: an unknown topic, a fenced instance id, no common assignor,
         another group protocol.
         """
-        loop = asyncio.get_running_loop()
-        self.last_poll_s = loop.time()
+        self.last_poll_s = asyncio.get_running_loop().time()
         if self._heart is None:
-            self._heart = loop.create_task(self._beat(), name="raylog-heartbeat")
+            self._heart = LastingTask(self._beat, "raylog-heartbeat")
         while self._handover.call is None:
             if self.membership.fenced is not None:
                 raise self.membership.fenced
@@ -181,10 +181,12 @@ class PollTurns(ABC, Generic[MemberT]):
 
     def stop(self) -> list[asyncio.Task[Any]]:
         """End the tasks, from now on; returns those that end with the next turns of the loop."""
-        tasks = [task for task in (self._heart, self._handover.cancel()) if task is not None and not task.done()]
-        for task in tasks:
-            task.cancel()
-        return tasks
+        commit = self._handover.cancel()
+        tasks: list[asyncio.Task[Any]] = [] if commit is None else [commit]
+        if self._heart is not None:
+            self._heart.cancel()
+            tasks.append(self._heart.task)
+        return [task for task in tasks if not task.done()]
 
     @abstractmethod
     def _advanced(self) -> bool:

@@ -17,6 +17,7 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.sending.queues import PartitionQueue
+from raylog.client.tasks import outcome
 from raylog.core.errors import RaylogError
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.storage.batch.compression import COMPRESSIONS
@@ -184,7 +185,10 @@ class DeliveryContext:
             return self._producer
         if self._requesting is None or self._requesting.done():
             self._requesting = asyncio.ensure_future(self._request_producer_id())
-        return await asyncio.shield(self._requesting)
+        return await outcome(self._requesting, self._has_ended, "requested a producer id")
+
+    def _has_ended(self) -> bool:
+        return self.accumulator.closed_by is not None
 
     async def _request_producer_id(self) -> tuple[int, int]:
         request = InitProducerIdRequest()

@@ -37,6 +37,7 @@ from raylog.client.producer.batch import QUEUED, SENT, SEQUENCE_MASK, STORED, Ba
 from raylog.client.producer.sending.context import DeliveryContext, Transaction
 from raylog.client.producer.sending.queues import PartitionQueue
 from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
+from raylog.client.tasks import LastingTask
 from raylog.core.errors import (
     DeliveryTimedOut,
     DuplicateSequence,
@@ -83,7 +84,7 @@ class Delivery:
         self._producer_id = -1
         self._producer_epoch = -1
         self._next_sequence = 0
-        self._recovery: asyncio.Task[None] | None = None
+        self._recovery: LastingTask | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_recovering = False
         self._is_known_to_leader = not context.config.enable_idempotence
@@ -232,7 +233,10 @@ class Delivery:
         """End the search for a leader and the waits for a socket; returns these tasks, which are being cancelled."""
         for task in self._tasks:
             task.cancel()
-        return list(self._tasks)
+        if self._recovery is None:
+            return list(self._tasks)
+        self._recovery.cancel()
+        return [*self._tasks, self._recovery.task]
 
     def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -392,30 +396,28 @@ class Delivery:
 
     def _begin_recovery_when_answered(self) -> None:
         if self._recovery is None and not any(batch.state is SENT for batch in self._line):
-            self._recovery = self._own(self._find_leader())
+            self._recovery = LastingTask(self._find_leader, f"raylog-leader-{self._queue.topic}")
 
     async def _find_leader(self) -> None:
         """Retry until a leader can be reached, or nothing is left to send."""
-        try:
-            while True:
-                # The first retry comes at once: a new leader is usually elected by then.
-                if self._has_tried_at_once:
-                    await asyncio.sleep(self._backoff.next_s())
-                self._has_tried_at_once = self._last_error is not None
-                try:
-                    await self._connect()
+        while True:
+            # The first retry comes at once: a new leader is usually elected by then.
+            if self._has_tried_at_once:
+                await asyncio.sleep(self._backoff.next_s())
+            self._has_tried_at_once = self._last_error is not None
+            try:
+                await self._connect()
+                break
+            except Exception as failure:  # any error: if this task ended, its records would wait without a limit
+                error = self._last_error = as_raylog_error(failure)
+                self._needs_metadata = True
+                if not isinstance(failure, RaylogError):
+                    logger.exception("The search for a leader of %s failed.", self._queue.topic)
+                if not error.retriable:
+                    self.fail_queue(error)
+                if not self._line and not self._queue.sealed and self._queue.open is None:
                     break
-                except Exception as failure:  # any error: if this task ended, its records would wait without a limit
-                    error = self._last_error = as_raylog_error(failure)
-                    self._needs_metadata = True
-                    if not isinstance(failure, RaylogError):
-                        logger.exception("The search for a leader of %s failed.", self._queue.topic)
-                    if not error.retriable:
-                        self.fail_queue(error)
-                    if not self._line and not self._queue.sealed and self._queue.open is None:
-                        break
-        finally:
-            self._recovery = None
+        self._recovery = None
         self._is_recovering = False
         self._context.look_again()
 

@@ -128,8 +128,9 @@ class TopicQueues:
         """Choose the next queue for records without key: each queue gets a batch's worth."""
         waiting = [queue.waiting_bytes // batch_size for queue in self.queues]
         chosen = next_sticky_partition(waiting, [queue.is_available for queue in self.queues], self._chance)
-        queue = self.sticky = self.queues[chosen]
-        self._sticky_until = queue.appended_bytes() + queue.full_size(batch_size)
+        queue = self.queues[chosen]
+        until = queue.appended_bytes() + queue.full_size(batch_size)
+        self.sticky, self._sticky_until = queue, until
         return queue
 
     def queue_of_key(self, key: bytes) -> PartitionQueue:

@@ -18,6 +18,7 @@ from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.transactions.coordinator import FATAL, CoordinatorCalls
 from raylog.client.producer.transactions.state import Call, Identity, Status, TransactionState
+from raylog.client.tasks import LastingTask
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 from raylog.core.errors import (
     ClientClosed,
@@ -45,6 +46,7 @@ TIMED = {
 }
 """Calls whose time is counted, and Kafka's names for the sums."""
 ABORT_AT_CLOSE_S = 5.0
+LOOK_S = 0.5
 """How long a producer that is closed tries to abort its open transaction; later its timeout does."""
 _LOST_MEMBERS = (
     *(IllegalGeneration, StaleMemberEpoch, FencedMemberEpoch),
@@ -94,7 +96,7 @@ class TransactionManager:
         self._taken_s = dict.fromkeys(TIMED, 0.0)
         self._wanted: set[tuple[str, int]] = set()
         """Partitions with batches, to be added to the transaction."""
-        self._adding: asyncio.Task[None] | None = None
+        self._adding: LastingTask | None = None
         self._refuse()
 
     # Called by deliveries
@@ -128,7 +130,7 @@ class TransactionManager:
         if (topic, partition) not in self._wanted:
             self._wanted.add((topic, partition))
             if self._adding is None:
-                self._adding = asyncio.get_running_loop().create_task(self._add_partitions())
+                self._adding = LastingTask(self._add_partitions, "raylog-add-partitions")
 
     def failed(self, error: RaylogError) -> None:
         """A batch has failed: the transaction cannot be committed."""
@@ -265,7 +267,7 @@ class TransactionManager:
                     await self._sending.flush()
                     if self._adding is None:
                         break
-                    await asyncio.wait([self._adding])
+                    await asyncio.wait([self._adding.task], timeout=LOOK_S)
         except TimeoutError:
             raise RequestTimedOut(
                 f"{call.value}() of {state.transactional_id!r} could not wait for all records in flight; call it again."
@@ -282,9 +284,8 @@ class TransactionManager:
                 await self._added(wanted)
         except Exception as failure:  # any error: without an answer the batches would wait until they are late
             self._aborting(as_raylog_error(failure))
-        finally:
-            self._adding = None
-            self._wanted.clear()
+        self._adding = None
+        self._wanted.clear()
         self._sending.look_again()
 
     async def _added(self, wanted: list[tuple[str, int]]) -> None:

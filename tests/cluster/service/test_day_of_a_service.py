@@ -1,7 +1,7 @@
 """Three processes without Ray go through a day: restarts, moves, a lost broker, a full stop.
 
-The cluster is real shells, sockets and files in this process. They were given `bootstrap=` once. Nothing is lost, nothing
-is stored twice, and they use as much at the end as before.
+The cluster is real shells, sockets and files in this process. They were given `bootstrap=` once. Nothing is lost,
+nothing is stored twice, and they use as much at the end as before.
 """
 
 from __future__ import annotations

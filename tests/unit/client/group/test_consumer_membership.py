@@ -133,6 +133,13 @@ def test_a_changed_subscription_is_sent_at_once_and_once() -> None:
     assert not one.has_to_speak(["planes"])
 
 
+class Held(SimpleNamespace):
+    """A partition, as far as a handover needs it."""
+
+    def hold_back(self) -> None:
+        self.paused = True
+
+
 class Steps:
     """A session's hand-over without a network: what it does, in order."""
 
@@ -141,7 +148,7 @@ class Steps:
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def state(*_: object) -> Any:
-            return SimpleNamespace(paused=False, consumed_bytes=0, consumed_records=0)
+            return Held(paused=False, consumed_bytes=0, consumed_records=0)
 
         self.assignment = Assignment(state)
         self.assignment.subscribe(SUBSCRIPTION)

@@ -11,7 +11,7 @@ import pytest
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.producer import Producer
-from raylog.client.producer.spinlock import Spinlock
+from raylog.client.spinlock import Spinlock
 from tests.unit.client.toy_server import ToyCluster
 
 THREADS = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -84,8 +85,13 @@ def test_a_commit_waits_for_everything_sent(cluster: ToyCluster, coordinator: To
 
 def test_partitions_of_one_moment_are_added_in_one_request(cluster: ToyCluster, coordinator: ToyTransactions) -> None:
     cluster.create_topic("t", partitions=8)
-    with transactional(cluster, linger_ms=1_000) as producer, producer.transaction():
-        producer.send_batch("t", [b"v"] * 200, [b"k%d" % number for number in range(200)])
+    with transactional(cluster, linger_ms=1_000) as producer:
+        producer._route("t", None)
+        with producer.transaction():
+            are_queued = threading.Event()
+            producer._runtime.call_soon(are_queued.wait, 10)  # the loop sees them all at once
+            producer.send_batch("t", [b"v"] * 200, [b"k%d" % number for number in range(200)])
+            are_queued.set()
     assert len(coordinator.named("add_partitions_to_txn")) == 1
     assert sum(len(coordinator.values("t", number)) for number in range(8)) == 200
 

@@ -97,6 +97,7 @@ class Request:
         "grant",
         "is_notification",
         "method",
+        "opened_for",
         "payload",
         "size",
     )
@@ -125,6 +126,8 @@ class Request:
         """For the handler's use: when it started this request."""
         self.append_ms = -1
         """For the handler's use: the time that it gave the records in the payload; -1 = none."""
+        self.opened_for: object = None
+        """For the handler's use: what it has opened the payload for."""
         self._open = not is_notification
 
     @property

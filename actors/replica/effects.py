@@ -168,6 +168,7 @@ class ReplicaEffects:
     def _append_batches(self, effect: ev.AppendBatches) -> ev.Event:
         request = self._requests[effect.request]
         payload, end_before = request.payload, self._log.log_end_offset
+        self._log.opened_for = request.opened_for
         try:
             done = self._log.append_as_leader(payload, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:

@@ -122,6 +122,8 @@ class Log(Protocol):
     """
 
     config: LogConfig
+    opened_for: object
+    """The configuration for which the bodies of the next :meth:`append_as_leader` were opened; None = they were not."""
 
     @property
     def log_start_offset(self) -> int:
@@ -269,6 +271,8 @@ class ReplicaRequest(Answerable, Protocol):
 
     began_ns: int
     """When it came, by the monotonic clock."""
+    opened_for: object
+    """The configuration of the log for which the bodies of its records were opened; None = they were not."""
     append_ms: int
     """When its records were appended, in milliseconds since 1970, where they carry that time; else -1."""
 

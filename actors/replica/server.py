@@ -20,6 +20,7 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import COORDINATED_TOPICS
+from raylog.actors.replica.bodies import BodyOpener
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.damage import give_up
 from raylog.actors.replica.dispatch import dispatch
@@ -67,7 +68,7 @@ from raylog.protocol.controller import (
 )
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
-from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ReplicaMetricsRequest, ReplicaStatusRequest
+from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ProduceRequest, ReplicaMetricsRequest, ReplicaStatusRequest
 from raylog.rpc import Connection, Permissions, Reply, Request
 from raylog.storage.batch.header import end_offset, is_transactional
 
@@ -107,6 +108,7 @@ class ReplicaServer:
         self._keeper: WatermarkKeeper | None = None
         self._cleaner: Cleaner | None = None
         self._scrubber: Scrubber | None = None
+        self._opener: BodyOpener | None = None
         self._flusher: Flusher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
@@ -186,10 +188,9 @@ class ReplicaServer:
         opened = self._opened = await open_in_thread(self.spec, config, flush)
         log, name = opened.log, str(self.partition)
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
-        counters, pace = ReplicaCounters(), cleaner_pace(self.spec.cluster_config)
-        cleaner = self._cleaner = Cleaner(log, self.spec.data_directory, name, pace, counters, self._on_fatal)
-        scrubbing = scrub_pace(self.spec.cluster_config)
-        scrubber = self._scrubber = Scrubber(log, self.spec.data_directory, name, scrubbing, counters)
+        counters, directory, values = ReplicaCounters(), self.spec.data_directory, self.spec.cluster_config
+        cleaner = self._cleaner = Cleaner(log, directory, name, cleaner_pace(values), counters, self._on_fatal)
+        scrubber = self._scrubber = Scrubber(log, directory, name, scrub_pace(values), counters)
         self._flusher = Flusher(
             log,
             on_synced=lambda _: self._running().synced(),
@@ -207,7 +208,7 @@ class ReplicaServer:
             counters=counters,
             cleaner=cleaner,
             scrubber=scrubber,
-            retention_check_ms=retention_check_ms(self.spec.cluster_config),
+            retention_check_ms=retention_check_ms(values),
             ports=ReplicaPorts(
                 send_fetch=self._send_fetch,
                 propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
@@ -222,6 +223,7 @@ class ReplicaServer:
             ),
         )
         self._runner.damage.before = opened.damage
+        self._opener = BodyOpener(log, name, self._dispatch, lambda: self._leads)
         self._flusher.start()
         self.endpoint = await open_endpoint(
             self._server, self.spec, name=name, config=self.spec.cluster_config, kept=log.folder / KEPT_FILE
@@ -259,6 +261,8 @@ class ReplicaServer:
         await self._roles.stop()
         await self._link.stop()
         await self._server.close()
+        if self._opener is not None:
+            self._opener.close()
         await self._leader.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -342,7 +346,8 @@ class ReplicaServer:
     def _is_busy(self) -> bool:
         if self._stopping is not None or len(self._tasks) > OWN_TASKS:
             return True
-        return self._roles.is_busy or self._verifier.is_busy
+        is_opening = self._opener is not None and self._opener.is_busy
+        return is_opening or self._roles.is_busy or self._verifier.is_busy
 
     def _metrics(self, runner: ReplicaRunner) -> dict[str, object]:
         return replica_metrics(self.spec, runner, self._server, self._roles.figures())
@@ -371,8 +376,19 @@ class ReplicaServer:
             raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
+        opener = self._opener
+        if kind is ProduceRequest and opener is not None and opener.takes(request, args):
+            return
         if not dispatch(runner, self._ticks, request, args):
             self._roles.receive(request, args)
+
+    @property
+    def _leads(self) -> bool:
+        machine = self._running().machine
+        return machine is not None and machine.role == "leader"
+
+    def _dispatch(self, request: Request, args: ProduceRequest) -> None:
+        dispatch(self._running(), self._ticks, request, args)
 
     def _on_local_request(self, request: LocalRequest) -> None:
         runner = self._running()

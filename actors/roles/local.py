@@ -16,7 +16,7 @@ from raylog.rpc.framing import NO_PAYLOAD, Buffer, Buffers
 class LocalRequest:
     """One request, answered once through :attr:`answer`; abandoned where that is cancelled."""
 
-    __slots__ = ("answer", "append_ms", "args", "began_ns", "method", "payload")
+    __slots__ = ("answer", "append_ms", "args", "began_ns", "method", "opened_for", "payload")
 
     def __init__(self, method: str, args: Any, payload: Buffer = b"") -> None:
         """``payload``: the record batches of a produce request; the leader stamps them, so they may not be shared."""
@@ -25,6 +25,7 @@ class LocalRequest:
         self.payload = memoryview(bytearray(payload)) if payload else memoryview(b"")
         self.began_ns = 0
         self.append_ms = -1
+        self.opened_for: object = None
         self.answer: asyncio.Future[tuple[Any, bytes]] = asyncio.get_running_loop().create_future()
         """The reply and its records."""
 

@@ -3,8 +3,8 @@
 A body of columns is an array of four, of which each is nil or has an element for each record. Of a small body all is
 walked over, in C; of a large one only what can be found without a walk: the first bytes of its columns, as far as their
 places are known, and the last byte. Of a compressed body the plain size is looked at, as far as it declares one: what a
-client has to decompress is bounded for it, and a leader decompresses nothing for this (docs/adr/0089). Kafka's rows are
-not looked at. Pure.
+client has to decompress is bounded for it (docs/adr/0089). Then it is opened, and walked over (docs/adr/0113). Kafka's
+rows are decompressed only. Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
+from raylog.core.errors import UnsupportedCompression
 from raylog.storage.batch.columns import split_columns
-from raylog.storage.batch.compression import Buffer, plain_size
+from raylog.storage.batch.compression import Buffer, decompress, plain_bound, plain_size
 from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, array_at
 from raylog.storage.batch.header import COMPRESSION_MASK, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_COLUMNS, BatchHeader
 from raylog.storage.batch.records import BODY_BYTES_MAX
@@ -64,6 +65,41 @@ def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None
         is_sound = False
     if not is_sound:
         raise CorruptBatch(f"its body is not {_COLUMNS} columns of {rows} records", position=position)
+
+
+def open_to_check(payload: Buffer, position: int, header: BatchHeader, room: int) -> int:
+    """Open a compressed body, and return its plain size; 0 where this machine has not the codec.
+
+    One that may have more than `room` bytes is not looked at further. Raises CorruptBatch where it does not open, or to
+    something else than its header says.
+    """
+    if room <= 0:
+        return 0
+    codec = header.attributes & COMPRESSION_MASK
+    body = memoryview(payload)[position + HEADER_BYTES : position + header.size]
+    try:
+        plain = decompress(codec, body, max_bytes=room)
+    except BodyTooLarge as error:
+        if plain_bound(codec, body) <= room:
+            raise CorruptBatch("its compressed body has more bytes than it declares", position=position) from error
+        return room
+    except UnsupportedCompression:
+        return 0
+    check_opened(plain, position, header)
+    return len(plain)
+
+
+def check_opened(plain: Buffer, position: int, header: BatchHeader) -> None:
+    """Raise CorruptBatch where a decompressed body is not what its header says. Walks over columns; not over rows."""
+    if header.magic != MAGIC_COLUMNS:
+        return
+    try:
+        is_sound = bool(plain) and _is_sound(memoryview(plain), header.record_count)
+    except (msgspec.MsgspecError, RecursionError, IndexError):
+        is_sound = False
+    if not is_sound:
+        reason = f"its decompressed body is not {_COLUMNS} columns of {header.record_count} records"
+        raise CorruptBatch(reason, position=position)
 
 
 def _too_large(size: int, position: int) -> BodyTooLarge:

@@ -74,6 +74,8 @@ class PartitionLog(ScrubbableLog):
         """When a sync left the recovery point behind; None = `checkpoint` has nothing to write."""
         self._appended_bytes = self._checkpointed_bytes = 0
         self._closed_because: str | None = None
+        self.opened_for: object = None
+        """The configuration for which `open_bodies` made the next payload of a leader; None = nothing did."""
         self._unreported_epochs: tuple[tuple[int, int], ...] = ()
         """Epochs that failed appends left in the epochs' file: the next append reports those that are still there."""
 
@@ -119,12 +121,13 @@ class PartitionLog(ScrubbableLog):
             largest = max(header.max_timestamp for _, header in batches)
             return AppendInfo(*duplicate, True, largest, len(batches), rewritten=self.append_time_at(duplicate[0]))
         check_produced(batches, config, now_ms)
-        check_bodies(payload, batches, config, self.folder)
+        if self.opened_for is not config:
+            check_bodies(payload, batches, config, self.folder)
         if len(self.producers.producers) >= self.producers.looked_at_from:
             self.producers.admit({header.producer_id for _, header in batches if header.producer_id >= 0}, now_ms)
         changed = None
         if config.rewriting is not None:
-            changed, batches = rewrite(payload, batches, config, now_ms)
+            changed, batches = rewrite(payload, batches, config, now_ms, config.rewriting)
             payload = changed.payload
         offset = self.log_end_offset
         began = self._kept_epochs.enter([(leader_epoch, offset)])

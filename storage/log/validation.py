@@ -31,7 +31,7 @@ from raylog.storage.batch.header import (
 )
 from raylog.storage.batch.records import open_batch
 from raylog.storage.batch.rewriting import Rewriting, Rewritten, rewritten
-from raylog.storage.batch.structure import check_structure
+from raylog.storage.batch.structure import check_structure, open_to_check
 from raylog.storage.errors import BodyTooLarge, CorruptBatch, refused, unsupported
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.producer_state import Duplicate, ProducerState
@@ -39,6 +39,8 @@ from raylog.storage.log.segment import PlacedHeader
 
 COMPRESSED_RECORDS_MAX = 1 << 20
 """Most records of a compressed batch, unless max.message.bytes is a larger number."""
+AT_ONCE_BYTES = 64 << 10
+"""Decompressed bytes of a request that are opened on the event loop: some ten microseconds."""
 DECOMPRESSED_BYTES_MAX = 64 << 20
 """Most bytes of the bodies of one request that a leader has to decompress, as no other request is served meanwhile;
 unless max.message.bytes is larger."""
@@ -140,17 +142,17 @@ def _records_max(header: BatchHeader, config: LogConfig) -> int:
 
 
 def rewrite(
-    payload: Buffer, batches: list[PlacedHeader], config: LogConfig, now_ms: int
+    payload: Buffer, batches: list[PlacedHeader], config: LogConfig, now_ms: int, rules: Rewriting
 ) -> tuple[Rewritten, list[PlacedHeader]]:
-    """Change checked batches as the configuration has it; a batch may be no larger after that, either.
+    """Change checked batches by these rules; by the configuration, a batch may be no larger after that, either.
 
     The payload of the result is writable. Raises RecordTooLarge, UnsupportedCompression, InvalidRecord.
     """
     room = max(DECOMPRESSED_BYTES_MAX, config.max_message_bytes)
     try:
-        changed, batches = rewritten(payload, batches, config.rewriting or Rewriting(), now_ms, max_bytes=room)
+        changed, batches = rewritten(payload, batches, rules, now_ms, max_bytes=room)
     except CorruptBatch as error:
-        raise _unreadable(error) from error
+        raise unreadable(error) from error
     for _, header in batches:
         if header.size > config.max_message_bytes:
             raise _too_large(header.size, config)
@@ -162,23 +164,26 @@ def check_bodies(payload: Buffer, batches: list[PlacedHeader], config: LogConfig
 
     Raises InvalidRecord, and RecordTooLarge for one that is larger than any reader accepts when it is decompressed.
     """
+    room = AT_ONCE_BYTES
     for position, header in batches:
         try:
             check_structure(payload, position, header)
+            if header.attributes & COMPRESSION_MASK:
+                room -= open_to_check(payload, position, header, room)
         except CorruptBatch as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
     if config.compaction is not None:
-        _check_keys(payload, batches, folder.name, config.max_message_bytes)
+        check_keys(payload, batches, folder.name, config.max_message_bytes)
 
 
-def _unreadable(error: CorruptBatch) -> InvalidRecord | RecordTooLarge:
+def unreadable(error: CorruptBatch) -> InvalidRecord | RecordTooLarge:
     """The refusal of a body that is as its producer made it: the checksum is right, and another try is no use."""
     if isinstance(error, BodyTooLarge):
         return RecordTooLarge(f"A record batch is refused: {error.reason}. Send smaller records, or fewer in a batch.")
     return refused(f"no reader can open it, as {error.reason}")
 
 
-def _check_keys(payload: Buffer, batches: list[PlacedHeader], partition: str, max_message_bytes: int) -> None:
+def check_keys(payload: Buffer, batches: list[PlacedHeader], partition: str, max_message_bytes: int) -> None:
     """Rule of compacted topics: each record has a key. Opens batches.
 
     Raises InvalidRecord, and RecordTooLarge where they take more than DECOMPRESSED_BYTES_MAX together.
@@ -189,7 +194,7 @@ def _check_keys(payload: Buffer, batches: list[PlacedHeader], partition: str, ma
             opened = open_batch(payload, position, header, max_bytes=room)
             keys = opened.column("keys")
         except CorruptBatch as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
         room -= opened.plain_bytes
         if keys is None or None in keys:
             raise refused(

@@ -56,6 +56,7 @@ class OpenedLog:
         self._log: VirtualLog = process.log
         self._log.recover()
         self.config = LogConfig()
+        self.opened_for: object = None
         self.retained_from = 0
         """The next retention drops committed entries below."""
 

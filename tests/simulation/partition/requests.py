@@ -65,7 +65,7 @@ class DeleteRequest:
 class Arrived:
     """One arrival of a request at a process. L6: it is answered once."""
 
-    __slots__ = ("append_ms", "began_ns", "deadline_ms", "is_answered", "process")
+    __slots__ = ("append_ms", "began_ns", "deadline_ms", "is_answered", "opened_for", "process")
     RULE: ClassVar = "L6"
 
     payload: Any = ()
@@ -77,6 +77,7 @@ class Arrived:
         self.process = process
         self.began_ns = 0
         self.append_ms = -1
+        self.opened_for: object = None
         self.deadline_ms = process.world.now_ms + wait_ms
         self.is_answered = False
 

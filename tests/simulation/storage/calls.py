@@ -128,11 +128,13 @@ class Calls(Lives):
         turn = self.model.turn_of(self.draw.choice((7, 8, 9)))
         is_known = bool(turn) and turn[-1].producer in self.log.producers.producers
         is_known = is_known and not self.model.may_have_forgotten(turn[-1])
-        kind = self.draw.choice(("damaged", "attributes", *(["turn"] * 3 if is_known else [])))
+        kind = self.draw.choice(("damaged", "attributes", "body", *(["turn"] * 3 if is_known else [])))
         if kind == "turn":
             if any(batch.base < self.model.cleaned_to for batch in turn[-payloads.BATCHES_KNOWN :]):
                 turn = turn[-payloads.BATCHES_KNOWN :]  # in the place of one that was cleaned it knows an earlier one
             payload, expected = payloads.draw_out_of_turn(self.draw, self._records(), turn)
+        elif kind == "body":
+            payload, expected = payloads.draw_unopened(self.draw, self._records())
         elif kind == "attributes":
             payload, expected = payloads.draw_attributes(self.draw, self._records())
         else:

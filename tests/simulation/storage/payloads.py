@@ -14,7 +14,15 @@ from raylog.core.errors import (
     OutOfOrderSequence,
     RaylogError,
 )
-from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
+from raylog.storage.batch.header import (
+    CONTROL_BIT,
+    HEADER_BYTES,
+    PLAIN,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    parse_header,
+    with_body,
+)
 from raylog.storage.batch.records import BatchMeta, Header, encode_batch, encode_kafka_batch
 from raylog.storage.errors import CorruptBatch
 from tests.simulation.storage.model import Records, Stored
@@ -94,6 +102,20 @@ def draw_attributes(draw: random.Random, records: Records) -> Refused:
     times, keys, values, headers = records
     payload = encode_batch(keys, values, times, headers, BatchMeta(attributes=bit))
     return payload, InvalidTimestamp if bit == TIMESTAMP_TYPE_BIT else InvalidRecord
+
+
+def draw_unopened(draw: random.Random, records: Records) -> Refused:
+    """A batch with a right checksum, and a compressed body that does not open, or opens to other records."""
+    times, keys, values, headers = records
+    codec = draw.choice((1, 3))
+    whole = encode_batch(keys, values, times, headers, PLAIN, compression=codec)
+    header, body = parse_header(whole), whole[HEADER_BYTES:]
+    if draw.random() < 0.5:
+        body = body[: draw.randrange(len(body))]
+    else:
+        others = encode_batch(None, [b""] * (len(times) + 1), [0] * (len(times) + 1), None, PLAIN, compression=codec)
+        body = others[HEADER_BYTES:]
+    return with_body(header, body) + body, InvalidRecord
 
 
 def draw_out_of_turn(draw: random.Random, records: Records, known: Sequence[Stored]) -> Refused:

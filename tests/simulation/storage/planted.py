@@ -11,8 +11,9 @@ from raylog.actors.broker import set_aside
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
 from raylog.storage import filesystem
+from raylog.storage.batch import structure
 from raylog.storage.errors import CorruptBatch, DescriptorsExhausted
-from raylog.storage.log import checkpoints, files, recovery, retention
+from raylog.storage.log import checkpoints, files, recovery, retention, validation
 from raylog.storage.log import partition_log as log
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.kept_epochs import KeptEpochs
@@ -304,6 +305,8 @@ STORAGE_BUGS = (
     ),
     _bug("recovery knows no recovery point", ("S8",), Checkpoints, "read_recovery_point", lambda self: 0, 80),
     _bug("small files have no checksum", ("S2", "S4", "S8", "S9"), checkpoints, "_blanks", lambda text: " " * 32, 200),
+    _bug("compressed bodies are stored unopened", ("S13",), validation, "open_to_check", lambda *_: 0, 40),
+    _bug("a body may have other records than its header says", ("S13",), structure, "check_opened", _nothing, 40),
     _bug("a scrub checks no CRC", ("S16",), slices, "_check_crc", _nothing, 60),
     _bug("a scrub looks at no epoch", ("S16",), slices, "check_epoch", _nothing, 200),
     _bug("a scrub reads every other segment", ("S16",), Passes, "next_place", _leaping(Passes.next_place), 60),

@@ -53,6 +53,7 @@ class Request:
     def __init__(self, payload: bytes = b"") -> None:
         self.payload = bytearray(payload)
         self.began_ns, self.append_ms = 0, -1
+        self.opened_for: object = None
         self.answer: Any = None
         self.error: BaseException | None = None
 

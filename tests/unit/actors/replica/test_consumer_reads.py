@@ -36,6 +36,7 @@ class Answered:
         self.room_bytes = room_bytes
         self.began_ns = 0
         self.append_ms = -1
+        self.opened_for: object = None
         self.answers: list[tuple[Any, int]] = []
 
     def reply(self, args: object = None, payload: Any = b"") -> None:

@@ -1,0 +1,132 @@
+"""Opens the bodies of large produce requests in a thread, before they are appended. Owned by a replica's shell.
+
+Each connection's requests stay in order, as sequences of producers demand it: those behind one that is being opened
+wait for it. Other connections do not wait, and small requests never do. One thread opens one request at a time, so that
+no more than one is in memory decompressed; connections take turns there.
+"""
+
+from __future__ import annotations
+
+import struct
+from asyncio import AbstractEventLoop, get_running_loop
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from raylog.actors.answering import defects
+from raylog.core.errors import RaylogError, UnknownServerError
+from raylog.protocol.replica import ProduceRequest
+from raylog.rpc import Request
+from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.header import COMPRESSION_MASK, HEADER_BYTES, LENGTH_PREFIX_BYTES
+from raylog.storage.log.bodies import open_bodies, takes_long
+from raylog.storage.log.config import LogConfig
+from raylog.storage.log.partition_log import PartitionLog
+
+_CODEC_BYTE: Final = 22
+"""Of a batch: the byte of its attributes that has the codec."""
+_LENGTH: Final = 8
+"""Where its length is."""
+_length_at: Final = struct.Struct(">i").unpack_from
+Produce = Callable[[Request, ProduceRequest], None]
+
+
+class BodyOpener:
+    """The produce requests of one replica whose bodies are opened first, or that wait behind such a one."""
+
+    def __init__(self, log: PartitionLog, name: str, produce: Produce, leads: Callable[[], bool]) -> None:
+        """``produce`` takes a request whose turn has come; it may raise what a handler may raise.
+
+        ``leads`` returns whether the replica would append anything: else it refuses, and opens nothing for that.
+        """
+        self._log, self._name, self._produce, self._leads = log, name, produce, leads
+        self._lines: dict[object, deque[tuple[Request, ProduceRequest]]] = {}
+        """By connection; the first of each is being opened."""
+        self._thread: ThreadPoolExecutor | None = None
+        self._is_over = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits here."""
+        return bool(self._lines)
+
+    def takes(self, request: Request, args: ProduceRequest) -> bool:
+        """Take a request whose bodies are opened first; False for one to be appended at once."""
+        payload = request.payload
+        size = len(payload)
+        # Nearly all requests have one batch without a codec: those cost a look at two numbers.
+        if (
+            not self._lines
+            and size > HEADER_BYTES
+            and not payload[_CODEC_BYTE] & COMPRESSION_MASK
+            and _length_at(payload, _LENGTH)[0] == size - LENGTH_PREFIX_BYTES
+            and self._log.config.rewriting is None
+        ):
+            return False
+        line = self._lines.get(request.connection)
+        if line is not None:
+            line.append((request, args))
+            return True
+        if not takes_long(request.payload, self._log.config) or not self._leads():
+            return False
+        self._lines[request.connection] = deque([(request, args)])
+        self._open(request.connection, request)
+        return True
+
+    def close(self) -> None:
+        """Open no more: requests that wait are dropped, and their senders learn that."""
+        self._is_over = True
+        self._lines.clear()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _open(self, connection: object, request: Request) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, f"bodies-{self._name}")
+        config, loop = self._log.config, get_running_loop()
+        work = self._thread.submit(open_bodies, request.payload, config, self._name)
+        work.add_done_callback(lambda done: _report(loop, lambda: self._opened(connection, config, done)))
+
+    def _opened(self, connection: object, config: LogConfig, done: Future[Buffer]) -> None:
+        """Append what was opened, and what waited behind it, up to the next that has to be opened."""
+        line = self._lines.get(connection)
+        if line is None or self._is_over:
+            return
+        request, args = line.popleft()
+        error = done.exception()
+        if error is None:
+            request.payload, request.opened_for = memoryview(done.result()), config
+            self._hand_on(request, args)
+        else:
+            _refuse(request, error)
+        while line:
+            request, args = line[0]
+            if not request.is_deserted and takes_long(request.payload, self._log.config) and self._leads():
+                self._open(connection, request)
+                return
+            line.popleft()
+            self._hand_on(request, args)
+        del self._lines[connection]
+
+    def _hand_on(self, request: Request, args: ProduceRequest) -> None:
+        if request.is_deserted:
+            return
+        try:
+            self._produce(request, args)
+        except Exception as error:  # as for a request that came in just now
+            _refuse(request, error)
+
+
+def _refuse(request: Request, error: BaseException) -> None:
+    if not isinstance(error, RaylogError):
+        defects.report(error, "A request to produce could not be handled.")
+        error = UnknownServerError(f"{type(error).__name__}: {error}")
+    request.fail(error)
+
+
+def _report(loop: AbstractEventLoop, receive: Callable[[], Any]) -> None:
+    try:
+        loop.call_soon_threadsafe(receive)
+    except RuntimeError:
+        pass  # the loop has ended

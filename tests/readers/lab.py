@@ -72,7 +72,7 @@ class Lab:
         if "expire" in trial.kinds:
             promise.happened.add("expire")  # it may end at any time from now on
         faults, found, error = list(trial.faults), [], None
-        began_s = time.monotonic()
+        began_s, since_s = time.monotonic(), time.time()
 
         def work() -> None:
             nonlocal error
@@ -95,7 +95,7 @@ class Lab:
         if promise.happened & {"delete", "retention"} and not promise.is_deleted:
             topics.note_log_starts(promise, topic)
         outcome = judge(promise, found, error)
-        if trial.reader == "ray" and outcome.word == "WorkerCrashedError" and not _reasons(topic):
+        if trial.reader == "ray" and outcome.word == "WorkerCrashedError" and not _reasons(since_s):
             outcome = Outcome(outcome.word, "no worker has logged why it ended")
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(RaylogError):
@@ -136,14 +136,11 @@ class Lab:
         self._spark.clear()
 
 
-def _reasons(topic: str) -> list[str]:
-    """What workers have logged of repeated tasks that failed, and that read this topic: it is at the driver, too."""
-    found = []
-    for path in Path(os.environ["RAY_TMPDIR"]).glob("**/worker-*.err"):
-        text = path.read_text(errors="replace")
-        if "A repeated read task failed" in text and topic in text:
-            found.append(text)
-    return found
+def _reasons(since_s: float) -> list[Path]:
+    """Where workers have logged since then why a repeated task failed: it is at the driver, too."""
+    paths = Path(os.environ["RAY_TMPDIR"]).glob("**/worker-*.err")
+    late = [path for path in paths if path.stat().st_mtime >= since_s - 1]
+    return [path for path in late if "A repeated read task failed" in path.read_text(errors="replace")]
 
 
 @contextlib.contextmanager

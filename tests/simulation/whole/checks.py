@@ -106,6 +106,8 @@ class Finish:
             self._world.end_clients()
             await self._until("all replicas doze", self._are_awake)
             await self._rest()
+        for part in self._world.parts:
+            await part.afterwards()
         self._world.is_over = True
 
     async def _forget_and_renew(self) -> None:

@@ -69,6 +69,9 @@ class Part:
     async def finish(self, admin: AsyncAdmin, until: Until) -> None:
         """Claims that hold when everything is healed and whole; raises Violation."""
 
+    async def afterwards(self) -> None:
+        """Claims about the time after all others were made; the work of all clients may be over."""
+
     def host(self) -> str:
         """Draw the host of a broker's node."""
         return self.world.nemesis.a_host()

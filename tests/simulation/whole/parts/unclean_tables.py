@@ -20,7 +20,7 @@ from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
 from tests.simulation.whole.plan import with_cleaners
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class UncleanWriter(Client):
         while not self.world.is_quiet:
             producer = await started(self, self._producer)
             is_ready = not self._transactional or await self.tried(
-                "init", producer.init_transactions(), API_S, *REFUSALS
+                "init", producer.init_transactions(), API_S, *refusals(self.world)
             )
             while is_ready and not self.world.is_quiet and await self.write(producer):
                 pass
@@ -94,7 +94,7 @@ class UncleanWriter(Client):
             self._failed(error)
 
     def _failed(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *REFUSALS))):
+        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *refusals(self.world)))):
             raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
@@ -193,7 +193,7 @@ class UncleanTables(Part):
         async def unwritten() -> str:
             producer = await started(client, client._producer)
             try:
-                if not await client.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+                if not await client.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                     return "no producer has begun"
                 return "" if await client.write(producer) else "a transaction failed"
             finally:

@@ -20,7 +20,7 @@ from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Scribe(Client):
         plain = await started(self, lambda: AsyncProducer(delivery_timeout_ms=DELIVERY_MS, max_block_ms=API_MS))
         while not self.world.is_quiet:
             producer = await started(self, self._producer)
-            if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                 while not self.world.is_quiet and await self._transaction(producer):
                     await self._plain(plain)
                     await asyncio.sleep(self.between(0.0, 2 * self.world.plan.send_pause_s))
@@ -291,7 +291,7 @@ class Scribe(Client):
             self._refused(error)
 
     def _refused(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, REFUSALS)):
+        if not (error.retriable or isinstance(error, refusals(self.world))):
             raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 

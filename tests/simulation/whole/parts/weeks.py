@@ -97,7 +97,7 @@ class Weeks(Part):
 
     async def _send(self, client: Client, producer: AsyncProducer, value: bytes, delay_ms: int | None = None) -> None:
         try:
-            work = producer.send(TOPIC, value, partition=0, **({} if delay_ms is None else {"delay": delay_ms}))
+            work = producer.send(TOPIC, value, partition=0, delay=delay_ms)
             future = await client.call("send", work, API_S + 5.0)
             await client.call("delivery", future, DELIVERY_S + 60.0)
         except RaylogError as error:
@@ -132,7 +132,7 @@ class Weeks(Part):
         found = await client.call("committed", consumer.committed(AT), LAST_API_S)
         await client.call("stop", consumer.stop(), 35.0)
         if found is None and age_s < 7 * DAY_S:
-            raise Violation(RULE, f"the offset of {GROUP} is gone after {age_s / DAY_S:.1f} days")
+            raise Violation(RULE, f"the offset of {GROUP} is missing after {age_s / DAY_S:.1f} days")
         if found is not None and age_s > 8 * DAY_S:
             raise Violation(RULE, f"{found} of {GROUP} is there after {age_s / DAY_S:.1f} days")
 

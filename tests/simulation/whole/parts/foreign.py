@@ -263,6 +263,7 @@ class Foreign(Part):
     """The foreign batches of one world."""
 
     goes_by_clocks = True
+    comes_to_rest = False
     patience_s = 60.0
 
     def __init__(self, world: World) -> None:

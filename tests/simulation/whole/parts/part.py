@@ -31,6 +31,8 @@ API_MS: Final = int(API_S * 1000)
 class Part:
     """What one feature has in one world. Every method does nothing where a feature does not say otherwise."""
 
+    comes_to_rest: ClassVar[bool] = True
+    """Whether replicas are at rest when no client wants anything: no role and no cleaner of it has a look."""
     goes_by_clocks: ClassVar[bool] = False
     """Whether clocks decide when something is due: then no two nodes' clocks are wrong at once."""
     clocks_agree: ClassVar[bool] = False

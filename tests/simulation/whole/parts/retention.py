@@ -200,6 +200,7 @@ class AgedWorker(Client):
 class Retention(Part):
     """The topics of one world whose records are removed."""
 
+    comes_to_rest = False
     patience_s = 120.0
     clocks_agree = True  # a process believes the clock that it finds at its start, and removes by it
 

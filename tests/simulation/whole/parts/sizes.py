@@ -271,6 +271,7 @@ class Sizes(Part):
     """Records of every size in one world."""
 
     goes_by_clocks = True
+    comes_to_rest = False
     patience_s = 1_200.0  # a copy that was made under a clock ahead waits until the others are there
 
     def __init__(self, world: World) -> None:

@@ -135,6 +135,7 @@ class UncleanTableReader(Client):
 class UncleanTables(Part):
     """The compacted topic with unclean elections of one world."""
 
+    comes_to_rest = False
     patience_s = 60.0
     may_differ = frozenset([TOPIC])  # a cleaning took a record out for a later one, which was lost afterwards
 

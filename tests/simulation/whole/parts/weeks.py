@@ -48,6 +48,7 @@ PERIODS: Final = {
 class Weeks(Part):
     """The weeks at the end of one world."""
 
+    comes_to_rest = False
     patience_s = (2 * VISITS + 4) * DAY_S
     clocks_agree = True  # a process believes the clock that it finds at its start
 

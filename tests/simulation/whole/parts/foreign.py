@@ -243,7 +243,7 @@ class LetterReader(Client):
     async def run(self) -> None:
         """Read until the world is over."""
         while not self.world.is_over:
-            topics = [LETTERS, DEAD, *([UNDELIVERABLE] if self.world.observer.partitions_of(UNDELIVERABLE) else [])]
+            topics = [LETTERS, DEAD, *([UNDELIVERABLE] if self.world.observer.has_topic(UNDELIVERABLE) else [])]
             consumer = await started(
                 self, lambda: AsyncConsumer(auto_offset_reset="earliest", default_api_timeout_ms=API_MS)
             )

@@ -216,7 +216,7 @@ class SizedReader(Client):
             await self.call("stop", consumer.stop(), 35.0)
 
     def _is_made(self) -> bool:
-        return bool(self.world.observer.partitions_of(UNDELIVERABLE))
+        return self.world.observer.has_topic(UNDELIVERABLE)
 
     def _consumer(self) -> AsyncConsumer:
         return AsyncConsumer(

@@ -205,7 +205,10 @@ class UncleanTables(Part):
         began_s = self.world.now_s
 
         async def behind() -> str:
-            end = self.world.observer.leader_log(AT).machine.high_watermark
+            runner = next(iter(self.world.observer.runners(AT).values()), None)
+            if runner is None:
+                return f"the leader of {AT} does not run"
+            end = runner.machine.high_watermark
             for reader in self.readers:
                 if reader.position < end:
                     if self.world.now_s > began_s + END_S:

@@ -362,7 +362,10 @@ class Watchers(Part):
 
     async def _behind(self) -> str:
         for at in self.partitions():
-            end = self.world.observer.leader_log(at).machine.high_watermark
+            runner = next(iter(self.world.observer.runners(at).values()), None)
+            if runner is None:
+                return f"the leader of {at} does not run"
+            end = runner.machine.high_watermark
             for name, ends in self.now.items():
                 if at in ends and ends[at] < end:
                     return f"{name} stands at {ends[at]} of {at}, below {end}"

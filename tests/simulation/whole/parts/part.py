@@ -88,6 +88,12 @@ async def started(client: Client, make: Callable[[], Started]) -> Started:
         await asyncio.sleep(0.5)
 
 
+async def woken(client: Client, admin: AsyncAdmin, topic: str) -> str:
+    """Wake a topic that fell asleep just before it was to stay awake; return that it does not run."""
+    await once(client, "wake", admin.wake_partitions(topic, timeout_s=API_S))
+    return f"a leader of {topic} does not run"
+
+
 async def once(client: Client, what: str, work: Awaitable[object], timeout_s: float = API_S) -> str:
     """Await a call at the end of a run; return why it failed, empty where it did not."""
     try:

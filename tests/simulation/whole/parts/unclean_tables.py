@@ -18,7 +18,7 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidTxnState, OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
+from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started, woken
 from tests.simulation.whole.plan import with_cleaners
 from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
@@ -207,7 +207,7 @@ class UncleanTables(Part):
         async def behind() -> str:
             runner = next(iter(self.world.observer.runners(AT).values()), None)
             if runner is None:
-                return f"the leader of {AT} does not run"
+                return await woken(client, admin, TOPIC)
             end = runner.machine.high_watermark
             for reader in self.readers:
                 if reader.position < end:

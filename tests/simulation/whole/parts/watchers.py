@@ -19,7 +19,7 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
+from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started, woken
 from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
@@ -355,16 +355,16 @@ class Watchers(Part):
 
     async def finish(self, admin: AsyncAdmin, until: Until) -> None:
         """Every reader comes to the end of every partition, and they agree."""
-        await until("watchers are at the end", self._behind)
+        await until("watchers are at the end", lambda: self._behind(admin))
         for at, deleted in self.world.books.deleted_below.items():
             self.sights.deleted_below[at] = max(deleted, self.sights.deleted_below.get(at, 0))
         self.sights.check()
 
-    async def _behind(self) -> str:
+    async def _behind(self, admin: AsyncAdmin) -> str:
         for at in self.partitions():
             runner = next(iter(self.world.observer.runners(at).values()), None)
             if runner is None:
-                return f"the leader of {at} does not run"
+                return await woken(Client(self.world, "watchers"), admin, at.topic)
             end = runner.machine.high_watermark
             for name, ends in self.now.items():
                 if at in ends and ends[at] < end:

@@ -102,11 +102,17 @@ class Finish:
         if self._world.plan.dozes:
             await self._until("every topic's replicas may doze", lambda: self._let_doze(admin))
         await admin.stop()
+        await self._afterwards()
+        self._world.is_over = True
+
+    async def _afterwards(self) -> None:
+        """What holds when the work of all clients is over."""
         if self._world.plan.dozes and self._world.plan.comes_to_rest:
             self._world.end_clients()
             await self._until("all replicas doze", self._are_awake)
             await self._rest()
-        self._world.is_over = True
+        for part in self._world.parts:
+            await part.afterwards()
 
     async def _forget_and_renew(self) -> None:
         """What is forgotten after a while can be used again, and so can the name of a topic that was deleted."""

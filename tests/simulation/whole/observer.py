@@ -358,6 +358,11 @@ class Observer:
         states = () if image is None or topic not in image.topics else image.topics[topic].partitions
         return [At(topic, number) for number, state in enumerate(states) if state.asleep is None]
 
+    def has_topic(self, topic: str) -> bool:
+        """Return whether there is a topic, awake or not."""
+        image = self._image()
+        return image is not None and topic in image.topics
+
     def leader_log(self, at: At) -> Any:
         """Return the runner of a partition's leader."""
         state = self._state(at)

@@ -203,7 +203,8 @@ class Plan:
     @property
     def comes_to_rest(self) -> bool:
         """Whether all replicas are at rest at once when no client wants anything: no role and no cleaner has a look."""
-        return not (self.delayers or self.expirers or self.workers or self.tables or self.accounts)
+        has_roles = self.delayers or self.expirers or self.workers or self.tables or self.accounts
+        return not has_roles and all(part.comes_to_rest for part in self.parts)
 
     def producer_options(self, chance: random.Random) -> dict[str, Any]:
         """Draw a producer's configuration."""

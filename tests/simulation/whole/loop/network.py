@@ -32,6 +32,11 @@ AGAIN: Final = 0.8
 _CLOSE, _RESET = object(), object()
 
 
+def _kind(name: str) -> str:
+    """Return what kind of process has a name: a replica, a coordinator, a broker."""
+    return name.partition(":")[0].partition("-")[0]
+
+
 class SimTransport(asyncio.Transport):
     """One end of a connection."""
 
@@ -313,8 +318,8 @@ class Network:
         ended = self._ended_ports.get(process.host)
         if not ended or not self.scheduler.chance(AGAIN):
             return 0
-        kind = process.name.partition("-")[0]
-        alike = [entry for entry in ended if entry[0] != process.name and entry[0].partition("-")[0] == kind]
+        kind = _kind(process.name)
+        alike = [entry for entry in ended if entry[0] != process.name and _kind(entry[0]) == kind]
         among = alike if alike and self.scheduler.chance(0.7) else ended
         chosen = among[int(self.scheduler.random.random() * len(among))]
         ended.remove(chosen)

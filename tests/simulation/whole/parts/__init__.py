@@ -16,6 +16,7 @@ from tests.simulation.whole.parts.sizes import Sizes
 from tests.simulation.whole.parts.tokens import Tokens
 from tests.simulation.whole.parts.unclean_tables import UncleanTables
 from tests.simulation.whole.parts.watchers import Watchers
+from tests.simulation.whole.parts.weeks import Weeks
 
 PARTS: Final[dict[str, type[Part]]] = {
     "watchers": Watchers,
@@ -28,5 +29,6 @@ PARTS: Final[dict[str, type[Part]]] = {
     "addresses": Addresses,
     "renewed-kinds": RenewedKinds,
     "clocks": Clocks,
+    "weeks": Weeks,
     "awake-limit": AwakeLimit,
 }

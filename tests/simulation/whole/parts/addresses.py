@@ -155,17 +155,21 @@ class Addresses(Part):
         for broker in range(1, self.world.plan.brokers + 1):
             await self._read(client, reader, found, ROLLED_S)
             await self._restart(client, producer, broker, until)
+            await self._list(client, outside)
         began_s = self.world.now_s
         while missing := [value for value in self.stored if value not in found]:
             if self.world.now_s > began_s + FOUND_S:
                 raise Violation(RULE, f"the reader has not got {len(missing)} records such as {missing[0]!r}")
             await self._read(client, reader, found, 0.5)
+        for each in (producer, reader, outside):
+            await client.call("stop", each.stop(), 35.0)
+
+    async def _list(self, client: Client, outside: AsyncAdmin) -> None:
+        """An administrator that is used meanwhile goes on; one that is idle all the time knows no address any more."""
         try:
             await client.call("list topics", outside.list_topics(timeout_s=API_S), API_S + 1.0)
         except RaylogError as error:
             raise Violation(RULE, f"an administrator from before finds no broker: {error!r}") from error
-        for each in (producer, reader, outside):
-            await client.call("stop", each.stop(), 35.0)
 
     async def _read(self, client: Client, reader: AsyncConsumer, found: set[bytes], for_s: float) -> None:
         until_s = self.world.now_s + for_s

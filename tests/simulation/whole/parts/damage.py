@@ -31,7 +31,7 @@ from raylog.storage.errors import CorruptBatch
 from tests.simulation.storage.nodes import File
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class FrailProducer(Client):
         """Send."""
         while not self.world.is_quiet:
             producer = await started(self, self._producer)
-            if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                 while not self.world.is_quiet and await self._transaction(producer):
                     pass
             await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
@@ -120,7 +120,7 @@ class FrailProducer(Client):
             self._failed(error)
 
     def _failed(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *REFUSALS))):
+        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *refusals(self.world)))):
             raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 

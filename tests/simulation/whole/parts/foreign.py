@@ -243,7 +243,7 @@ class LetterReader(Client):
     async def run(self) -> None:
         """Read until the world is over."""
         while not self.world.is_over:
-            topics = [LETTERS, DEAD, *([UNDELIVERABLE] if self.world.observer.partitions_of(UNDELIVERABLE) else [])]
+            topics = [LETTERS, DEAD, *([UNDELIVERABLE] if self.world.observer.has_topic(UNDELIVERABLE) else [])]
             consumer = await started(
                 self, lambda: AsyncConsumer(auto_offset_reset="earliest", default_api_timeout_ms=API_MS)
             )
@@ -263,6 +263,7 @@ class Foreign(Part):
     """The foreign batches of one world."""
 
     goes_by_clocks = True
+    comes_to_rest = False
     patience_s = 60.0
 
     def __init__(self, world: World) -> None:

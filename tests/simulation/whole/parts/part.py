@@ -31,6 +31,8 @@ API_MS: Final = int(API_S * 1000)
 class Part:
     """What one feature has in one world. Every method does nothing where a feature does not say otherwise."""
 
+    comes_to_rest: ClassVar[bool] = True
+    """Whether replicas are at rest when no client wants anything: no role and no cleaner of it has a look."""
     goes_by_clocks: ClassVar[bool] = False
     """Whether clocks decide when something is due: then no two nodes' clocks are wrong at once."""
     clocks_agree: ClassVar[bool] = False
@@ -69,6 +71,9 @@ class Part:
     async def finish(self, admin: AsyncAdmin, until: Until) -> None:
         """Claims that hold when everything is healed and whole; raises Violation."""
 
+    async def afterwards(self) -> None:
+        """Claims about the time after all others were made; the work of all clients may be over."""
+
     def host(self) -> str:
         """Draw the host of a broker's node."""
         return self.world.nemesis.a_host()
@@ -81,6 +86,12 @@ async def started(client: Client, make: Callable[[], Started]) -> Started:
         if await client.tried("start", made.start(), LAST_API_S):
             return made
         await asyncio.sleep(0.5)
+
+
+async def woken(client: Client, admin: AsyncAdmin, topic: str) -> str:
+    """Wake a topic that fell asleep just before it was to stay awake; return that it does not run."""
+    await once(client, "wake", admin.wake_partitions(topic, timeout_s=API_S))
+    return f"a leader of {topic} does not run"
 
 
 async def once(client: Client, what: str, work: Awaitable[object], timeout_s: float = API_S) -> str:

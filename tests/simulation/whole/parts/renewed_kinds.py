@@ -183,6 +183,7 @@ class RenewedKinds(Part):
     """The topics of one world that are created again."""
 
     goes_by_clocks = True
+    comes_to_rest = False
     patience_s = 60.0
 
     def __init__(self, world: World) -> None:

@@ -20,7 +20,7 @@ from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordStat
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class AgedProducer(Client):
     async def _transactions(self) -> None:
         while not self.world.is_quiet:
             producer = await started(self, self._transactional)
-            if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                 while not self.world.is_quiet and await self._transaction(producer):
                     pass
             await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
@@ -120,7 +120,7 @@ class AgedProducer(Client):
             self._failed(error)
 
     def _failed(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *REFUSALS))):
+        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *refusals(self.world)))):
             raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
@@ -201,6 +201,7 @@ class AgedWorker(Client):
 class Retention(Part):
     """The topics of one world whose records are removed."""
 
+    comes_to_rest = False
     patience_s = 120.0
     clocks_agree = True  # a process believes the clock that it finds at its start, and removes by it
 

@@ -216,7 +216,7 @@ class SizedReader(Client):
             await self.call("stop", consumer.stop(), 35.0)
 
     def _is_made(self) -> bool:
-        return bool(self.world.observer.partitions_of(UNDELIVERABLE))
+        return self.world.observer.has_topic(UNDELIVERABLE)
 
     def _consumer(self) -> AsyncConsumer:
         return AsyncConsumer(
@@ -271,6 +271,7 @@ class Sizes(Part):
     """Records of every size in one world."""
 
     goes_by_clocks = True
+    comes_to_rest = False
     patience_s = 1_200.0  # a copy that was made under a clock ahead waits until the others are there
 
     def __init__(self, world: World) -> None:

@@ -25,7 +25,7 @@ from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.loop.scheduler import WALL_S
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, once, started
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Writer(Holder):
             if self._transactional_id:
                 await self.call("init", producer.init_transactions(), API_S)
         except RaylogError as error:
-            self.failed("start", error, *REFUSALS)
+            self.failed("start", error, *refusals(self.world))
             await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
             return
         until_s = self.expires_s + self.between(0.5, 4.0)
@@ -159,7 +159,7 @@ class Writer(Holder):
             future = await self.call("send", producer.send(GRANTED, value, partition=at.partition), API_S)
             await self.call("delivery", future, DELIVERY_S)
         except RaylogError as error:
-            return self.failed("send", error, *REFUSALS) or self._transactional_id is not None
+            return self.failed("send", error, *refusals(self.world)) or self._transactional_id is not None
         if began_s >= self.expires_s:
             raise Violation(RULE, f"{self.name}: {value!r} was sent {began_s - self.expires_s:.1f} s after the expiry")
         self.part.stored.append(value)
@@ -182,7 +182,7 @@ class Writer(Holder):
                 return True
             await self.call("commit", producer.commit_transaction(), DELIVERY_S + 2 * API_S)
         except RaylogError as error:
-            self.failed("transaction", error, *REFUSALS)
+            self.failed("transaction", error, *refusals(self.world))
             return True
         return False
 

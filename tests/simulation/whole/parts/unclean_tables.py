@@ -19,9 +19,9 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidTxnState, OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
+from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started, woken
 from tests.simulation.whole.plan import with_cleaners
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class UncleanWriter(Client):
         while not self.world.is_quiet:
             producer = await started(self, self._producer)
             is_ready = not self._transactional or await self.tried(
-                "init", producer.init_transactions(), API_S, *REFUSALS
+                "init", producer.init_transactions(), API_S, *refusals(self.world)
             )
             while is_ready and not self.world.is_quiet and await self.write(producer):
                 pass
@@ -95,7 +95,7 @@ class UncleanWriter(Client):
             self._failed(error)
 
     def _failed(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *REFUSALS))):
+        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *refusals(self.world)))):
             raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
@@ -136,6 +136,7 @@ class UncleanTableReader(Client):
 class UncleanTables(Part):
     """The compacted topic with unclean elections of one world."""
 
+    comes_to_rest = False
     patience_s = 60.0
     may_differ = frozenset([TOPIC])  # a cleaning took a record out for a later one, which was lost afterwards
 
@@ -195,7 +196,7 @@ class UncleanTables(Part):
         async def unwritten() -> str:
             producer = await started(client, client._producer)
             try:
-                if not await client.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+                if not await client.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                     return "no producer has begun"
                 return "" if await client.write(producer) else "a transaction failed"
             finally:
@@ -206,7 +207,10 @@ class UncleanTables(Part):
         began_s = self.world.now_s
 
         async def behind() -> str:
-            end = self.world.observer.leader_log(AT).machine.high_watermark
+            runner = next(iter(self.world.observer.runners(AT).values()), None)
+            if runner is None:
+                return await woken(client, admin, TOPIC)
+            end = runner.machine.high_watermark
             for reader in self.readers:
                 if reader.position < end:
                     if self.world.now_s > began_s + END_S:

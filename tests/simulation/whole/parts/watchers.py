@@ -20,8 +20,8 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started, woken
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class Scribe(Client):
         plain = await started(self, lambda: AsyncProducer(delivery_timeout_ms=DELIVERY_MS, max_block_ms=API_MS))
         while not self.world.is_quiet:
             producer = await started(self, self._producer)
-            if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                 while not self.world.is_quiet and await self._transaction(producer):
                     await self._plain(plain)
                     await asyncio.sleep(self.between(0.0, 2 * self.world.plan.send_pause_s))
@@ -294,7 +294,7 @@ class Scribe(Client):
             self._refused(error)
 
     def _refused(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, REFUSALS)):
+        if not (error.retriable or isinstance(error, refusals(self.world))):
             raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
@@ -358,14 +358,17 @@ class Watchers(Part):
 
     async def finish(self, admin: AsyncAdmin, until: Until) -> None:
         """Every reader comes to the end of every partition, and they agree."""
-        await until("watchers are at the end", self._behind)
+        await until("watchers are at the end", lambda: self._behind(admin))
         for at, deleted in self.world.books.deleted_below.items():
             self.sights.deleted_below[at] = max(deleted, self.sights.deleted_below.get(at, 0))
         self.sights.check()
 
-    async def _behind(self) -> str:
+    async def _behind(self, admin: AsyncAdmin) -> str:
         for at in self.partitions():
-            end = self.world.observer.leader_log(at).machine.high_watermark
+            runner = next(iter(self.world.observer.runners(at).values()), None)
+            if runner is None:
+                return await woken(Client(self.world, "watchers"), admin, at.topic)
+            end = runner.machine.high_watermark
             for name, ends in self.now.items():
                 if at in ends and ends[at] < end:
                     return f"{name} stands at {ends[at]} of {at}, below {end}"

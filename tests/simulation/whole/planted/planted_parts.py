@@ -13,6 +13,7 @@ from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import delivering
+from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.producer.sending.delivery import Delivery
 from raylog.client.queues.source import QueueSource
 from raylog.client.reading.decode import OpenPiece, corrupt
@@ -123,6 +124,22 @@ PART_BUGS: Final = (
         PartitionLog,
         "append_as_follower",
         lambda original: lambda self, payload, now_ms: original(self, payload, self.segments[-1].created_ms),
+    ),
+    _bug(
+        "a follower stamps what it appends with the start of its log",
+        ("weeks",),
+        ("W84",),
+        PartitionLog,
+        "append_as_follower",
+        lambda original: lambda self, payload, now_ms: original(self, payload, self.segments[0].created_ms),
+    ),
+    _bug(
+        "a reader of a table goes on at its position in another life of the topic",
+        ("renewed-kinds",),
+        ("W83",),
+        Fetcher,
+        "_fetch",
+        Edit("elif state.topic_id != info.topic_id:", "elif False:").of,
     ),
     _bug(
         "retention by size removes one segment too many",

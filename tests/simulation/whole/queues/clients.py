@@ -14,7 +14,7 @@ from raylog.core.ids import TopicPartition
 from raylog.core.queues.archiving.origins import Origin
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.queues.jobs import ABORTED, KEPT, Group, Job, Jobs
-from tests.simulation.whole.transactions.clients import REFUSALS
+from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class TransactionalJobProducer(JobProducer):
                 max_block_ms=int(API_S * 1000),
             )
             if await self.tried("start", producer.start(), LAST_API_S):
-                if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+                if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                     await self._work(producer)
                 await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
             await asyncio.sleep(self.between(0.1, 0.5))
@@ -123,7 +123,7 @@ class TransactionalJobProducer(JobProducer):
                 end = producer.commit_transaction() if is_kept else producer.abort_transaction()
                 await self.call("end", end, DELIVERY_S + 2 * API_S)
             except RaylogError as error:
-                if not (error.retriable or isinstance(error, REFUSALS)):
+                if not (error.retriable or isinstance(error, refusals(self.world))):
                     raise Violation("W8", f"{self.name}: a transaction failed for good: {error!r}") from error
                 return
             if is_kept:
@@ -134,7 +134,7 @@ class TransactionalJobProducer(JobProducer):
         try:
             await future
         except RaylogError as error:
-            if not (error.retriable or isinstance(error, REFUSALS)):
+            if not (error.retriable or isinstance(error, refusals(self.world))):
                 raise Violation("W8", f"{self.name}: a record failed for good: {error!r}") from error
 
 

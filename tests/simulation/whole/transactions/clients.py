@@ -21,6 +21,7 @@ from raylog.core.errors import (
     FencedInstanceId,
     IllegalGeneration,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidTxnState,
     ProducerFenced,
     RaylogError,
@@ -60,6 +61,14 @@ REFUSALS: Final = (
 """Errors that end a transaction without being retriable: another life, a timeout or a rebalance came first."""
 
 
+def refusals(world: World) -> tuple[type[RaylogError], ...]:
+    """Return the errors that end a transaction without being retriable.
+
+    Where transactional ids are soon forgotten, one may be between the timeout of its transaction and its end.
+    """
+    return (*REFUSALS, InvalidProducerIdMapping) if world.plan.forgets_producers_s else REFUSALS
+
+
 def key_of(client: Client) -> bytes:
     """Draw the key of a record of the compacted topic."""
     return b"key %d" % int(client.between(0, FEW if client.chance(0.9) else MANY))
@@ -92,7 +101,7 @@ class Transactor(Client):
         while self.part.is_latest(self.place, self.name):
             producer = self._producer()
             if await self.tried("start", producer.start(), LAST_API_S):
-                if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+                if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                     return producer
                 await self.ended(producer)
             await asyncio.sleep(self.between(0.1, 0.5))
@@ -160,7 +169,7 @@ class Transactor(Client):
         try:
             return await future
         except RaylogError as error:
-            if not (error.retriable or isinstance(error, REFUSALS)):
+            if not (error.retriable or isinstance(error, refusals(self.world))):
                 raise Violation("W8", f"{self.name}: {value[:40]!r} failed for good: {error!r}") from error
         return None
 
@@ -169,7 +178,7 @@ class Transactor(Client):
         try:
             return await self.call(what, work, timeout_s)
         except RaylogError as error:
-            if not (error.retriable or isinstance(error, REFUSALS)):
+            if not (error.retriable or isinstance(error, refusals(self.world))):
                 raise Violation("W8", f"{self.name}: {what} failed for good: {error!r}") from error
             self.world.log(self.name, f"{what}: {error!r}")
             raise

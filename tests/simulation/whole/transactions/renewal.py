@@ -14,7 +14,7 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, LAST_API_S
-from tests.simulation.whole.transactions.clients import END_S, REFUSALS, Transactor
+from tests.simulation.whole.transactions.clients import END_S, Transactor, refusals
 
 if TYPE_CHECKING:
     from tests.simulation.whole.world import World
@@ -64,7 +64,7 @@ class Renewal(Transactor):
         """Return a producer that has initialised its transactions; None = that failed."""
         producer = self._producer()
         if await self.tried("start", producer.start(), LAST_API_S):
-            if await self.tried("init", producer.init_transactions(), API_S, *REFUSALS):
+            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                 return producer
             await self.ended(producer)
         return None
@@ -96,7 +96,7 @@ class Renewal(Transactor):
             await self.call("commit", producer.commit_transaction(), END_S)
         except RaylogError as error:
             self.world.log(self.name, f"transaction: {error!r}")
-            return await self.tried("abort", producer.abort_transaction(), END_S, *REFUSALS)
+            return await self.tried("abort", producer.abort_transaction(), END_S, *refusals(self.world))
         self.committed += sent
         return True
 

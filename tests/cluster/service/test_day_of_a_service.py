@@ -1,11 +1,11 @@
-"""Three processes without Ray go through a day: restarts, moves, a lost node, a full stop, a new secret.
+"""Three processes without Ray go through a day: restarts, moves, a lost broker, a full stop.
 
-They were given `bootstrap=` once. Nothing is lost, nothing is stored twice, and they use as much at the end as before.
+The cluster is real shells, sockets and files in this process. They were given `bootstrap=` once. Nothing is lost,
+nothing is stored twice, and they use as much at the end as before.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,17 +13,14 @@ from typing import Any, Final
 import pytest
 
 import raylog
-from raylog.rpc.auth.secret_files import CLIENT_FILE, NEW_SECRET_BYTES, read_values, write_values
 from tests.cluster.local_cluster import SECRET, LocalCluster
-from tests.cluster.ray_support import RayNodes, call_actor, kill, kill_leaders, online
-from tests.cluster.service.day import PARTITIONS, SERVICES, Day
+from tests.cluster.service.day import PARTITIONS, Day
 from tests.cluster.service.programs import JOBS, ORDERS
 from tests.spark.whole_cluster import WholeCluster
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster]
 
-NODES: Final = ("1", "2", "3")
 CONFIG: Final = {"group.initial.rebalance.delay.ms": "100", "replica.spares": "0", "metrics.port": "0"}
 REPLICAS: Final = 2
 
@@ -125,93 +122,3 @@ def test_services_go_on_over_sockets_alone(tmp_path: Path) -> None:
                 day.finish(secret)
             finally:
                 day.kill()
-
-
-# ------------------------------------------------------------ on nodes of Ray
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_services_go_on_through_all_that_happens_to_nodes(tmp_path: Path) -> None:
-    with RayNodes(tmp_path) as nodes:
-        handles = {name: nodes.add(name) for name in NODES}
-        cluster = nodes.start("1", config=CONFIG)
-        wait_for(lambda: len(online(cluster)) == 3, "three brokers")
-        with raylog.Admin() as admin:
-            create(admin)
-        bootstrap, secret = cluster.bootstrap(), cluster.secret()
-        day = Day(tmp_path / "day", bootstrap)
-        try:
-            day.begin(secret)
-            bother(day, cluster)
-            with day.event("a node is lost"):
-                nodes.remove(handles["3"])
-                wait_for(lambda: len(online(cluster)) == 2, "its broker is offline")
-            nodes.add("3")
-            wait_for(lambda: is_whole(cluster.status()), "the node is back", 120)
-            with day.event("the cluster stops and starts"):
-                cluster.stop()
-                day.wait_until_lost()
-                cluster = nodes.start("1")
-            assert cluster.bootstrap() == bootstrap
-            day.uses_no_more()
-            day.finish(rotate(day, nodes, secret))
-            cluster.stop()
-        finally:
-            day.kill()
-
-
-def bother(day: Day, cluster: raylog.Cluster) -> None:
-    """Restarts, crashes and moves, one after the other."""
-
-    def restart_each_broker() -> None:
-        for broker in (1, 2, 3):
-            cluster.stop_broker(broker)
-            cluster.start_broker(broker)
-
-    def crash_each_broker() -> None:
-        for row in cluster.status()["brokers"]:
-            kill(call_actor(f"broker-on-{row['node_id']}", "pid"))
-            wait_for(lambda: len(online(cluster)) == 3, "the broker is back")
-
-    def crash_the_controller() -> None:
-        kill(call_actor("controller", "pid"))
-
-    def crash_all_leaders() -> None:
-        with raylog.Admin() as admin:
-            assert kill_leaders(admin, ORDERS) == PARTITIONS
-
-    def move_all_partitions() -> None:
-        with raylog.Admin() as admin:
-            move_partitions(admin)
-
-    for happen in (
-        restart_each_broker,
-        crash_each_broker,
-        crash_the_controller,
-        crash_all_leaders,
-        move_all_partitions,
-    ):
-        what = happen.__name__.replace("_", " ")
-        with day.event(what):
-            happen()
-        wait_for(lambda: is_whole(cluster.status()), f"all is well after: {what}", 120)
-
-
-def rotate(day: Day, nodes: RayNodes, secret: str) -> str:
-    """Change the clients' secret as operations.md describes; returns the new one."""
-    file = nodes.root / "1" / CLIENT_FILE
-    with day.event("a new secret beside the old one"):
-        write_values(file, [os.urandom(NEW_SECRET_BYTES), *read_values(file)])
-        nodes.start("1")  # brings the other nodes' files up to date
-    new = read_values(file)[0].hex()
-    assert new != secret
-    for service in SERVICES:
-        day.end(service)
-        day.start(service, new)
-    with day.event("services have the new secret, and the old one is removed"):
-        write_values(file, read_values(file)[:1])
-        nodes.start("1")
-    with pytest.raises(raylog.AuthenticationFailed):
-        raylog.Admin(bootstrap=day.bootstrap, secret=secret).close()
-    return new

@@ -93,40 +93,41 @@ class Turn:
     so that an interrupted call never leaves it held.
     """
 
-    __slots__ = ("_holder", "_refusal", "free")
+    __slots__ = ("_refusal", "free", "holder")
 
     def __init__(self, refusal: Callable[[bool], str]) -> None:
         """`refusal(is_inside)`: what to say, to a call from inside the one that holds it, or from elsewhere."""
         self.free = True
         self._refusal = refusal
-        self._holder: object = None
+        self.holder: object = None
+        """The thread or task that holds it, where it has noted that: cleared before the turn is free again."""
 
     def __enter__(self) -> None:
         """Take the turn. Raises ConcurrentUse when it is held."""
         caller = _caller()
         try:
             del self.free
-            self._holder = caller
+            self.holder = caller
         except AttributeError:
             raise self.refused() from None
 
     def __exit__(self, *_: object) -> None:
         """Give it up."""
-        self._holder = None
+        self.holder = None
         self.free = True
 
     @property
     def is_held_here(self) -> bool:
         """Whether this thread, or task, holds it."""
-        return self._holder == _caller()
+        return self.holder == _caller()
 
     def held_here(self) -> None:
         """Note that this thread, or task, has deleted `free`."""
-        self._holder = _caller()
+        self.holder = _caller()
 
     def refused(self) -> ConcurrentUse:
         """The error of a call while the turn is held."""
-        holder = self._holder
+        holder = self.holder
         thread = holder if isinstance(holder, int) else 0
         return ConcurrentUse(self._refusal(self.is_held_here), thread=thread)
 

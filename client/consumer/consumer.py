@@ -56,6 +56,7 @@ def _alone(
             turn.held_here()
             method(consumer, *args, **options)
         finally:
+            turn.holder = None
             turn.free = True
 
     return call
@@ -255,6 +256,7 @@ class Consumer(ConsumerState, SynchronousClient):
                     if not engine.wait_here(deadline_s):
                         break
             finally:
+                turn.holder = None
                 turn.free = True
         return self._poll(take, deadline_s)
 
@@ -281,6 +283,7 @@ class Consumer(ConsumerState, SynchronousClient):
                     return None
         finally:
             self._poller = 0
+            turn.holder = None
             turn.free = True
 
     def _call_listener(self, call: ListenerCall) -> None:

@@ -106,8 +106,7 @@ class PartitionState:
         self.is_paused_by_user = self.is_held_back = self.paused = False
         """`paused`: by the user, or because it is being given back."""
         self.topic_id = self.read_topic_id = ""
-        """Topic id of this position, and of the batch opened last since the user set it; empty = not looked up, none.
-        Another id is another topic."""
+        """Topic ids of this position, and of the batch opened last since the user set it; empty = not known."""
         self.is_of_new_topic = False
         """The topic was created again while this partition was read."""
         self.high_watermark = -1

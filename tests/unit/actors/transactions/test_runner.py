@@ -7,7 +7,7 @@ import pytest
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.transactions.runner import TransactionRunner
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import InvalidRequest, NotCoordinator
+from raylog.core.errors import ConnectionFailed, InvalidRequest, NotCoordinator
 from raylog.core.transactions.coordinator import TransactionMachine, TxnSettings
 from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.records import TxnPartition
@@ -173,8 +173,9 @@ def test_requests_that_wait_are_redirected_at_the_end_of_a_load(ports: Ports) ->
 
 
 def test_a_malformed_request_is_refused(ports: Ports) -> None:
-    for request in (ports.send("init_transactions", 5), ports.send("join_group", "g")):
-        assert [type(answer) for answer in request.answers] == [InvalidRequest]
+    assert [type(answer) for answer in ports.send("init_transactions", 5).answers] == [InvalidRequest]
+    of_another_endpoint = ports.send("join_group", "g")
+    assert [type(answer) for answer in of_another_endpoint.answers] == [ConnectionFailed]
 
 
 def test_an_unused_coordinator_proposes_to_end(ports: Ports) -> None:

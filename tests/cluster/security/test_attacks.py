@@ -103,7 +103,8 @@ def test_fetches_come_as_notifications(attacked: Attacked) -> None:
         connection = await attacked.dial(place.endpoint, attacked.token(place))
         args = encode([*place.head, 0, 100_000_000, 1, 600_000, 0])
         await send_raw(connection, raw_request(NOTIFICATION, 0, "fetch", args) * 100_000)
-        assert connection.is_closed
+        async with asyncio.timeout(10):
+            await connection.wait_closed()
 
     with attacked.watched():
         attacked.run(attack())

@@ -279,7 +279,7 @@ STORAGE_BUGS = (
     ),
     _bug(
         "a restart of the log keeps its recovery point",
-        ("S9",),
+        ("S8", "S9"),
         PartitionLog,
         "_write_recovery_point",
         _never_lowered(PartitionLog._write_recovery_point),
@@ -304,7 +304,6 @@ STORAGE_BUGS = (
         60,
     ),
     _bug("recovery knows no recovery point", ("S8",), Checkpoints, "read_recovery_point", lambda self: 0, 80),
-    _bug("small files have no checksum", ("S2", "S4", "S8", "S9"), checkpoints, "_blanks", lambda text: " " * 32, 200),
     _bug("compressed bodies are stored unopened", ("S13",), validation, "open_to_check", lambda *_: 0, 40),
     _bug("a body may have other records than its header says", ("S13",), structure, "check_opened", _nothing, 40),
     _bug("a scrub checks no CRC", ("S16",), slices, "_check_crc", _nothing, 60),

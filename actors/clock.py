@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 monotonic_ns = time.monotonic_ns
 """Nanoseconds of a clock that never goes back."""
-
-wall_ns = time.time_ns
-"""Nanoseconds since the epoch."""
 
 _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """The first exists on Linux only."""
@@ -20,13 +16,19 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-since_boot_ns = partial(time.clock_gettime_ns, _SINCE_BOOT)
-"""Nanoseconds of a clock that cannot be set, and that goes on while the machine is suspended."""
+def since_boot_ns() -> int:
+    """Return nanoseconds of a clock that cannot be set, and that goes on while the machine is suspended."""
+    return time.clock_gettime_ns(_SINCE_BOOT)
 
 
 def since_boot_ms() -> int:
     """Return milliseconds of a clock that cannot be set, and that goes on while the machine is suspended."""
-    return since_boot_ns() // 1_000_000
+    return time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000
+
+
+def wall_ns() -> int:
+    """Return nanoseconds since the epoch; for record timestamps and retention."""
+    return time.time_ns()
 
 
 def wall_ms() -> int:

@@ -20,6 +20,7 @@ from raylog.storage.batch.key_hash import partition_for_key
 from raylog.storage.batch.records import assemble_batch
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
+from tests.cluster.unopened import stored_unopened
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -123,7 +124,8 @@ def test_a_batch_that_does_not_open_is_named_and_passed(tmp_path: Path) -> None:
         head, endpoint = await talk.leader("soon")
         stamps = [int(time.time() * 1000)] * 3
         batch = assemble_batch(MAGIC_COLUMNS, compress(ZSTD, b"no msgpack"), stamps, compression=ZSTD)
-        await talk.call(endpoint, "produce", [*head, -1, 5_000], batch)
+        with stored_unopened():
+            await talk.call(endpoint, "produce", [*head, -1, 5_000], batch)
         await talk.produce("soon", b"behind")
         assert [letter.value for letter in await read(cluster, "late", 2)] == [b"before", b"behind"]
         (letter,) = await read(cluster, "__undeliverable", 1)

@@ -24,6 +24,7 @@ from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.records import assemble_batch
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
+from tests.cluster.unopened import stored_unopened
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(120)
@@ -259,7 +260,8 @@ async def send_unreadable(talk: Talk, topic: str) -> int:
     head, endpoint = await talk.leader(topic)
     stamps = [int(time.time() * 1000)]
     batch = assemble_batch(MAGIC_COLUMNS, compress(ZSTD, b"no msgpack at all"), stamps, compression=ZSTD)
-    return int((await talk.call(endpoint, "produce", [*head, -1, 5_000], batch)).args[0])
+    with stored_unopened():
+        return int((await talk.call(endpoint, "produce", [*head, -1, 5_000], batch)).args[0])
 
 
 @pytest.mark.parametrize("kind", [ev.REJECT, ev.RETRY])

@@ -15,6 +15,7 @@ from raylog.storage.batch.records import assemble_batch
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.queues.test_queue_stories import consumer, read_all, run
 from tests.cluster.talk import Talk
+from tests.cluster.unopened import stored_unopened
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,7 +33,8 @@ def test_the_others_go_on(tmp_path: Path, order: str) -> None:
             for number in range(11):
                 if number == BAD:
                     head, endpoint = await talk.leader("jobs")
-                    await talk.call(endpoint, "produce", [*head, -1, 5_000], bad)
+                    with stored_unopened():
+                        await talk.call(endpoint, "produce", [*head, -1, 5_000], bad)
                 else:
                     await (await producer.send("jobs", b"%d" % number, key=b"k"))
         async with consumer(cluster, order=order, dead_letter_topic="dlq.jobs") as worker:

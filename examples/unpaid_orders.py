@@ -60,7 +60,7 @@ def main() -> int:
         for order in ("book", "lamp", "chair"):
             shop.place(order, arguments.minutes)
         print(f"the book is paid in time: {shop.pay('book')}")
-        print(f"the other orders close in {arguments.minutes:g} minutes; --minutes 0.1 is sooner", flush=True)
+        print(f"the other orders close in {arguments.minutes:g} minutes (--minutes)", flush=True)
         closed = closed_orders(2, arguments.minutes * 60 + 60)
         print(f"closed: {', '.join(sorted(closed))}")
         print(f"the lamp is paid in time: {shop.pay('lamp')}")

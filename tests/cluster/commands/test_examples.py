@@ -102,6 +102,7 @@ def test_orders_are_closed_unless_they_are_paid_in_time(user: Reader) -> None:
     printed = user.python(example("unpaid_orders.py"), "--address", "local", "--minutes", "0.05").splitlines()
     assert printed == [
         "the book is paid in time: True",
+        "the other orders close in 0.05 minutes (--minutes)",
         "closed: chair, lamp",
         "the lamp is paid in time: False",
     ]

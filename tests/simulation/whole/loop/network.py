@@ -8,6 +8,7 @@ sends nothing at all.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from typing import Any, Final
 
@@ -306,12 +307,23 @@ class Network:
     def port(self, host: str) -> int:
         """Return a port of a host that was never used."""
         found = self._ports.get(host, FIRST_PORT)
+        while self._is_taken((host, found)):  # by a process that was given it, as it had it on another host
+            found += 1
         self._ports[host] = found + 1
         return found
 
+    def _is_taken(self, name: tuple[str, int]) -> bool:
+        listener = self.listeners.get(name)
+        return listener is not None and listener.process.is_alive
+
     def server(self, process: SimProcess, factory: Any, host: str, port: int) -> SimServer:
-        """Return a server that does not serve yet."""
-        return SimServer(self, process, factory, (host, port or self._port_of_ended(process) or self.port(host)))
+        """Return a server that does not serve yet. Raises OSError where another one has the port."""
+        if port and self._is_taken((host, port)):
+            raise OSError(errno.EADDRINUSE, f"address already in use: {host}:{port}")
+        again = 0 if port else self._port_of_ended(process)
+        if again and self._is_taken((host, again)):
+            again = 0
+        return SimServer(self, process, factory, (host, port or again or self.port(host)))
 
     def _port_of_ended(self, process: SimProcess) -> int:
         """Return the port of a server of this host that has ended, 0 = none: mostly one of another of its kind."""

@@ -14,6 +14,7 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import InconsistentGroupProtocol, UnsupportedVersion
 from raylog.core.features import CONSUMER_GROUPS_LEVEL, LevelRange
 from raylog.core.ids import TopicPartition
+from raylog.protocol import elsewhere
 from raylog.protocol.groups import CONSUMER_GROUP_HEARTBEAT, GROUP_COORDINATOR
 from raylog.protocol.method import Endpoint
 from tests.cluster.groups.readers import QUICK, TOPIC, Reader, readers, shared, traffic
@@ -169,7 +170,10 @@ async def test_below_the_feature_level_groups_are_classic_until_it_is_raised(tmp
 async def test_a_coordinator_of_an_earlier_release_gets_classic_members(cluster: LocalCluster, talk: Talk) -> None:
     known = [method for method in GROUP_COORDINATOR.methods.values() if method is not CONSUMER_GROUP_HEARTBEAT]
     await talk.create(TOPIC, partitions=2)
-    with mock.patch("raylog.protocol.groups.GROUP_COORDINATOR", Endpoint.of(GROUP_COORDINATOR.name, known)):
+    with (
+        mock.patch("raylog.protocol.groups.GROUP_COORDINATOR", Endpoint.of(GROUP_COORDINATOR.name, known)),
+        mock.patch.object(elsewhere, "_known", elsewhere._known - {CONSUMER_GROUP_HEARTBEAT.name}),
+    ):
         async with AsyncAdmin(**cluster.clients()) as admin, readers(cluster, 2) as group:
             await eventually(shared(group, 2))
             assert await protocols(admin) == ["classic"]

@@ -170,7 +170,7 @@ def _print_addresses(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
     click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
     show_metrics_pages("  ")
     if own is not None and os.environ.get("RAY_AUTH_MODE") == "token":
-        click.echo("  Ray's own tools need its token: export RAY_AUTH_MODE=token, then `ray status`.")
+        click.echo("  Ray's own tools need its token: set RAY_AUTH_MODE=token, then `ray status`.")
     click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
     click.echo(f"  export {ENV_BOOTSTRAP}={bootstrap}")
     click.echo(f'  export {ENV_SECRET}="$(head -n 1 {root / CLIENT_FILE})"')

@@ -15,6 +15,7 @@ from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import ALONE_BYTES, Place, SegmentFile
 from raylog.client.types import Record
 from raylog.core.ids import TopicPartition
+from raylog.storage.batch.header import parse_header
 from raylog.storage.batch.records import BatchMeta, Header, encode_batch, encode_kafka_batch
 
 HERE = TopicPartition("flights", 0)
@@ -55,14 +56,14 @@ def batches(draw: st.DrawFn) -> list[bytes]:
                 compression=draw(st.sampled_from([0, 0, 1])),
             )
         )
-        offset += count + draw(st.sampled_from([0, 0, 3]))
+        offset += count
     return made
 
 
 def state_of(stored: list[bytes], *, near: bool) -> PartitionState:
     data = b"".join(stored)
     state = PartitionState(HERE, BatchOpener(HERE), Start.POLICY, near_chunk_bytes=300)
-    state.move_to(0)
+    state.move_to(parse_header(stored[0]).base_offset)
     if not near:
         state.add(state.session, memoryview(data))
         return state

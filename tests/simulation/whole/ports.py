@@ -19,6 +19,7 @@ import types
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.actors.token_clock import TokenClock, token_clock
 from raylog.rpc import Connection
 from raylog.storage import filesystem
 from tests.simulation.whole.loop import blocking
@@ -87,7 +88,15 @@ def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tup
         "close": files.close,
     }
     token_bytes = chance.randbytes
+    token_clocks: dict[SimProcess | None, TokenClock] = {}
+
+    def token_clock_here() -> TokenClock:
+        if scheduler.current not in token_clocks:
+            token_clocks[scheduler.current] = TokenClock()
+        return token_clocks[scheduler.current]
+
     return [
+        (token_clock, token_clock_here),
         (time, _copy(time, **clock)),
         *((getattr(time, name), virtual) for name, virtual in clock.items()),
         (random, _copy(random, Random=Seeded, **bounded)),

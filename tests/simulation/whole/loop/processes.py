@@ -204,9 +204,13 @@ class SimProcess(asyncio.BaseEventLoop):
         """Return a server on this process's host; it serves after ``start_serving``."""
         return self.network.server(self, protocol_factory, str(host), int(port or 0))
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
-        """Connect over the virtual network."""
-        return await self.network.connect(self, protocol_factory, str(host), int(port))
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **how: Any) -> Any:
+        """Connect over the virtual network. No server there speaks TLS: it closes what begins with its greeting."""
+        made = await self.network.connect(self, protocol_factory, str(host), int(port))
+        if how.get("ssl") is not None:
+            made[0].abort()
+            raise ConnectionResetError(f"{host}:{port} does not speak TLS")
+        return made
 
     def remove_reader(self, fd: Any) -> bool:
         """Accept no more connections on a listening socket; those on their way are refused."""

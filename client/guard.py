@@ -62,6 +62,10 @@ class Home:
         self.check()
         self.loop = asyncio.get_running_loop()
 
+    def leave(self) -> None:
+        """The client was refused when it started: nothing of it is left on the loop."""
+        self.loop = None
+
     def check(self) -> None:
         """Raise ClientClosed on another loop than the client's, and in a forked child."""
         loop = self.loop

@@ -132,7 +132,7 @@ class AsyncAdmin(
 
     def __del__(self) -> None:
         home = getattr(self, "_home", None)  # none, when its configuration was refused
-        if home is None or home.loop is None or self._ending.has_begun or self._is_inner:
+        if home is None or not self._is_started or self._ending.has_begun or self._is_inner:
             return
         warnings.warn(
             "An AsyncAdmin was not stopped; use `async with`, or await stop().", ResourceWarning, stacklevel=2

@@ -26,6 +26,7 @@ from raylog.client.guard import Home, NotPickled, Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.types import Record
+from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 
 Result = TypeVar("Result")
@@ -54,7 +55,11 @@ class AsyncConsumer(Operations, NotPickled):
     async def start(self) -> None:
         """Reach the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
         self._home.enter()
-        await self._engine.start(self._topics)
+        try:
+            await self._engine.start(self._topics)
+        except RaylogError:
+            self._home.leave()
+            raise
 
     async def stop(self, *, autocommit: bool = True, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit the positions (with automatic commits), call the listener, leave the group, close. Idempotent."""

@@ -34,6 +34,7 @@ from raylog.client.producer.scheduling import (
 from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.types import Header, RecordMetadata
+from raylog.core.errors import RaylogError
 
 Appended = TypeVar("Appended", SendFuture, Batch)
 
@@ -55,7 +56,11 @@ class AsyncProducer(AsyncTransactions, NotPickled):
     async def start(self) -> None:
         """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
         self._home.enter()
-        await self._engine.start()
+        try:
+            await self._engine.start()
+        except RaylogError:
+            self._home.leave()
+            raise
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
         """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.

@@ -18,6 +18,7 @@ from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict, QueueEngine
 from raylog.client.queues.message import QueueMessage
 from raylog.client.queues.running import HANDLED_BY, run_on_loop
+from raylog.core.errors import RaylogError
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,11 @@ class AsyncQueueConsumer(NotPickled):
     async def start(self) -> None:
         """Reach the cluster. Raises NoClusterFound, ConnectionFailed, UnknownTopicOrPartition."""
         self._home.enter()
-        await self._engine.start()
+        try:
+            await self._engine.start()
+        except RaylogError:
+            self._home.leave()
+            raise
 
     async def stop(self, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let `run` end, give back what is not settled, wait for the last answers, leave the group. Idempotent.

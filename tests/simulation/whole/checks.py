@@ -80,13 +80,13 @@ class Finish:
             await self._until("what was committed has arrived", self._payments_are_missing)
         if self._world.plan.workers:
             await self._until("queues are worked off", self._jobs_are_unfinished)
-            # Late retries take minutes, after which a topic that no client reads sleeps.
-            await self._until("every partition stays awake", lambda: self._keep_awake(admin))
         if self._world.plan.expirers:
             await self._until("expired records are dead letters", self._letters_are_missing)
             await self._until("dead letters are sent on", lambda: self._letters_are_left(admin))
         for part in self._world.parts:
             await part.finish(admin, self._until)
+        # Late retries and checks take minutes, after which a topic that no client reads sleeps.
+        await self._until("every partition stays awake", lambda: self._keep_awake(admin))
         await self._until("the replicas are the same", self._replicas_differ)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)

@@ -129,6 +129,8 @@ class Consumer(ConsumerState, SynchronousClient):
         except AttributeError:
             pass  # another thread polls, or this one, in whose listener or signal handler this is
         try:
+            if is_alone:
+                self._one_poll.held_here()
             work = self._engine.last_call(commit=autocommit, timeout_s=timeout, failure=failure)
             call = self._runtime.run(work)
             if call is not None:
@@ -136,6 +138,7 @@ class Consumer(ConsumerState, SynchronousClient):
                 self._engine.listener.make(call)
         finally:
             if is_alone:
+                self._one_poll.holder = None
                 self._one_poll.free = True
             self._runtime.run(self._engine.close(timeout_s=timeout))
 

@@ -24,6 +24,9 @@ WARM = 20
 """Requests before the attack may begin."""
 ACTORS = re.compile(r"^ray::(Replica|Broker|Controller|GroupCoordinator|TransactionCoordinator|.*[Cc]oordinator)")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+IDLE_S = 5.0
+"""A wait that counts in full, whatever the process did meanwhile."""
 
 
 def processes(folder: str) -> dict[int, str]:
@@ -38,12 +41,21 @@ def processes(folder: str) -> dict[int, str]:
     return found
 
 
-def unscheduled_s(pid: int) -> float:
-    """How long a process was ready to run and had no processor, since it began: the machine's doing, not its own."""
+def worked_s(pid: int) -> float:
+    """The processor time that a process has used since it began, seconds; 0 = it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
     except (OSError, IndexError):
         return 0.0
+
+
+def waited_s(elapsed_s: float, of_process_s: float) -> float:
+    """The wait that counts: the work that a process did first, not the time in which others had the processor.
+
+    A wait in which the process does little is one for the machine, up to `IDLE_S`: a longer one is a fault too.
+    """
+    return min(elapsed_s, of_process_s) if elapsed_s < IDLE_S else elapsed_s
 
 
 def rss_bytes(pid: int) -> int:
@@ -74,16 +86,16 @@ class Watch:
         return next((pid for pid, title in self.titles.items() if part in title), 0)
 
     async def keep(self, name: str, attempt: Callable[[], Any]) -> None:
-        """Repeat a request, and note its longest answer, without the time in which the machine was busy otherwise."""
-        pid, own = self._process_of(name), os.getpid()
+        """Repeat a request, and note its longest answer, as the processor time of the process that answers."""
+        pid = self._process_of(name)
         while True:
-            began_s, idle_s = time.monotonic(), unscheduled_s(pid) + unscheduled_s(own)
+            began_s, before_s = time.monotonic(), worked_s(pid)
             try:
                 await attempt()
             except (RaylogError, OSError, EOFError, TimeoutError) as error:
                 self.errors.append(f"{name}: {error!r:.200}")
-            waited_s = time.monotonic() - began_s - (unscheduled_s(pid) + unscheduled_s(own) - idle_s)
-            self.waits[name] = max(self.waits.get(name, 0.0), waited_s)
+            wait_s = waited_s(time.monotonic() - began_s, worked_s(pid) - before_s)
+            self.waits[name] = max(self.waits.get(name, 0.0), wait_s)
             self.count += 1
             if self.count >= WARM:
                 self.begun.set()

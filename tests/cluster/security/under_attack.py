@@ -26,7 +26,7 @@ ROOT: Final = Path(__file__).parents[3]
 GROWTH_MIB: Final = 128
 """How far a process may grow beyond its budget."""
 WAIT_S: Final = 1.0
-"""How much longer others may wait than those of a process that is not attacked, where a processor is there for it."""
+"""How much longer others may wait than those of a process that is not attacked, in processor time of that process."""
 Endpoint = tuple[str, int]
 T = TypeVar("T")
 
@@ -132,7 +132,12 @@ class Attacked:
 
     @contextmanager
     def watched(
-        self, *, growth_mib: float = 0.0, also: Endpoint | None = None, method: Sequence[Any] = ()
+        self,
+        *,
+        growth_mib: float = 0.0,
+        wait_s: float = WAIT_S,
+        also: Endpoint | None = None,
+        method: Sequence[Any] = (),
     ) -> Iterator[Seen]:
         """Look at everything meanwhile, and judge at the end; ``growth_mib``: the budget of the attacked process."""
         places = self.run(self._places())
@@ -163,20 +168,20 @@ class Attacked:
                 found = json.loads(probe.stdout.readline())
                 for name in ("waits", "errors", "grown", "ended"):
                     setattr(seen, name, found[name])
-        self._judge(seen, growth_mib)
+        self._judge(seen, growth_mib, wait_s)
 
     async def _places(self) -> dict[str, Place]:
         return {topic: await self.leader(topic) for topic in ("t", "calm")}
 
     @staticmethod
-    def _judge(seen: Seen, budget_mib: float) -> None:
+    def _judge(seen: Seen, budget_mib: float, wait_s: float) -> None:
         print(json.dumps({"waits": seen.waits, "grown": seen.grown, "errors": seen.errors[:3]}, indent=1))
         assert seen.ended == [], "no process ends"
         assert seen.errors == [], "others are served, and the node counts as healthy"
         large = {title: grown for title, grown in seen.grown.items() if grown > budget_mib + GROWTH_MIB}
         assert large == {}, f"grown by more than {budget_mib} + {GROWTH_MIB} MiB"
         usual = max(seen.waits["calm"], seen.waits["calm, newcomer"])
-        late = {name: wait for name, wait in seen.waits.items() if wait - usual >= WAIT_S}
+        late = {name: wait for name, wait in seen.waits.items() if wait - usual >= wait_s}
         assert late == {}, f"others waited longer than at a process that is not attacked ({usual:.2f} s)"
 
 

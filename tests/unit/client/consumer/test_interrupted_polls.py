@@ -21,7 +21,7 @@ BATCHES, RECORDS = 4, 5
 END = BATCHES * RECORDS
 
 
-UNINTERRUPTED = {"try:", "turn.free = True", "self._poller = 0", "handing.is_done = True"}
+UNINTERRUPTED = {"try:", "turn.holder = None", "turn.free = True", "self._poller = 0", "handing.is_done = True"}
 """Lines without a call: CPython runs no signal handler between the one before and these."""
 
 

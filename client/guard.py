@@ -11,16 +11,22 @@ import asyncio
 import os
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from raylog.core.errors import ClientClosed, ConcurrentUse
 
-_forks = 0
+
+class ThisProcess:
+    """This process, among those that have forked from the one that has imported Raylog."""
+
+    __slots__ = ("forks",)
+
+    def __init__(self) -> None:
+        self.forks = 0
+        """How many forks lie between: an attribute, as each batch of a producer looks at it."""
 
 
-def forks() -> int:
-    """How many forks lie between this process and the one that has imported Raylog."""
-    return _forks
+this_process: Final = ThisProcess()
 
 
 def of_another_process(what: str) -> ClientClosed:
@@ -54,7 +60,7 @@ class Home:
     def __init__(self, name: str) -> None:
         """`name`: the client's class, for the user."""
         self._name = name
-        self._forks = _forks
+        self._forks = this_process.forks
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def enter(self) -> None:
@@ -71,7 +77,7 @@ class Home:
         loop = self.loop
         if loop is None or loop is asyncio._get_running_loop():
             return
-        if self._forks != _forks:
+        if self._forks != this_process.forks:
             raise of_another_process(self._name)
         state = "which has ended" if loop.is_closed() else "and is for that loop alone"
         raise ClientClosed(
@@ -82,7 +88,7 @@ class Home:
     @property
     def is_of_another_process(self) -> bool:
         """Whether a fork lies between the start and now."""
-        return self._forks != _forks
+        return self._forks != this_process.forks
 
     @property
     def has_ended(self) -> bool:
@@ -142,8 +148,7 @@ def _caller() -> object:
 
 
 def _count_fork() -> None:
-    global _forks
-    _forks += 1
+    this_process.forks += 1
 
 
 os.register_at_fork(after_in_child=_count_fork)

@@ -67,7 +67,12 @@ class Spinlock:
 
     def __enter__(self) -> None:
         """Acquire the lock, on the loop."""
-        self.take((get_ident(),))
+        try:
+            del self.free
+        except AttributeError:
+            self.take((get_ident(),))
+        else:
+            self.owner = (get_ident(),)
 
     def __exit__(self, *_: object) -> None:
         """Release the lock."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from time import time
 from typing import NamedTuple
 
-from raylog.client.guard import forks
+from raylog.client.guard import this_process
 from raylog.client.runtime import Signal
 from raylog.client.types import Header
 from raylog.core.errors import ClientClosed, RaylogError
@@ -78,7 +78,7 @@ class Batch:
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         self.loop_thread = loop_thread
-        self.forks = forks()
+        self.forks = this_process.forks
         # State of the sender.
         self.record_count = 0
         self.encoded: bytes | tuple[bytes, ...] = b""
@@ -275,13 +275,14 @@ class Batch:
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call `callback` once, on the loop's thread when the batch gets done, or at once if it is."""
-        self._check_process()
+        if self.forks != this_process.forks:
+            self._check_process()
         self._callbacks.append(callback)
         if self.is_done and self.stop_waiting(callback):
             _call(callback)
 
     def _check_process(self) -> None:
-        if self.forks != forks() and not self.is_done:
+        if self.forks != this_process.forks and not self.is_done:
             raise ClientClosed(
                 "The record was sent before the fork, by a producer of the parent process, where its outcome is known; "
                 "make a new producer in the child process."

@@ -21,7 +21,7 @@ from raylog.client import runtime
 from raylog.client.arguments import Headers, check_place, checked_headers, checked_timestamp, now_ms
 from raylog.client.checked import number
 from raylog.client.config import ProducerConfig, load, show_keys
-from raylog.client.guard import NotPickled, forks, of_another_process
+from raylog.client.guard import NotPickled, of_another_process, this_process
 from raylog.client.interceptors import ProducerRecord
 from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
@@ -65,7 +65,7 @@ class Producer(Transactions, NotPickled):
         self._engine = Engine(load(ProducerConfig, config, keywords))
         self.config = self._engine.config
         self._runtime = runtime.shared()
-        self._forks = forks()
+        self._forks = this_process.forks
         self._accumulator = self._engine.accumulator
         self._topic_queues = self._accumulator.topic_queues_by_name
         self._turn = self._accumulator.turn
@@ -364,7 +364,7 @@ class Producer(Transactions, NotPickled):
                 raise self._engine.exhausted()
 
     def _check_usable(self) -> None:
-        if self._forks != forks():
+        if self._forks != this_process.forks:
             raise of_another_process("producer")
         if self._is_closed:
             runtime.park_at_exit()

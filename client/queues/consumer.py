@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 
 from raylog.client.checked import checks_arguments
 from raylog.client.config import show_keys
-from raylog.client.guard import forks, of_another_process
+from raylog.client.guard import of_another_process, this_process
 from raylog.client.keywords import QueueConsumerKeywords
 from raylog.client.queues.asynchronous import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, AsyncQueueConsumer
 from raylog.client.queues.config import QueueConsumerConfig
@@ -52,7 +52,7 @@ class QueueConsumer(SynchronousClient):
         super().__init__(consumer)
         self._engine = consumer._engine
         self._turn = consumer._turn
-        self._forks = forks()
+        self._forks = this_process.forks
         self._is_open = True
         try:
             self._runtime.run(consumer.start())
@@ -156,7 +156,7 @@ class QueueConsumer(SynchronousClient):
             engine.arrived.wait(left_s)
 
     def _check_process(self) -> None:
-        if self._forks != forks():
+        if self._forks != this_process.forks:
             raise of_another_process("QueueConsumer")
 
     def commit(self, timeout: float = COMMIT_TIMEOUT_S) -> None:

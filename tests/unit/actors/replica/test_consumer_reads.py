@@ -96,7 +96,7 @@ def fetch(min_bytes: int = 1, max_wait_ms: int = 60_000) -> FetchRequest:
 
 async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tmp_path: Path) -> None:
     """A hundred parked fetches of one connection, and one append of a megabyte, made 96 MiB of unsent answers."""
-    with leading(tmp_path) as runner:
+    with leading(tmp_path, retention_ms=-1) as runner:  # the record's timestamp is one of 1970
 
         def handle(request: Request) -> None:
             runner.fetch(request, fetch())

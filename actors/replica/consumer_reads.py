@@ -48,6 +48,11 @@ NEAR_BYTES_MIN: Final = 64 * 1024
 """Fewer bytes come with the answer: opening and reading a file costs the consumer more."""
 LOOKED_AT_MAX: Final = 256
 """Most batches that a search for a span of time looks at: some milliseconds, in which the leader does nothing else."""
+TURN_BYTES: Final = 8 * 1024 * 1024
+"""Once so many bytes were read, other requests have their turn before the next fetch: that takes some milliseconds, and
+one fetch more some tens. Those of a hundred connections at once would take seconds."""
+LARGE_BYTES: Final = 256 * 1024
+"""Smaller reads do not count: what is read at the end of a log is small, and frequent."""
 NONE_ABORTED: Final[Sequence[AbortedTxn]] = ()
 
 
@@ -62,9 +67,17 @@ class ConsumerReads:
         clock: Clock,
         counters: ReplicaCounters,
         damage: DamageWatch,
+        turn_spent: Callable[[], None],
     ) -> None:
-        """``requests`` are those that the machine knows by number."""
+        """``requests`` are those that the machine knows by number.
+
+        ``turn_spent`` must have :meth:`begin_turn` called when other requests had their turn, and then feed
+        ``FetchTurnBegan``.
+        """
         self._damage = damage
+        self._turn_spent = turn_spent
+        self._turn_bytes = 0
+        """Large reads since the turn began."""
         self._log = log
         self._tail = tail
         self._requests = requests
@@ -93,6 +106,8 @@ class ConsumerReads:
             if not effect.is_last:
                 return self._waits_on(effect, is_blocked=True)
             upper = fetch.fetch_offset
+        elif self._turn_bytes >= TURN_BYTES:  # one that is overdue waits for its turn, too
+            return self._waits_on(effect, is_blocked=True)
         records: Records = b""
         found_bytes = 0
         places: list[NearSlice] = []
@@ -105,6 +120,8 @@ class ConsumerReads:
                 if not places:
                     records = self._tail.read(fetch.fetch_offset, min(fetch.max_bytes, room_bytes), upper)
                     found_bytes = len(records)
+                    if found_bytes >= LARGE_BYTES:
+                        self._count(found_bytes)
             if fetch.committed_only and found_bytes:
                 aborted = self._aborted(fetch.fetch_offset, places, records)
         except LogDamaged as damage:
@@ -133,6 +150,15 @@ class ConsumerReads:
             reply = FetchReply(mark, stable, start, aborted)
         request.reply(reply, records)
         return None
+
+    def begin_turn(self) -> None:
+        """Other requests had their turn: fetches may read again."""
+        self._turn_bytes = 0
+
+    def _count(self, found_bytes: int) -> None:
+        if self._turn_bytes == 0:
+            self._turn_spent()
+        self._turn_bytes += found_bytes
 
     def _spoiled(self, request: ReplicaRequest, defect: Exception) -> None:
         defects.report(defect, "A consumer's request could not be handled.")

@@ -298,6 +298,8 @@ class ReplicaPorts:
     role_changed: Callable[[ev.RoleChanged], None]
     verify: Callable[[ev.VerifyTransaction], None]
     """Must have :meth:`ReplicaRunner.transaction_confirmed` called in any case, by the deadline."""
+    soon: Callable[[Callable[[], None]], object]
+    """Must call the function when the requests that have come in meanwhile had their turn."""
     fatal: Callable[[str], None]
     """Must end the process: the disk failed or a defect showed."""
     is_busy: Callable[[], bool] = lambda: False

@@ -98,7 +98,7 @@ class ReplicaRunner:
         self.cleaner, self.scrubber = cleaner, scrubber
         self._watch_threads(tail)
         self.damage = DamageWatch(partition)
-        self._reads = ConsumerReads(log, tail, self.requests, clock, counters, self.damage)
+        self._reads = ConsumerReads(log, tail, self.requests, clock, counters, self.damage, self._turn_spent)
         self._monotonic_ns = clock.monotonic_ns
         self._sync = sync
         self._keeper = keeper
@@ -435,6 +435,13 @@ class ReplicaRunner:
             if self.scrubber is not None:
                 self.scrubber.tick(now_ms, self.clock.deleting_ms())
         return now_ms
+
+    def _turn_spent(self) -> None:
+        self._ports.soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._reads.begin_turn()
+        self.feed(ce.FetchTurnBegan(cause="fetch", now_ms=self._now_ms()))
 
     def next_tick_ms(self, now_ms: int, latest_ms: int) -> int:
         """When :meth:`tick` has something to do, if nothing comes in before; at the latest ``latest_ms``."""

@@ -219,6 +219,7 @@ class ReplicaServer:
                 verify=lambda question: self._spawn(self._verifier.query(question), "verification"),
                 is_busy=lambda: self._roles.is_busy,
                 needed_from=lambda: self._roles.needed_from,
+                soon=asyncio.get_running_loop().call_soon,
                 fatal=self._on_fatal,
             ),
         )

@@ -40,7 +40,8 @@ class ConsumerFetchReceived:
 class FetchStillWaits:
     """A :class:`TryFetch` was not answered: below ``tried`` there are fewer bytes than the fetch requires.
 
-    ``is_blocked``: no record was read, because the consumer has not taken earlier answers yet.
+    ``is_blocked``: no record was read, because the consumer has not taken earlier answers yet, or because other
+    fetches have read as much as is read at once.
     """
 
     cause: str
@@ -48,6 +49,14 @@ class FetchStillWaits:
     fetch: ConsumerFetchReceived
     tried: Offset
     is_blocked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchTurnBegan:
+    """Other requests had their turn since fetches were blocked; those are tried again."""
+
+    cause: str
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +112,8 @@ ConsumerRequest = ConsumerFetchReceived | ListOffsetsReceived | EpochEndReceived
 class TryFetch:
     """Answer a consumer with records below ``upper``, or its last stable offset, if they reach its minimum of bytes.
 
-    Otherwise feed ``FetchStillWaits``, unless ``is_last``: the fetch timed out and must be answered. ``exposed`` is
-    the high watermark that the answer names, -1 while it is not known.
+    Otherwise feed ``FetchStillWaits``, unless ``is_last``: the fetch timed out and must be answered, as soon as fetches
+    may read. ``exposed`` is the high watermark that the answer names, -1 while it is not known.
     """
 
     fetch: ConsumerFetchReceived

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from raylog.core.errors import RaylogError
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.partition import PartitionState
-from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits
+from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits, FetchTurnBegan
 from raylog.core.replication.damage import DamageFound, RebuildLog
 from raylog.core.replication.log import LogCut
 
@@ -295,7 +295,7 @@ class Tick:
 
 LeaderRequest = ProduceReceived | MarkerReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
 """Events that only a leader of the right epoch serves."""
-LeaderEvent = LeaderAppended | FetchStillWaits | RequestDropped | TransactionConfirmed
+LeaderEvent = LeaderAppended | FetchStillWaits | FetchTurnBegan | RequestDropped | TransactionConfirmed
 FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended | LogCut
 EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced | DamageFound
 ControllerEvent = StateReceived | IsrChangeAnswered | SleepRequested | SleepAnswered

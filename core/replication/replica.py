@@ -28,6 +28,7 @@ from raylog.core.replication.consumer_events import (
     DescribeProducersReceived,
     EpochEndReceived,
     FetchStillWaits,
+    FetchTurnBegan,
     ListOffsetsReceived,
 )
 from raylog.core.replication.damage import DamageFound, RebuildLog, answer_to
@@ -117,6 +118,9 @@ class ReplicaMachine(ReplicaViews):
                     self._on_tick(event, out)
                 case FetchStillWaits():
                     self._on_still_waits(event, out)
+                case FetchTurnBegan():
+                    if self._leader is not None:
+                        self._leader.visibility.retry_blocked(event.now_ms, out)
                 case TransactionConfirmed():
                     self._on_confirmed(event, out)
                 case RequestDropped():

@@ -74,6 +74,12 @@ class Visibility:
                 del self.waiting[waiting.fetch.request]
                 self._take(waiting.fetch, is_last, out)
 
+    def retry_blocked(self, now_ms: int, out: Outbox[Effect]) -> None:
+        """Try the fetches that were not allowed to read, in the order of their blocks."""
+        for waiting in [waiter for waiter in self.waiting.values() if waiter.is_blocked]:
+            del self.waiting[waiting.fetch.request]
+            self._take(waiting.fetch, waiting.fetch.deadline_ms <= now_ms, out)
+
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
         """When :meth:`tick` is due."""
         due_ms = otherwise

@@ -135,7 +135,6 @@ class Attacked:
         self,
         *,
         growth_mib: float = 0.0,
-        wait_s: float = WAIT_S,
         also: Endpoint | None = None,
         method: Sequence[Any] = (),
     ) -> Iterator[Seen]:
@@ -168,20 +167,20 @@ class Attacked:
                 found = json.loads(probe.stdout.readline())
                 for name in ("waits", "errors", "grown", "ended"):
                     setattr(seen, name, found[name])
-        self._judge(seen, growth_mib, wait_s)
+        self._judge(seen, growth_mib)
 
     async def _places(self) -> dict[str, Place]:
         return {topic: await self.leader(topic) for topic in ("t", "calm")}
 
     @staticmethod
-    def _judge(seen: Seen, budget_mib: float, wait_s: float) -> None:
+    def _judge(seen: Seen, budget_mib: float) -> None:
         print(json.dumps({"waits": seen.waits, "grown": seen.grown, "errors": seen.errors[:3]}, indent=1))
         assert seen.ended == [], "no process ends"
         assert seen.errors == [], "others are served, and the node counts as healthy"
         large = {title: grown for title, grown in seen.grown.items() if grown > budget_mib + GROWTH_MIB}
         assert large == {}, f"grown by more than {budget_mib} + {GROWTH_MIB} MiB"
         usual = max(seen.waits["calm"], seen.waits["calm, newcomer"])
-        late = {name: wait for name, wait in seen.waits.items() if wait - usual >= wait_s}
+        late = {name: wait for name, wait in seen.waits.items() if wait - usual >= WAIT_S}
         assert late == {}, f"others waited longer than at a process that is not attacked ({usual:.2f} s)"
 
 

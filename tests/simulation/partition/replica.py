@@ -113,6 +113,7 @@ class ReplicaProcess(Pausable):
                 rebuild=lambda _: self.simulation.wipe(self.broker),
                 role_changed=self._role_changed,
                 verify=lambda _: None,
+                soon=lambda call: self.world.after(0, call),
                 fatal=self._fatal,
             ),
             flush=_RELAXED if log.writes_through else _AT_ONCE,

@@ -93,6 +93,7 @@ class Following:
                 rebuild=_nothing,
                 verify=lambda question: self.runner.transaction_confirmed(question.request, None),
                 role_changed=_nothing,
+                soon=_nothing,
                 fatal=self.fatal.append,
                 needed_from=needed_from,
             ),

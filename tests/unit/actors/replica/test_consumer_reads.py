@@ -1,7 +1,7 @@
 """Consumers' fetches at a leader without followers, on a real log and real connections: the handling of bytes."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,8 +47,17 @@ class Answered:
 
 
 @contextmanager
-def leading(folder: Path, **config: Any) -> Iterator[ReplicaRunner]:
-    """A leader without followers, for which everything written counts as durable."""
+def leading(folder: Path, turns: list[Callable[[], None]] | None = None, **config: Any) -> Iterator[ReplicaRunner]:
+    """A leader without followers, for which everything written counts as durable.
+
+    ``turns`` get what it wants called after other requests; None: that is called by the running loop.
+    """
+
+    def soon(call: Callable[[], None]) -> None:
+        if turns is None:
+            asyncio.get_running_loop().call_soon(call)
+        else:
+            turns.append(call)
 
     def nothing(_: Any) -> None:
         pass
@@ -70,6 +79,7 @@ def leading(folder: Path, **config: Any) -> Iterator[ReplicaRunner]:
             rebuild=nothing,
             verify=lambda question: runner.transaction_confirmed(question.request, None),
             role_changed=nothing,
+            soon=soon,
             fatal=nothing,
         ),
         flush=FlushPolicy(messages=1 << 60, ms=1_000),
@@ -116,6 +126,24 @@ async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tm
                     async with asyncio.timeout(0.01):
                         taken += len(await reader.read(1 << 20))
             assert parked(runner) == 0
+
+
+def test_others_have_their_turn_between_the_fetches_of_many_connections(tmp_path: Path) -> None:
+    """Thirty fetches of 1 MB that came in at once: each turn reads 8 MiB, and one fetch more, also of overdue ones."""
+    turns: list[Callable[[], None]] = []
+    with leading(tmp_path, turns, retention_ms=-1) as runner:
+        produce(runner, VALUE)
+        requests = [Answered() for _ in range(30)]
+        for number, request in enumerate(requests):
+            runner.fetch(request, fetch(max_wait_ms=0 if number % 2 else 60_000))
+        answered = []
+        while turns:
+            answered.append(sum(bool(request.answers) for request in requests))
+            (turn,) = turns
+            turns.clear()
+            turn()
+        assert answered == [9, 18, 27, 30]
+        assert [request.answers[0][1] for request in requests] == [requests[0].answers[0][1]] * 30
 
 
 def test_an_overdue_fetch_is_answered_empty_while_the_peer_is_behind(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def runner_of(folder: Path, is_busy: Callable[[], bool] = lambda: False) -> Iter
         rebuild=nothing,
         verify=nothing,
         role_changed=nothing,
+        soon=nothing,
         fatal=nothing,
         is_busy=is_busy,
     )

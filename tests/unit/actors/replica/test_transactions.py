@@ -179,7 +179,7 @@ def test_a_cleaning_takes_aborted_records_out_of_memory_too(tmp_path: Path) -> N
 
 
 def test_only_those_aborted_transactions_are_named_that_are_in_the_answer(tmp_path: Path) -> None:
-    with leading(tmp_path) as runner:
+    with leading(tmp_path, []) as runner:
         for number in range(3):
             write(runner, bytes(400_000), epoch=number)
             end(runner, committed=False, epoch=number + 1)

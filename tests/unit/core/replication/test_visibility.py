@@ -9,6 +9,7 @@ from raylog.core.replication.consumer_events import (
     ConsumerFetchReceived,
     EpochEndReceived,
     FetchStillWaits,
+    FetchTurnBegan,
     FindTimestamp,
     ListOffsetsReceived,
     TryFetch,
@@ -72,6 +73,16 @@ def refusal(out: Outbox[Effect]) -> type[Exception]:
 def test_a_fetch_reads_below_the_high_watermark_only() -> None:
     tried = only(TryFetch, fetch(leading(), 4).now)
     assert (tried.upper, tried.exposed, tried.is_last) == (10, 10, False)
+
+
+def test_blocked_fetches_are_tried_again_in_their_order_when_their_turn_begins() -> None:
+    context = leading()
+    tried = [only(TryFetch, fetch(context, offset, wait_ms=wait_ms).now) for offset, wait_ms in ((4, 500), (2, 0))]
+    fetch(context, 10)
+    for each in tried:
+        assert not still_waits(context, each, is_blocked=True).now
+    again = some(TryFetch, context.step(FetchTurnBegan(cause="fetch", now_ms=context.now_ms)).now)
+    assert [(each.fetch.fetch_offset, each.is_last) for each in again] == [(4, False), (2, True)]
 
 
 def test_a_fetch_at_the_high_watermark_waits_until_that_moves() -> None:

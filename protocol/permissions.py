@@ -21,6 +21,10 @@ know(method.name for _, method in methods())
 _READING = (TokenScope.READ, TokenScope.OFFSETS)
 TRANSACTIONS_TOPIC = "__transaction_state"
 """The internal topic that has a partition for each transaction coordinator."""
+ClaimsOf: TypeAlias = Callable[[memoryview], tuple[bool, bool]]
+"""Returns whether a batch of a payload belongs to a transaction, and whether one has a lasting producer id."""
+LASTING: Final = "a secret, which producer ids need that partitions never forget"
+"""Brokers and relays send under such ids: they would be refused where others have used up the room."""
 COORDINATOR_OF_TRANSACTIONS = "transaction"
 """The key type of a request for the coordinator of a transactional id."""
 
@@ -43,13 +47,13 @@ def permissions(
     *,
     is_internal: bool = False,
     named: Named = lambda _: NO_TOPIC,
-    is_transactional: Callable[[memoryview], bool] = bool,
+    claims_of: ClaimsOf = lambda _: (True, True),
 ) -> Permissions:
     """Return the lowest role for each method, and what a token covers.
 
     ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
-    ``named`` returns what is known now of the topic with a name. ``is_transactional`` returns whether a payload has a
-    batch that belongs to a transaction; unless it is given, every payload does.
+    ``named`` returns what is known now of the topic with a name. ``claims_of`` returns what the batches of a payload
+    claim that takes more than the right to write; unless it is given, every payload claims both.
     """
     roles = {
         method.name: method.internal_role if is_internal and method.internal_role is not None else method.role
@@ -61,7 +65,7 @@ def permissions(
         roles,
         _missing(endpoint, named),
         _places(endpoint),
-        payloads=_payloads(endpoint, is_transactional),
+        payloads=_payloads(endpoint, claims_of),
         unknown=unknown_method,
         notifications=frozenset(
             method.name for method in endpoint.methods.values() if method.notification or method.unanswered
@@ -81,13 +85,16 @@ def _places(endpoint: Endpoint) -> Callable[[Grant], Mapping[str, Places]]:
     return places
 
 
-def _payloads(
-    endpoint: Endpoint, is_transactional: Callable[[memoryview], bool]
-) -> Callable[[Grant], Mapping[str, PayloadLacks]]:
-    writing = [method for method in endpoint.methods.values() if method.token is TokenScope.WRITE]
+def _payloads(endpoint: Endpoint, claims_of: ClaimsOf) -> Callable[[Grant], Mapping[str, PayloadLacks]]:
+    writing = [
+        method for method in endpoint.methods.values() if method.token in {TokenScope.WRITE, TokenScope.SCHEDULE}
+    ]
 
     def lacks(method: AnyMethod, grant: Grant, args: Any, payload: memoryview) -> str:
-        if not is_transactional(payload):
+        is_transactional, is_lasting = claims_of(payload)
+        if is_lasting:
+            return LASTING
+        if method.token is not TokenScope.WRITE or not is_transactional:  # the scheduler refuses those itself
             return ""
         # An open transaction holds back every reader of committed records, which is more than a writer may do.
         if not grant.transactional_id_prefix:
@@ -178,6 +185,8 @@ def _stranger(topic_id: str, grant: Grant) -> str:
 
 
 def _lacks_producer_id(request: Any, grant: Grant) -> str:
+    if getattr(request, "lasting", False):
+        return LASTING
     return "" if any(topic.writes for topic in grant.topics) else "the right to write to any topic"
 
 

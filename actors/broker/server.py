@@ -71,7 +71,7 @@ from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
 from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.rpc import Connection, Grant, Request, TooManyPendingCalls
-from raylog.storage.batch.header import LASTING_PRODUCERS, is_transactional
+from raylog.storage.batch.header import LASTING_PRODUCERS, claims_of
 from raylog.storage.directory import DataDirectory
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class BrokerServer:
         self._producer_id_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         allowed = replace(
-            permissions(BROKER, named=self._named, is_transactional=is_transactional),
+            permissions(BROKER, named=self._named, claims_of=claims_of),
             message_bytes=self._message_bytes,
         )
         self._server = listen(self._on_request, spec, allowed)

@@ -70,7 +70,7 @@ from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, Partition
 from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ProduceRequest, ReplicaMetricsRequest, ReplicaStatusRequest
 from raylog.rpc import Connection, Permissions, Reply, Request
-from raylog.storage.batch.header import end_offset, is_transactional
+from raylog.storage.batch.header import claims_of, end_offset
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class ReplicaServer:
     def _permissions(self) -> Permissions:
         spec = self.spec
         is_internal = spec.topic in COORDINATED_TOPICS
-        allowed = permissions(REPLICA, is_internal=is_internal, named=self._named, is_transactional=is_transactional)
+        allowed = permissions(REPLICA, is_internal=is_internal, named=self._named, claims_of=claims_of)
         return replace(
             allowed,
             place=(spec.topic_id, spec.partition),

@@ -37,6 +37,10 @@ TURN_BYTES: Final = 8 * 1024 * 1024
 """Bytes of records that one turn reads to find their targets, about."""
 TURN_KEYS: Final = 64
 """Records that it reads at first, until it knows how large they are."""
+LATE_MS: Final = 10_000
+"""From here on it is logged why records are late: a target that moves or restarts is back before."""
+WARN_MS: Final = 60_000
+"""Between two such lines about one topic."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Records that are larger together were put into one batch by an earlier release: it is halved."""
 
@@ -66,6 +70,8 @@ class Deliveries:
     def __init__(self, owner: Owner) -> None:
         """``owner`` lives as long."""
         self._owner = owner
+        self._warned_ms: dict[str, int] = {}
+        """When it was said of a topic last that its records wait; of those to which nothing was delivered since."""
 
     # ------------------------------------------------------------ targets
 
@@ -141,7 +147,7 @@ class Deliveries:
             trouble = trouble_of(error)
             if trouble is ev.Trouble.REFUSED and len(batch.keys) == 1:
                 trouble = self._blamed(batch, error)
-            if trouble is not ev.Trouble.UNREACHABLE:
+            if self._is_to_be_said(batch, trouble):
                 logger.warning("%s: %s-%d: %s", owner.host.partition, batch.topic, batch.lane[1], error)
         if machine is not owner.machine:
             return  # the role has begun again
@@ -153,8 +159,20 @@ class Deliveries:
             )
             return
         placing.delivered(batch.topic, batch.keys)
+        self._warned_ms.pop(batch.topic, None)
         owner.lateness.observe(now_ms - due_of(batch.keys[0]), len(batch.keys))
         owner.feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
+
+    def _is_to_be_said(self, batch: Batch, trouble: ev.Trouble) -> bool:
+        """Whether an error is logged. One that may pass: once it has lasted for LATE_MS, each minute."""
+        if trouble is not ev.Trouble.UNREACHABLE:
+            self._warned_ms.pop(batch.topic, None)
+            return True
+        now_ms = self._owner.now_ms()
+        if now_ms < max(due_of(batch.keys[0]) + LATE_MS, self._warned_ms.get(batch.topic, 0) + WARN_MS):
+            return False
+        self._warned_ms[batch.topic] = now_ms
+        return True
 
     def _blamed(self, batch: Batch, error: BaseException) -> ev.Trouble:
         if batch.topic == UNDELIVERABLE_TOPIC:  # there is no other place: it waits until the topic's settings allow it

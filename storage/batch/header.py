@@ -41,6 +41,8 @@ _stamp_start = struct.Struct(">qii").pack_into  # base offset, batch length, lea
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
 _length_at = struct.Struct(">i").unpack_from
+_PRODUCER_ID_AT = 43
+_id_at = struct.Struct(">q").unpack_from
 
 MAGIC_COLUMNS = 77
 MAGIC_KAFKA = 2
@@ -147,6 +149,36 @@ def is_transactional(payload: Buffer) -> bool:
     except CorruptBatch:
         return False
     return False
+
+
+class Claims(NamedTuple):
+    """What the batches of a payload say of their writer that takes more than the right to write."""
+
+    is_transactional: bool = False
+    """One belongs to a transaction."""
+    is_lasting: bool = False
+    """One has a producer id that its partition never forgets."""
+
+
+NO_CLAIMS = Claims()
+
+
+def claims_of(payload: Buffer) -> Claims:
+    """What a payload claims; read up to the first header that is malformed, as `is_transactional`."""
+    position, end = 0, len(payload)
+    if end > HEADER_BYTES and _length_at(payload, 8)[0] == end - LENGTH_PREFIX_BYTES:
+        is_lasting = _id_at(payload, _PRODUCER_ID_AT)[0] >= LASTING_PRODUCERS
+        is_plain = not is_lasting and not payload[_TRANSACTIONAL_AT] & TRANSACTIONAL_BIT
+        return NO_CLAIMS if is_plain else Claims(is_transactional(payload), is_lasting)
+    is_lasting = False
+    try:
+        while position < end:
+            header = parse_header(payload, position)
+            is_lasting |= header.producer_id >= LASTING_PRODUCERS
+            position += header.size
+    except CorruptBatch:
+        pass
+    return Claims(is_transactional(payload), is_lasting)
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:

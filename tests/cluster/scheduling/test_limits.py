@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
+from raylog.actors.scheduling import delivering
 from raylog.actors.transport import dial
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
@@ -26,6 +27,7 @@ from raylog.core.scheduling.keys import HELD_MS
 from raylog.protocol.scheduling import SCHEDULE, ScheduleRequest
 from raylog.storage.batch.header import MAGIC_COLUMNS, BatchMeta, header_before
 from raylog.storage.batch.records import encode_batch
+from raylog.storage.log import producer_state
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, reported
 from tests.waiting import eventually
@@ -63,6 +65,25 @@ async def schedule_raw(cluster: LocalCluster, batch: bytes) -> None:
         )
     finally:
         connection.close("sent")
+
+
+def test_why_records_wait_is_in_the_log_and_they_come_when_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The target's partition has room for no lasting producer: an error that passes, and lasts."""
+    monkeypatch.setattr(delivering, "LATE_MS", 300)
+    monkeypatch.setattr(producer_state, "LASTING_MAX", 0)
+
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        async with AsyncAdmin(**cluster.clients()) as admin, AsyncProducer(**cluster.clients()) as producer:
+            await admin.create_topic("full", 1, 1)
+            await (await producer.send("full", b"v", delay="10ms"))
+            await eventually(lambda: "lasting producers" in caplog.text, what="the log says why it waits")
+            monkeypatch.setattr(producer_state, "LASTING_MAX", 10)
+            assert [record.value for record in await read(cluster, "full", 1)] == [b"v"]
+            assert caplog.text.count("lasting producers") == 1, "once a minute"
+
+    run(tmp_path, story)
 
 
 def test_what_is_due_together_comes_in_order_below_a_small_limit(tmp_path: Path) -> None:

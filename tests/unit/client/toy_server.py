@@ -50,18 +50,18 @@ from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Permissions, Request, RequestConnection, RpcServer
-from raylog.storage.batch.header import is_transactional
+from raylog.storage.batch.header import claims_of
 from tests.unit.client.toy_partition import Fault, ToyPartition
 from tests.unit.client.toy_replica import ToyReplica
 
 SECRET = b"toy secret of the tests"
-AT_REPLICAS = permissions(REPLICA, is_transactional=is_transactional)
+AT_REPLICAS = permissions(REPLICA, claims_of=claims_of)
 AT_BROKERS = permissions(
     Endpoint.of(
         "broker",
         [method for page in (BROKER, GROUP_COORDINATOR, TRANSACTION_COORDINATOR) for method in page.methods.values()],
     ),
-    is_transactional=is_transactional,
+    claims_of=claims_of,
 )
 """Tokens are guarded as in a real cluster; the endpoints of brokers serve the coordinators' methods, too."""
 Result = TypeVar("Result")

@@ -20,7 +20,7 @@ from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Grant, Permissions, Request, RequestConnection, Role, TopicGrant
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
-from raylog.storage.batch.header import TRANSACTIONAL_BIT, is_transactional
+from raylog.storage.batch.header import LASTING_PRODUCERS, TRANSACTIONAL_BIT, claims_of
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from tests.unit.protocol.samples import of_this_release
 
@@ -54,7 +54,7 @@ def lacks(
     endpoint: Endpoint, method: str, args: Any, grant: Grant, *, is_internal: bool = False, payload: bytes = b""
 ) -> str:
     """The sentence of the refusal; empty when the handler got the request."""
-    found = permissions(endpoint, is_internal=is_internal, is_transactional=is_transactional)
+    found = permissions(endpoint, is_internal=is_internal, claims_of=claims_of)
     return handed_over(found, Answers(), method, args, grant, payload)
 
 
@@ -134,6 +134,22 @@ def test_a_batch_of_a_transaction_needs_a_prefix_of_transactional_ids() -> None:
         assert lacks(endpoint, "produce", ["out", 7, 0, 1, 1], writing, payload=b"x" * 70 + inside) == ""
     args = msgspec.Raw(msgspec.msgpack.encode(["out", 7, 0, 1, 1]))
     assert permissions(REPLICA).payloads(writing)["produce"](args, memoryview(batch())), "it is closed by default"
+
+
+def test_what_partitions_never_forget_takes_a_secret() -> None:
+    """Room for lasting producers is what brokers and relays need for their own batches; tokens could use it up."""
+    lasting = encode_batch(None, [b"v"], [1], meta=BatchMeta(LASTING_PRODUCERS, 0, 0))
+    below = encode_batch(None, [b"v"], [1], meta=BatchMeta(LASTING_PRODUCERS - 1, 0, 0))
+    for endpoint, method, args in (
+        (REPLICA, "produce", ["out", 7, 0, 1, 1]),
+        (BROKER, "produce", ["out", 7, 0, 1, 1]),
+        (REPLICA, "schedule", ["s", 0, 0, -1, 1_000]),
+    ):
+        for payload in (lasting, below + lasting, batch() + lasting + b"torn"):
+            assert "lacks a secret" in lacks(endpoint, method, args, WRITING, payload=payload), (method, payload)
+        assert "never forget" not in lacks(endpoint, method, args, WRITING, payload=below + below)
+    assert "lacks a secret" in lacks(BROKER, "init_producer_id", [True], WRITING)
+    assert lacks(BROKER, "init_producer_id", [False], WRITING) == ""
 
 
 @pytest.mark.parametrize("method", ["init_transactions", "end_txn", "describe_transaction"])

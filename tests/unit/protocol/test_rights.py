@@ -17,7 +17,7 @@ from raylog.protocol.method import Endpoint
 from raylog.protocol.permissions import NamedTopic, permissions
 from raylog.rpc import Grant, Role, TopicGrant
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
-from raylog.storage.batch.header import TRANSACTIONAL_BIT, is_transactional
+from raylog.storage.batch.header import TRANSACTIONAL_BIT, claims_of
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from tests.unit.protocol.samples import of_this_release
 from tests.unit.protocol.test_permissions import Answers, handed_over
@@ -61,7 +61,7 @@ TOKENS: Final[dict[str, list[Right]]] = {
         Right(("prefix",), [["__transaction_state"]]),
         Right(("group", "read"), [["retry.g.in"]]),
     ],
-    "init_producer_id": [Right(("write",), [])],
+    "init_producer_id": [Right(("write",), [False])],
     "find_coordinator": [Right(("group",), ["group", "g"]), Right(("prefix",), ["transaction", "tx-1"])],
     "ensure_internal_topic": [Right(("write",), ["__scheduled"])],
     "produce": [
@@ -147,7 +147,7 @@ def args_of(request: type[Message], begin: list[Any]) -> list[Any]:
 
 def lacking(endpoint: Endpoint, name: str, right: Right, grant: Grant) -> str:
     """The sentence of the refusal; empty when the handler got the request."""
-    found = permissions(endpoint, named=known, is_transactional=is_transactional)
+    found = permissions(endpoint, named=known, claims_of=claims_of)
     args = args_of(endpoint.methods[name].request, right.args)
     return handed_over(found, Answers(), name, args, grant, right.payload)
 

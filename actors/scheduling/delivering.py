@@ -71,7 +71,7 @@ class Deliveries:
         """``owner`` lives as long."""
         self._owner = owner
         self._warned_ms: dict[str, int] = {}
-        """When it was said of a topic last that its records wait; of those to which nothing was delivered since."""
+        """When it was logged last that a topic's records wait; of those to which nothing was delivered since."""
 
     # ------------------------------------------------------------ targets
 
@@ -147,7 +147,7 @@ class Deliveries:
             trouble = trouble_of(error)
             if trouble is ev.Trouble.REFUSED and len(batch.keys) == 1:
                 trouble = self._blamed(batch, error)
-            if self._is_to_be_said(batch, trouble):
+            if self._is_to_be_logged(batch, trouble):
                 logger.warning("%s: %s-%d: %s", owner.host.partition, batch.topic, batch.lane[1], error)
         if machine is not owner.machine:
             return  # the role has begun again
@@ -163,7 +163,7 @@ class Deliveries:
         owner.lateness.observe(now_ms - due_of(batch.keys[0]), len(batch.keys))
         owner.feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
 
-    def _is_to_be_said(self, batch: Batch, trouble: ev.Trouble) -> bool:
+    def _is_to_be_logged(self, batch: Batch, trouble: ev.Trouble) -> bool:
         """Whether an error is logged. One that may pass: once it has lasted for LATE_MS, each minute."""
         if trouble is not ev.Trouble.UNREACHABLE:
             self._warned_ms.pop(batch.topic, None)

@@ -116,11 +116,8 @@ class ReplicaMachine(ReplicaViews):
                     self._on_synced(event, out)
                 case Tick():
                     self._on_tick(event, out)
-                case FetchStillWaits():
-                    self._on_still_waits(event, out)
-                case FetchTurnBegan():
-                    if self._leader is not None:
-                        self._leader.visibility.retry_blocked(event.now_ms, out)
+                case FetchStillWaits() | FetchTurnBegan():
+                    self._on_waiting_fetches(event, out)
                 case TransactionConfirmed():
                     self._on_confirmed(event, out)
                 case RequestDropped():
@@ -240,10 +237,12 @@ class ReplicaMachine(ReplicaViews):
         )
         out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
 
-    def _on_still_waits(self, event: FetchStillWaits, out: Outbox[Effect]) -> None:
-        if self._leader is not None:
+    def _on_waiting_fetches(self, event: FetchStillWaits | FetchTurnBegan, out: Outbox[Effect]) -> None:
+        if self._leader is not None and isinstance(event, FetchTurnBegan):
+            self._leader.visibility.retry_blocked(event.now_ms, out)
+        elif self._leader is not None and isinstance(event, FetchStillWaits):
             self._leader.visibility.on_still_waits(event, out)
-        else:
+        elif isinstance(event, FetchStillWaits):
             error = NotLeaderOrFollower()
             out.now.append(RefuseRequest(cause=event.cause, request=event.fetch.request, error=error))
 

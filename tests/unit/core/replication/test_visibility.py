@@ -75,7 +75,7 @@ def test_a_fetch_reads_below_the_high_watermark_only() -> None:
     assert (tried.upper, tried.exposed, tried.is_last) == (10, 10, False)
 
 
-def test_blocked_fetches_are_tried_again_in_their_order_when_their_turn_begins() -> None:
+def test_blocked_fetches_are_tried_in_their_order_when_their_turn_begins() -> None:
     context = leading()
     tried = [only(TryFetch, fetch(context, offset, wait_ms=wait_ms).now) for offset, wait_ms in ((4, 500), (2, 0))]
     fetch(context, 10)

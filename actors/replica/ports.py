@@ -156,8 +156,8 @@ class Log(Protocol):
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
         """Give a producer's batches their offsets and append them."""
 
-    def opens_transaction(self, payload: Records) -> tuple[int, int] | None:
-        """Return producer id and epoch of a batch that would open a transaction here; None = none would."""
+    def transaction_of(self, payload: Records) -> tuple[int, int, bool] | None:
+        """Return producer id and epoch of batches of a transaction, and whether they would open it; None = none are."""
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> Appended:
         """End the transaction of a producer; a duplicate where its end was written before."""

@@ -176,17 +176,18 @@ class ReplicaRunner:
     def produce(self, request: ReplicaRequest, args: wire.ProduceRequest) -> None:
         """Take a producer's batches.
 
-        Raises InvalidRequest for an unknown ``acks``, and for a first batch of a transaction that wants no answer;
-        InvalidRecord where batches of several producers would open transactions at once.
+        Raises InvalidRequest for an unknown ``acks``, and for a batch of a transaction that wants no answer;
+        InvalidRecord where batches are of several transactions.
         """
         acks = args.acks
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
-        opened, claim = self.log.opens_transaction(request.payload), None
-        if opened is not None:
+        found, claim, opens = self.log.transaction_of(request.payload), None, False
+        if found is not None:
             if acks == 0:
-                raise InvalidRequest("The first batch of a transaction needs acks=all.")
-            claim = ev.TxnClaim(transactional_id=args.transactional_id, producer_id=opened[0], producer_epoch=opened[1])
+                raise InvalidRequest("A batch of a transaction needs acks=all.")
+            producer, epoch, opens = found
+            claim = ev.TxnClaim(transactional_id=args.transactional_id, producer_id=producer, producer_epoch=epoch)
         request.began_ns = now_ns = self._monotonic_ns()
         self._effects.now_ms = now_ms = now_ns // 1_000_000
         number = self.requests.remember(request)
@@ -199,6 +200,7 @@ class ReplicaRunner:
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 deadline_ms=now_ms + (WAIT_MS_MAX if args.timeout_ms > WAIT_MS_MAX else args.timeout_ms),
                 claim=claim,
+                opens_transaction=opens,
             )
         )
         if acks == 0:  # no answer is waited for

@@ -113,7 +113,7 @@ class OpenedLog:
         """Refuse it: the entries of this simulation are no bytes."""
         raise InvalidRequest(f"The entry at offset {offset} has no bytes.")
 
-    def opens_transaction(self, payload: list[Entry]) -> None:
+    def transaction_of(self, payload: list[Entry]) -> None:
         """The producers of this simulation have no transactions."""
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> VirtualAppend:

@@ -205,6 +205,9 @@ class Log(Protocol):
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the newest record below ``upper``."""
 
+    def end_after_cut(self, offset: int) -> int:
+        """Where :meth:`truncate_to` will have the log end: it is cut between batches."""
+
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Cut everything at and above an offset, durably."""
 

@@ -196,6 +196,10 @@ class OpenedLog:
         entry = self._log.entry(min(upper, self._log.end) - 1)
         return None if entry is None else (min(upper, self._log.end) - 1, entry.value)
 
+    def end_after_cut(self, offset: int) -> int:
+        """Each entry is a batch of its own."""
+        return offset
+
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Truncate to ``offset``."""
         self._simulation.checks.truncating(self._process, offset)

@@ -105,6 +105,9 @@ class Scrubbing(Protocol):
     def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
         """Have this called with damage that a slice has."""
 
+    def when_remade(self, callback: Callable[[str], None]) -> None:
+        """Have this called with what was wrong in a file that was made again."""
+
 
 class EpochEntries(Protocol):
     """The leader epochs of a log."""

@@ -96,8 +96,8 @@ class ReplicaRunner:
         """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
         tail = TailCache(log)
         self.cleaner, self.scrubber = cleaner, scrubber
-        self._watch_threads(tail)
         self.damage = DamageWatch(partition)
+        self._watch_threads(tail)
         self._reads = ConsumerReads(log, tail, self.requests, clock, counters, self.damage)
         self._monotonic_ns = clock.monotonic_ns
         self._sync = sync
@@ -135,6 +135,7 @@ class ReplicaRunner:
             self.cleaner.when_damaged(self.damaged)
         if self.scrubber is not None:
             self.scrubber.when_damaged(self.damaged)
+            self.scrubber.when_remade(self.damage.file_remade)
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the machine, once the controller has granted this process its incarnation."""

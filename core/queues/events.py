@@ -284,7 +284,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFetches:
-    """Let the fetches of these members that wait end with nothing: their locks ran out, so that they may be gone.
+    """Let the fetches of these members that wait end with nothing: their locks ran out, so that they may be lost.
 
     One that lives fetches again. What a member that stands still has waiting must take nothing before the others.
     """

@@ -58,7 +58,7 @@ async def test_damage_below_the_recovery_point_is_refilled_from_the_peers(cluste
     assert next(aside[0].glob("*.log")).stat().st_size > 0
 
 
-def test_a_leader_that_lost_committed_records_at_its_end_does_not_lead_again(
+def test_a_leader_without_its_committed_end_does_not_lead_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Leader and controller start together, so that its place in the ISR stands: followers would cut what it lacks."""

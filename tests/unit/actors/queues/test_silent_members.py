@@ -68,7 +68,7 @@ class States:
         await asyncio.sleep(0.005)
 
 
-class Asked:
+class Sent:
     """A request, and its answer."""
 
     def __init__(self, connection: object) -> None:
@@ -108,15 +108,15 @@ class Bench:
 
     async def open(self, member: str) -> None:
         connection = SimpleNamespace(on_close=lambda _: None)
-        asked: Any = Asked(connection)
-        self.queue.open(asked, wire.QueueOpenRequest("id", 0, 1, "workers", member, self.settings))
-        await asked.answer
+        sent: Any = Sent(connection)
+        self.queue.open(sent, wire.QueueOpenRequest("id", 0, 1, "workers", member, self.settings))
+        await sent.answer
 
     def fetch(self, member: str, max_records: int = RECORDS, max_wait_ms: int = 20_000) -> asyncio.Future[Any]:
-        asked: Any = Asked(None)
+        sent: Any = Sent(None)
         request = wire.QueueFetchRequest("id", 0, 1, "workers", member, max_records, 1 << 30, max_wait_ms)
-        self.queue.fetch(asked, request)
-        future: asyncio.Future[Any] = asked.answer
+        self.queue.fetch(sent, request)
+        future: asyncio.Future[Any] = sent.answer
         return future
 
 

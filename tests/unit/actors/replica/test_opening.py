@@ -168,7 +168,7 @@ def test_a_log_without_its_committed_end_is_set_aside(spec: ReplicaSpec) -> None
     end(found, spec, cleanly=True)
 
 
-def test_records_that_were_acknowledged_unsynced_and_are_missing_are_reported(
+def test_acknowledged_records_that_are_missing_are_reported(
     spec: ReplicaSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = torn(spec, syncs_first=False)

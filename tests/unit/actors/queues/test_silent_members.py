@@ -23,7 +23,7 @@ def log_of(records: int) -> list[bytes]:
     """Batches of a partition, each record with one of fifty keys."""
     batches = []
     for first in range(0, records, BATCH):
-        values = [b"%d" % (first + number) for number in range(BATCH)]
+        values: list[bytes | None] = [b"%d" % (first + number) for number in range(BATCH)]
         keys: list[bytes | None] = [b"%d" % (number % 50) for number in range(BATCH)]
         payload = bytearray(encode_batch(keys, values, [0] * BATCH, None, BatchMeta()))
         payload[:8] = first.to_bytes(8, "big")

@@ -120,7 +120,7 @@ class SessionHeartbeatRequest(Message, frozen=True):
     replicas on the sender's directory that run; null = those of its last heartbeat on this connection. ``notes``: the
     replicas that have just fallen silent, and those whose disks hang. ``dozing``: how many replicas on the sender's
     directory are at rest, so that their processes are stopped. ``damage``: what was wrong with a replica's log; empty =
-    nothing is known. ``is_mended``: the log was copied again since.
+    nothing is known. ``is_mended``: the log was copied again since, or the file made again.
     """
 
     disk_hanging_ms: Int64 = 0

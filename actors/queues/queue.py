@@ -109,6 +109,7 @@ class Queue:
             ev.Hand: self._take_hand,
             ev.FindLetterBox: self._find_letter_box,
             ev.SendLetters: self._send_letters,
+            ev.EndFetches: self._end_fetches,
             ev.Wake: lambda _: self._wake.set(),
             Reply: self._reply,
             Refuse: self._refuse,
@@ -428,6 +429,10 @@ class Queue:
 
     def _take_hand(self, effect: ev.Hand) -> None:
         self._hand = effect
+
+    def _end_fetches(self, effect: ev.EndFetches) -> None:
+        for member in effect.members:
+            self._answer_member(member)
 
     def _find_letter_box(self, effect: ev.FindLetterBox) -> None:
         self._sending += 1

@@ -35,6 +35,8 @@ class DamageWatch:
         """The damage that was found last, as one sentence; empty = none was."""
         self.before = ""
         """The damage for which the log of an earlier life was set aside; empty = none was, or that is long ago."""
+        self.remade = ""
+        """What was wrong in an index, or another file that was made again from the batches; empty = nothing was."""
         self.reported = ("", False)
         """What the last heartbeat reported: the damage, and whether it is mended."""
 
@@ -53,6 +55,10 @@ class DamageWatch:
             reason=damage.reason,
             request=request,
         )
+
+    def file_remade(self, what: str) -> None:
+        """Note what was wrong in a file that is whole again."""
+        self.remade = what
 
 
 def give_up(watch: DamageWatch, folder: Path, effect: RebuildLog, on_fatal: Callable[[str], None]) -> None:

@@ -291,9 +291,8 @@ class ReplicaEffects:
     def _cut_log(self, effect: ev.TruncateLog | ev.ResetLog) -> None:
         if isinstance(effect, ev.TruncateLog):
             logger.info("%s: truncating to %d", self._partition, effect.to)
-            self._keeper.lower(effect.to)
+            self._keeper.lower(self._log.end_after_cut(effect.to))
             self._log.truncate_to(effect.to, self._time_of_day())
-            self._keeper.lower(self._log.log_end_offset)
         else:
             logger.info("%s: starting again at %d", self._partition, effect.start_offset)
             self._keeper.lower(effect.start_offset)

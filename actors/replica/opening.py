@@ -21,6 +21,7 @@ from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.files import read_text, write_atomically
+from raylog.storage.log.kept_watermark import kept_watermark
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class OpenedLog:
     damage: str = ""
     """Why the log that was there was set aside; empty = it was not damaged."""
     unsynced_lost: bool = False
-    """The host failed under an earlier incarnation that acknowledged before syncing: the log's end may be missing."""
+    """An earlier incarnation acknowledged before syncing, and the log's end is missing, or may be: the host failed."""
 
 
 async def open_in_thread(spec: ReplicaSpec, config: LogConfig, flush: FlushPolicy) -> OpenedLog:
@@ -65,9 +66,12 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     lock = FolderLock(folder)
     try:
-        opened = _recover(spec, folder, config, lock)
+        relaxed, other_boot = _last_life(folder, syncs_first)
+        opened = _recover(spec, folder, config, lock, end_in_doubt=relaxed)
         try:
-            in_doubt = _machine_went_down(opened.log, folder, syncs_first)
+            lacks_some = _say_what_is_missing(folder, opened.log)
+            in_doubt = relaxed and other_boot and not opened.log.created and not opened.log.recovered.clean
+            in_doubt = in_doubt or lacks_some
             if not in_doubt:
                 note_boot(spec, syncs_first)
             return replace(opened, unsynced_lost=in_doubt)
@@ -79,12 +83,12 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
         raise
 
 
-def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLock) -> OpenedLog:
+def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLock, *, end_in_doubt: bool) -> OpenedLog:
     reason = ""
     try:
         reason = rebuild_noted(folder)
         if not reason or identity_of(folder).topic_id != spec.topic_id:
-            log = _open(spec, folder, config)
+            log = _open(spec, folder, config, end_in_doubt=end_in_doubt)
             return OpenedLog(log=log, lock=lock, log_lost=log.created)
     except LogDamaged as damage:
         reason = str(damage)
@@ -98,17 +102,30 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
     return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True, damage=shown)
 
 
-def _machine_went_down(log: PartitionLog, folder: Path, syncs_first: bool) -> bool:
-    """Return whether acknowledged records may have been lost with the page cache.
+def _say_what_is_missing(folder: Path, log: PartitionLog) -> bool:
+    """Log what recovery has cut off; returns whether records are missing that were committed."""
+    name, end, cut, committed = folder.name, log.log_end_offset, log.recovered, kept_watermark(folder)
+    if cut.reason is not None:
+        what = "%s: %d bytes were cut off behind offset %d, as an interrupted write leaves them: %s"
+        logger.warning(what, name, cut.bytes_cut, end, cut.reason)
+    if committed > end:
+        logger.error(
+            "%s: the committed records from offset %d to %d are missing in this copy", name, end, committed - 1
+        )
+    return committed > end
 
-    The operating system keeps the writes of a killed process. The end of a log is in doubt only if the system went down
-    as well (another boot id), the log was not closed cleanly, and some incarnation acknowledged before a sync.
+
+def _last_life(folder: Path, syncs_first: bool) -> tuple[bool, bool]:
+    """Return whether some incarnation has acknowledged before a sync, and whether the system went down since the last.
+
+    The operating system keeps the writes of a killed process. Acknowledged records may have been lost with the page
+    cache only where both are so, unless the log was closed cleanly.
     """
     note = folder / BOOT_NOTE
     before = (read_text(note) or "").strip()
     boot, _, policy = before.partition(" ")
     relaxed = not syncs_first or policy not in ("synced", "")  # of a damaged word the worse is assumed
-    return relaxed and not log.created and not log.recovered.clean and boot != _boot_id()
+    return relaxed, boot != _boot_id()
 
 
 def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
@@ -128,9 +145,15 @@ def _boot_id() -> str:
         return uuid.uuid4().hex
 
 
-def _open(spec: ReplicaSpec, folder: Path, config: LogConfig) -> PartitionLog:
+def _open(spec: ReplicaSpec, folder: Path, config: LogConfig, *, end_in_doubt: bool = False) -> PartitionLog:
     return PartitionLog.open(
-        folder, config, topic_id=spec.topic_id, topic=spec.topic, partition=spec.partition, now_ms=wall_ms()
+        folder,
+        config,
+        topic_id=spec.topic_id,
+        topic=spec.topic,
+        partition=spec.partition,
+        now_ms=wall_ms(),
+        end_in_doubt=end_in_doubt,
     )
 
 

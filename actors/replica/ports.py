@@ -105,6 +105,9 @@ class Scrubbing(Protocol):
     def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
         """Have this called with damage that a slice has."""
 
+    def when_remade(self, callback: Callable[[str], None]) -> None:
+        """Have this called with what was wrong in a file that was made again."""
+
 
 class EpochEntries(Protocol):
     """The leader epochs of a log."""
@@ -156,8 +159,8 @@ class Log(Protocol):
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
         """Give a producer's batches their offsets and append them."""
 
-    def opens_transaction(self, payload: Records) -> tuple[int, int] | None:
-        """Return producer id and epoch of a batch that would open a transaction here; None = none would."""
+    def transaction_of(self, payload: Records) -> tuple[int, int, bool] | None:
+        """Return producer id and epoch of batches of a transaction, and whether they would open it; None = none are."""
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> Appended:
         """End the transaction of a producer; a duplicate where its end was written before."""
@@ -204,6 +207,9 @@ class Log(Protocol):
 
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the newest record below ``upper``."""
+
+    def end_after_cut(self, offset: int) -> int:
+        """Where :meth:`truncate_to` will have the log end: it is cut between batches."""
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Cut everything at and above an offset, durably."""

@@ -96,8 +96,8 @@ class ReplicaRunner:
         """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
         tail = TailCache(log)
         self.cleaner, self.scrubber = cleaner, scrubber
-        self._watch_threads(tail)
         self.damage = DamageWatch(partition)
+        self._watch_threads(tail)
         self._reads = ConsumerReads(log, tail, self.requests, clock, counters, self.damage, self._turn_spent)
         self._monotonic_ns = clock.monotonic_ns
         self._sync = sync
@@ -135,6 +135,7 @@ class ReplicaRunner:
             self.cleaner.when_damaged(self.damaged)
         if self.scrubber is not None:
             self.scrubber.when_damaged(self.damaged)
+            self.scrubber.when_remade(self.damage.file_remade)
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the machine, once the controller has granted this process its incarnation."""
@@ -176,17 +177,18 @@ class ReplicaRunner:
     def produce(self, request: ReplicaRequest, args: wire.ProduceRequest) -> None:
         """Take a producer's batches.
 
-        Raises InvalidRequest for an unknown ``acks``, and for a first batch of a transaction that wants no answer;
-        InvalidRecord where batches of several producers would open transactions at once.
+        Raises InvalidRequest for an unknown ``acks``, and for a batch of a transaction that wants no answer;
+        InvalidRecord where batches are of several transactions.
         """
         acks = args.acks
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
-        opened, claim = self.log.opens_transaction(request.payload), None
-        if opened is not None:
+        found, claim, opens = self.log.transaction_of(request.payload), None, False
+        if found is not None:
             if acks == 0:
-                raise InvalidRequest("The first batch of a transaction needs acks=all.")
-            claim = ev.TxnClaim(transactional_id=args.transactional_id, producer_id=opened[0], producer_epoch=opened[1])
+                raise InvalidRequest("A batch of a transaction needs acks=all.")
+            producer, epoch, opens = found
+            claim = ev.TxnClaim(transactional_id=args.transactional_id, producer_id=producer, producer_epoch=epoch)
         request.began_ns = now_ns = self._monotonic_ns()
         self._effects.now_ms = now_ms = now_ns // 1_000_000
         number = self.requests.remember(request)
@@ -199,6 +201,7 @@ class ReplicaRunner:
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 deadline_ms=now_ms + (WAIT_MS_MAX if args.timeout_ms > WAIT_MS_MAX else args.timeout_ms),
                 claim=claim,
+                opens_transaction=opens,
             )
         )
         if acks == 0:  # no answer is waited for

@@ -59,6 +59,7 @@ class Scrubber:
     pace: ScrubPace
     counters: ReplicaCounters
     _on_damaged: Callable[[LogDamaged], None] = lambda _: None
+    _on_remade: Callable[[str], None] = lambda _: None
     _passes: Passes | None = None
     """None = the note of an earlier life is not read yet."""
     _has_turn: bool = False
@@ -97,6 +98,10 @@ class Scrubber:
         """Have this called with damage that a slice has."""
         self._on_damaged = callback
 
+    def when_remade(self, callback: Callable[[str], None]) -> None:
+        """Have this called with what was wrong in a file that was made again."""
+        self._on_remade = callback
+
     async def stop(self) -> None:
         """Read no more; waits for a slice."""
         self._is_over = True
@@ -129,7 +134,7 @@ class Scrubber:
             self.counters.scrub_passes += 1
             damaged = await loop.run_in_executor(None, self._end_pass, self._passes)
             if damaged and not self._is_over:
-                self.counters.scrub_remade += self.log.write_again(damaged)
+                self._remade(self.log.write_again(damaged), f"{', '.join(damaged)}: the content was wrong")
             return False
         order, size = None, slice_bytes(place, log)
         if self._has_turn:
@@ -178,6 +183,11 @@ class Scrubber:
             lock.release()
         return begins_ms - now_ms
 
+    def _remade(self, count: int, what: str) -> None:
+        self.counters.scrub_remade += count
+        if count:
+            self._on_remade(f"{what}; made again")
+
     def _take(self, place: Place, scrubbed: Scrubbed) -> None:
         assert self._passes is not None
         self.counters.scrub_bytes += scrubbed.bytes_read
@@ -185,9 +195,11 @@ class Scrubber:
         found = None if scrubbed.damage is None else self.log.confirm_damage(scrubbed.damage)
         try:
             if scrubbed.wrong_index and scrubbed.damage is None:
-                self.counters.scrub_remade += self.log.remake_indexes(place, scrubbed.wrong_index)
+                done = self.log.remake_indexes(place, scrubbed.wrong_index)
+                self._remade(done, f"the indexes of the segment at {place.base}: {scrubbed.wrong_index}")
             if scrubbed.wrong_aborted:
-                self.counters.scrub_remade += self.log.remake_aborted(place)
+                done = self.log.remake_aborted(place)
+                self._remade(done, f"the aborted transactions of the segment at {place.base} could not be read")
         except LogDamaged as damage:
             found = found or damage
         if scrubbed.damage is not None:  # nor is it read again in this pass if it was cut or cleaned meanwhile

@@ -205,6 +205,7 @@ class Acknowledging:
             for first, end, cell in self.book.pieces(due.first, due.end):
                 if cell.state == ACQUIRED and cell.until_ms <= now_ms:
                     decision.count("locks_expired", end - first)
+                    decision.silent[cell.member] = None
                     self.free(first, end, cell, decision, counted=True)
         for first, end, cell in self.book.take_waits(now_ms):
             self.book.put(first, end, Cell(AVAILABLE, cell.tries), is_stored=False)

@@ -9,7 +9,7 @@ from raylog.core.decision import Decision, Refuse, Reply, RequestId, Result, Sto
 from raylog.core.errors import RaylogError
 from raylog.core.outbox import Outbox
 from raylog.core.queues.book import RecordBook
-from raylog.core.queues.events import Effect, NoteStored, StoreChange, Wake
+from raylog.core.queues.events import Effect, EndFetches, NoteStored, StoreChange, Wake
 from raylog.core.queues.records import LetterBox, QueueChange
 
 
@@ -25,6 +25,7 @@ class QueueDecision(Decision[Effect]):
         "marks",
         "settings",
         "shorter",
+        "silent",
         "wakes",
     )
 
@@ -39,6 +40,8 @@ class QueueDecision(Decision[Effect]):
         """Records that are finished because their dead letter, or their copy, is stored."""
         self.shorter: list[list[int]] = []
         """[first, end, hand-out count, lease, ms] of locks that were renewed for less than was requested."""
+        self.silent: dict[str, None] = {}
+        """Members whose locks ran out, in order."""
         self.wakes = False
         """Whether records may be handed out that could not before."""
         self.first_counts: list[tuple[int, int]] = []
@@ -69,6 +72,8 @@ class QueueDecision(Decision[Effect]):
             self.now.insert(0, StoreChange(cause=self.cause, change=change))
         if self.marks:
             self.after_sync.append(NoteStored(cause=self.cause, number=number))
+        if self.silent:
+            self.now.append(EndFetches(cause=self.cause, members=tuple(self.silent)))
         if self.wakes:
             self.now.append(Wake(cause=self.cause))
         return self

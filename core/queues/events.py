@@ -282,4 +282,15 @@ class Wake:
     cause: str
 
 
-Effect: TypeAlias = Hand | StoreChange | NoteStored | FindLetterBox | SendLetters | Wake | Reply | Refuse
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndFetches:
+    """Let the fetches of these members that wait end with nothing: their locks ran out, so that they may be lost.
+
+    One that lives fetches again. What a member that stands still has waiting must take nothing before the others.
+    """
+
+    cause: str
+    members: Sequence[str]
+
+
+Effect: TypeAlias = Hand | StoreChange | NoteStored | FindLetterBox | SendLetters | EndFetches | Wake | Reply | Refuse

@@ -243,6 +243,8 @@ class QueueMachine:
             raise UnknownMemberId(f"The queue does not know the member {event.member!r}; open it again.")
         self.members[event.member] = decision.now_ms
         left = min(event.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
+        if event.member in decision.silent:
+            left = 0  # this fetch may have waited while its member stood still: it ends
         ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
         handed: list[tuple[int, int, int, int]] = []
         self._lease += 1

@@ -1,10 +1,11 @@
-"""Transactions that begin in a partition: their first batches wait until the coordinator has confirmed them.
+"""Batches of transactions: a producer's first ones wait until the coordinator has confirmed its transaction.
 
 A batch is the writer's own word. One that opens a transaction which no coordinator knows would get no marker, and hold
 back every reader of committed records for good. So a leader appends it only after the coordinator of its transactional
 id has answered that the producer's transaction is open, and has this partition (KIP-890). What is open already is
-appended at once. Nothing of this outlives the leadership: what is open is seen from the log, and the next leader
-queries for itself.
+appended at once if it names the transactional id that was confirmed for its producer: otherwise a writer that knows
+producer id and epoch of an open transaction could add to it under an id of its own. Nothing of this outlives the
+leadership: what is open is seen from the log, and the next leader queries for itself.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ CONFIRMED_WITHIN_MS: Final = 5_000
 """Longest time that a coordinator is queried; a request that cannot wait so long is refused at its own deadline."""
 WAITING_MAX: Final = 1_000
 """Most requests that wait in a partition; each is of a producer that sends its first batch."""
+KNOWN_MAX: Final = 10_000
+"""Most producers of which a leader remembers what was confirmed."""
 
 
 @dataclass(slots=True)
@@ -43,23 +46,30 @@ class _Query:
 class Claims:
     """The produce requests of one leader that wait for coordinators; one question for each producer at a time."""
 
-    __slots__ = ("_queries",)
+    __slots__ = ("_names", "_queries")
 
     def __init__(self) -> None:
         """Start empty."""
         self._queries: dict[int, _Query] = {}
+        self._names: dict[int, str] = {}
+        """Transactional ids by the producer ids that coordinators have confirmed; a producer id is of one for good.
+        Those confirmed last: of one that was left out, a coordinator is queried once more."""
 
     @property
     def is_busy(self) -> bool:
         """Whether a coordinator is queried."""
         return bool(self._queries)
 
+    def has_confirmed(self, claim: TxnClaim) -> bool:
+        """Whether the producer id is known to be of this transactional id, so that what is open may be added to."""
+        return self._names.get(claim.producer_id) == claim.transactional_id
+
     def wait(self, event: ProduceReceived, claim: TxnClaim, request: RequestId, out: Outbox[Effect]) -> None:
         """Have the request wait behind those of its producer; ``request`` numbers a question that it may need."""
         error: RaylogError | None = None
         if not claim.transactional_id:
             error = InvalidTxnState(
-                f"A batch of producer {claim.producer_id} would open a transaction, and its request names no "
+                f"A batch of producer {claim.producer_id} is of a transaction, and its request names no "
                 "transactional id, so that no coordinator can be queried. Send it in `transactional_id`."
             )
         elif sum(len(query.waiting) for query in self._queries.values()) >= WAITING_MAX:
@@ -87,8 +97,16 @@ class Claims:
         for producer_id, query in self._queries.items():
             if query.request == event.request:
                 del self._queries[producer_id]
+                if event.error is None:
+                    self._confirm(query.claim)
                 return query.claim, query.waiting
         return None
+
+    def _confirm(self, claim: TxnClaim) -> None:
+        self._names.pop(claim.producer_id, None)
+        self._names[claim.producer_id] = claim.transactional_id
+        if len(self._names) > KNOWN_MAX:
+            del self._names[next(iter(self._names))]
 
     def drop(self, request: RequestId) -> None:
         """Drop a request whose connection is closed; a question is answered even if nothing waits for it any more."""

@@ -42,7 +42,7 @@ class StateReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnClaim:
-    """What the batch says that would open a transaction in this partition; no transactional id = it was not sent."""
+    """What a batch of a transaction says whose it is; no transactional id = it was not sent."""
 
     transactional_id: str
     producer_id: int
@@ -53,8 +53,8 @@ class TxnClaim:
 class ProduceReceived:
     """Produce request; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it.
 
-    ``claim``: its append would open a transaction, as the log is now; None = it would not. Never with ``acks`` 0: the
-    shell keeps no such request.
+    ``claim``: its batches are of a transaction; None = they are of none. Never with ``acks`` 0: the shell keeps no such
+    request. ``opens_transaction``: their append would open it, as the log is now.
     """
 
     cause: str
@@ -64,6 +64,7 @@ class ProduceReceived:
     leader_epoch: LeaderEpoch
     deadline_ms: int
     claim: TxnClaim | None = None
+    opens_transaction: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,7 +201,7 @@ class ReplicaMachine(ReplicaViews):
         if event.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
             self._refuse_as_too_few(leader, event, out)
             return
-        if event.claim is not None:
+        if event.claim is not None and (event.opens_transaction or not leader.claims.has_confirmed(event.claim)):
             leader.claims.wait(event, event.claim, self._next_request(), out)
             return
         leader.produces.add(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))

@@ -20,7 +20,7 @@ import google_crc32c
 
 from raylog.core.epochs import EpochHistory
 from raylog.core.errors import RaylogError
-from raylog.storage.errors import CorruptBatch, LogDamaged, WrongTopicId
+from raylog.storage.errors import CorruptBatch, LogDamaged, WrongTopicId, from_os_error
 from raylog.storage.log.files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
 from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.log.segment import LOG, SNAPSHOT, offset_name
@@ -108,14 +108,29 @@ class Checkpoints:
         write_atomically(self.folder / METADATA, self._identity.encode())
 
     def damaged(self) -> list[str]:
-        """The files of these whose content is wrong, that the owner of the log can write again. Raises StorageIoError.
+        """The files of these whose content is wrong, and which the log can do without. Raises StorageIoError.
 
         One that is replaced meanwhile is whole before and after.
         """
         numbers = [name for name in (RECOVERY_POINT, LOG_START) if self._read_number(name) is None]
         identity, epochs = read_text(self.folder / METADATA), read_text(self.folder / EPOCHS)
         names = [METADATA] if identity is None or not _has_crc(identity) else []
-        return [*names, *([EPOCHS] if epochs is not None and self.read_epochs() is None else []), *numbers]
+        names += [EPOCHS] if epochs is not None and self.read_epochs() is None else []
+        return [*names, *numbers, *self._damaged_snapshots()]
+
+    def _damaged_snapshots(self) -> list[str]:
+        names = []
+        for offset in self.snapshot_offsets():
+            name = offset_name(offset, SNAPSHOT)
+            try:
+                ProducerState.from_bytes(read_bytes(self.folder / name), 0)
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            except OSError as error:
+                raise from_os_error(f"read {self.folder / name}", error) from error
+            except CorruptBatch:
+                names.append(name)
+        return names
 
     def read_log_id(self) -> str:
         """The identity that the log was given when its folder was made; empty in a folder made by an older version."""

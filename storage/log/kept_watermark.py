@@ -2,8 +2,8 @@
 
 Everything below the offset in the file is committed, so it may be served without a request to another replica. The
 file may lag: a smaller offset is always valid. A larger one is not, so the file is lowered before the log is cut below
-it, and is bounded by the end of a log that has lost records. Owned by the replica's shell; `keep` may run in a worker
-thread.
+it, and is bounded by the end of a log that has lost records. Recovery reads it as well: what lies below is no torn end.
+Owned by the replica's shell; `keep` may run in a worker thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeptWatermark:
         """Read the file. Records beyond the log's end were lost with it; other records may take those offsets later."""
         self._path = folder / HIGH_WATERMARK
         self._lock = threading.Lock()
-        self.offset = _read(self._path)
+        self.offset = kept_watermark(folder)
         self._wanted: int | None = self.offset  # None: closed
         self._is_durable = self.offset == 0  # an earlier process may have written the file without a sync
         if self.offset > log_end_offset:
@@ -70,20 +70,22 @@ class KeptWatermark:
             self._wanted = None
 
     def _write(self, offset: int, *, durable: bool) -> None:
-        write_atomically(self._path, _text(offset), durable=durable)
+        write_atomically(self._path, content_of(offset), durable=durable)
         self.offset, self._is_durable = offset, durable
 
 
-def _text(offset: int) -> bytes:
+def content_of(offset: int) -> bytes:
+    """The content of the file with this watermark."""
     digits = b"%d" % offset
     return b"%s %08x\n" % (digits, google_crc32c.value(digits))
 
 
-def _read(path: Path) -> int:
+def kept_watermark(folder: Path) -> int:
+    """The watermark in a partition's folder; 0 if it is missing or damaged."""
     try:
-        text = read_text(path)
+        text = read_text(folder / HIGH_WATERMARK) or ""
     except RaylogError:
         return 0
-    digits = (text or "").split(" ")[0]
+    digits = text.split(" ")[0]
     whole = digits.isascii() and digits.isdigit() and len(digits) < 20
-    return int(digits) if whole and text is not None and text.encode() == _text(int(digits)) else 0
+    return int(digits) if whole and text.encode() == content_of(int(digits)) else 0

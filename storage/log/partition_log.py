@@ -81,9 +81,20 @@ class PartitionLog(ScrubbableLog):
 
     @classmethod
     def open(
-        cls, folder: Path, config: LogConfig, *, topic_id: str, topic: str, partition: int, now_ms: int
+        cls,
+        folder: Path,
+        config: LogConfig,
+        *,
+        topic_id: str,
+        topic: str,
+        partition: int,
+        now_ms: int,
+        end_in_doubt: bool = False,
     ) -> PartitionLog:
         """Create the log or recover it. Raises LogDamaged, WrongTopicId, DiskFull, StorageIoError.
+
+        `end_in_doubt`: an earlier life acknowledged records before they were synced, so that those below the kept high
+        watermark may be missing without damage.
 
         The caller holds the lock of the data directory: two logs on one folder would destroy each other.
         """
@@ -93,7 +104,7 @@ class PartitionLog(ScrubbableLog):
         created = checkpoints.claim(topic_id, topic, partition)
         if created:
             sync_folder(folder.parent)
-        state = Recovery(folder, config, checkpoints, now_ms).run()
+        state = Recovery(folder, config, checkpoints, now_ms, end_in_doubt=end_in_doubt).run()
         return cls(folder, config, checkpoints, state, created=created, now_ms=now_ms)
 
     @property
@@ -341,6 +352,18 @@ class PartitionLog(ScrubbableLog):
 
     # --- truncating ------------------------------------------------------------------------------------------------
 
+    def end_after_cut(self, offset: int) -> int:
+        """Where the log ends once it was truncated to `offset`: it is cut between batches."""
+        if not self.segments[0].base_offset <= offset < self.log_end_offset:
+            return offset
+        return self._cut_at(offset)[2]
+
+    def _cut_at(self, offset: int) -> tuple[int, int, int]:
+        """List index of the segment that is cut, the position there, and the log's end after that."""
+        place = place_of(self.segments, offset)
+        position, header = self.segments[place].locate(offset)
+        return place, position, header.base_offset
+
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
 
@@ -355,10 +378,8 @@ class PartitionLog(ScrubbableLog):
         if offset >= self.log_end_offset:
             self._kept_epochs.truncate_end(offset)
             return
-        place = place_of(self.segments, offset)
+        place, position, end = self._cut_at(offset)
         segment = self.segments[place]
-        position, header = segment.locate(offset)
-        end = header.base_offset
         # In this order a crash at any point leaves a log that recovery accepts: first the recovery point falls below
         # the cut, then the epochs go, then the bytes, from the end. A disk too full for small files changes nothing.
         with self._lock:

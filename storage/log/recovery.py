@@ -2,7 +2,8 @@
 
 Called by `PartitionLog.open` alone. After a clean close only the tail of each segment is read. After a crash every
 segment from the recovery point on is scanned batch by batch (header, CRC, offset, leader epoch): a bad tail above the
-recovery point is cut and reported; any error below it raises LogDamaged before a single batch is changed. Of a large
+recovery point and the kept high watermark is cut and reported; any error below one of them raises LogDamaged before a
+single batch is changed. Of a large
 segment that holds the recovery point, the part before it is trusted, like the segments before, when index and producer
 snapshot reach near enough to it. The scan also rebuilds the indexes and replays producer state. On return, all retained
 records are on disk.
@@ -24,6 +25,7 @@ from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.config import LogConfig, RecoveryReport
 from raylog.storage.log.files import TEMPORARY, list_files, remove, sync_folder
 from raylog.storage.log.index import IndexDamaged
+from raylog.storage.log.kept_watermark import kept_watermark
 from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.log.segment import LOG, TXN_INDEX, Segment
 from raylog.storage.transactions.aborted import is_as_good
@@ -52,7 +54,9 @@ class _Damage(NamedTuple):
 class Recovery:
     """One recovery of one folder; call `run` once."""
 
-    def __init__(self, folder: Path, config: LogConfig, checkpoints: Checkpoints, now_ms: int) -> None:
+    def __init__(
+        self, folder: Path, config: LogConfig, checkpoints: Checkpoints, now_ms: int, *, end_in_doubt: bool = False
+    ) -> None:
         self.folder = folder
         self.config = config
         self.checkpoints = checkpoints
@@ -63,6 +67,10 @@ class Recovery:
         self.point_known = point is not None
         """Otherwise any of the records may have been synced, and nothing is cut."""
         self.log_start = checkpoints.read_log_start()
+        committed = 0 if end_in_doubt else kept_watermark(folder)
+        self.whole_to = max(self.recovery_point, committed if committed > self.log_start else 0)
+        """Everything below was synced, or committed: where it is missing, the log is damaged. What is committed lies
+        below the start of a log only while that is dropped, to begin there again."""
         known = checkpoints.read_epochs()
         self.epochs = known if known is not None else EpochHistory()
         self.epochs_known = known is not None
@@ -104,8 +112,8 @@ class Recovery:
             remove(path)
 
     def _begin_empty(self) -> None:
-        if self.recovery_point > 0 or not self.point_known:
-            raise LogDamaged(self.folder, 0, 0, f"all segments are missing; {self.recovery_point} offsets were synced")
+        if self.whole_to > 0 or not self.point_known:
+            raise LogDamaged(self.folder, 0, 0, f"all segments are missing; {self.whole_to} offsets were there")
         self._start_afresh(self.log_start)
 
     def _start_afresh(self, offset: int) -> None:
@@ -123,7 +131,7 @@ class Recovery:
         if mark is None or mark.last_base_offset != last.base_offset or mark.last_size != last.file_size():
             return False
         self._load_finished(len(self.segments))
-        if self._end != mark.log_end_offset or self._end < self.recovery_point:
+        if self._end != mark.log_end_offset or self._end < self.whole_to:
             return False
         self.recovery_point = self._end
         self._load_producers(self._end, len(self.segments))
@@ -180,12 +188,12 @@ class Recovery:
         damage = self._scan_from(first)
         if damage is not None:
             path = self.segments[damage.segment].path
-            if damage.offset < self.recovery_point or not self.point_known:
+            if damage.offset < self.whole_to or not self.point_known:
                 raise LogDamaged(path, damage.position, damage.offset, damage.reason)
             self.report.reason = f"{path.name} at byte {damage.position}: {damage.reason}"
         last = damage.segment if damage is not None else len(self.segments) - 1
-        if self.segments[last].next_offset < self.recovery_point:
-            reason = f"the log ends here, but everything below {self.recovery_point} was synced"
+        if self.segments[last].next_offset < self.whole_to:
+            reason = f"the log ends here, but everything below {self.whole_to} was synced"
             raise LogDamaged(
                 self.segments[last].path, self.segments[last].size, self.segments[last].next_offset, reason
             )

@@ -11,9 +11,9 @@ from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from raylog.storage.errors import CorruptBatch, LogDamaged
 from raylog.storage.log.checkpoints import EPOCHS, LOG_START, METADATA
 from raylog.storage.log.cleanable import CleanableLog
-from raylog.storage.log.files import exists
+from raylog.storage.log.files import exists, remove
 from raylog.storage.log.reading import Span, verify
-from raylog.storage.log.segment import Segment
+from raylog.storage.log.segment import SNAPSHOT, Segment
 from raylog.storage.scrub.plan import Place, Stretch
 from raylog.storage.scrub.slices import ScrubOrder
 
@@ -113,11 +113,16 @@ class ScrubbableLog(CleanableLog):
         return True
 
     def write_again(self, names: list[str]) -> int:
-        """Write small files again that are damaged on the disk; returns how many. Raises DiskFull, StorageIoError."""
+        """Write small files again that are damaged on the disk; returns how many. Raises DiskFull, StorageIoError.
+
+        A snapshot of producers is removed: an older one and the batches behind it have the same.
+        """
         self._require_open()
         for name in names:
-            logger.warning("%s is damaged, and written again", self.folder / name)
-            if name == METADATA:
+            logger.warning("%s is damaged, and made again", self.folder / name)
+            if name.endswith(SNAPSHOT):
+                remove(self.folder / name)
+            elif name == METADATA:
                 self._checkpoints.write_identity()
             elif name == EPOCHS:
                 self._checkpoints.write_epochs(self.epochs)

@@ -55,15 +55,16 @@ class TransactionalLog(ReadableLog):
         """Have producers that send nothing from here on forgotten only after their whole time."""
         self.producers.count_as_seen(now_ms)
 
-    def opens_transaction(self, payload: Buffer) -> tuple[int, int] | None:
-        """Producer id and epoch of a batch whose append would open a transaction here; None = no batch would.
+    def transaction_of(self, payload: Buffer) -> tuple[int, int, bool] | None:
+        """Producer id and epoch of the payload's batches of a transaction, and whether their append would open it here.
 
-        Read up to the first header that is malformed: behind such a one nothing is stored. Raises InvalidRecord where
-        several producers would open one, or one producer with several epochs.
+        None = no batch is of a transaction. Those that an append refuses, as their epoch has passed, are left out. Read
+        up to the first header that is malformed: behind such a one nothing is stored. Raises InvalidRecord where the
+        batches are of several transactions.
         """
         if not is_transactional(payload):
             return None
-        known, opened = self.producers, self.producers.transactions.open
+        known = self.producers
         found: tuple[int, int] | None = None
         position = 0
         while position < len(payload):
@@ -73,12 +74,12 @@ class TransactionalLog(ReadableLog):
                 break
             position += header.size
             writer = header.producer_id, header.producer_epoch
-            if not header.is_transactional or writer[0] in opened or known.has_fenced(*writer):
+            if not header.is_transactional or known.has_fenced(*writer):
                 continue
             if found not in (None, writer):
-                raise refused("its batches would open several transactions; send those of each producer alone")
+                raise refused("its batches are of several transactions; send those of each producer alone")
             found = writer
-        return found
+        return None if found is None else (*found, found[0] not in known.transactions.open)
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> AppendInfo:
         """End a producer's transaction, as its leader; in the page cache on return.

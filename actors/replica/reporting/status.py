@@ -42,7 +42,7 @@ def has_reported(runner: ReplicaRunner) -> bool:
 
 def _to_report(runner: ReplicaRunner) -> tuple[str, bool]:
     present = damage_of(runner)
-    damage = (present or runner.damage.before)[:DAMAGE_CHARACTERS]
+    damage = (present or runner.damage.before or runner.damage.remade)[:DAMAGE_CHARACTERS]
     return damage, bool(damage and not present)
 
 

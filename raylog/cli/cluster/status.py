@@ -211,7 +211,7 @@ def _draw_remarks(found: dict[str, Any]) -> None:
             "space, lower retention, or add a broker."
         )
     for name, broker, damage, is_mended in found.get("damaged_logs", []):
-        outcome = "was damaged, and has been copied again" if is_mended else "is damaged"
+        outcome = "was damaged, and is whole again" if is_mended else "is damaged"
         click.echo(f"{name} on broker {broker}: the log {outcome}: {damage}")
 
 

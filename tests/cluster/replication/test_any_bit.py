@@ -1,8 +1,9 @@
 """One bit flips anywhere in the folder of one replica of three: all is read within seconds, and mended without a hand.
 
 File and bit are drawn by seed, for leaders and followers, while the replica runs and before it starts. Damage of
-batches is in the status, also when it is mended; but for that at the end of a log whose process was killed, which is
-taken for a torn write, cut and copied again. Other files are made again from the batches, or the whole log is.
+batches is in the status, also when it is mended; but for that at the end of a log whose process was killed. Where that
+is not known to be committed it is taken for a torn write, cut and copied again. Other files are made again from the
+batches, or the whole log is.
 """
 
 import asyncio

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.replica import watermark_keeper
 from raylog.core.errors import KafkaStorageError
+from raylog.storage.log import partition_log
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually
@@ -54,6 +56,39 @@ async def test_damage_below_the_recovery_point_is_refilled_from_the_peers(cluste
     assert len(aside) == 1, "what is left of the damaged log is kept for the operator"
     assert cluster.replica("t", 0, follower).status()["log_end_offset"] == 20
     assert next(aside[0].glob("*.log")).stat().st_size > 0
+
+
+def test_a_leader_without_its_committed_end_does_not_lead_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Leader and controller start together, so that its place in the ISR stands: followers would cut what it lacks."""
+    monkeypatch.setattr(watermark_keeper, "KEEP_MS", 0)
+    monkeypatch.setattr(partition_log, "CHECKPOINT_SECONDS", 1e9)  # none of it lies below the recovery point
+
+    @in_cluster()
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        await filled(cluster, talk)
+        row = await talk.partition("t")
+        leader, epoch = row.leader, row.leader_epoch
+        kept = folder_of(cluster.replica("t", 0, leader).spec) / "high-watermark-checkpoint"
+        await eventually(lambda: kept.exists() and kept.read_text().startswith("20 "), what="the watermark is kept")
+        await cluster.stop_controller()
+        spec = await cluster.crash_replica("t", 0, leader)
+        log = next(folder_of(spec).glob("*.log"))
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 8
+        log.write_bytes(data)
+        await cluster.start_controller()
+        await cluster.ensure(spec)
+        await talk.until("t", lambda row: row.leader_epoch > epoch and row.leader != -1 and row.port > 0)
+        await talk.whole("t")
+        assert len(await talk.values("t", 20)) == 20
+        assert (await talk.partition("t")).leader != leader
+        (aside,) = (spec.data_directory / ".damaged").iterdir()
+        assert next(aside.glob("*.log")).read_bytes() == data, "nothing of it was cut"
+        assert str(aside) in cluster.replica("t", 0, leader)._running().damage.before
+
+    story(tmp_path)
 
 
 @in_cluster()

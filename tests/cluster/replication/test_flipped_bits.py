@@ -114,6 +114,30 @@ def test_a_bit_in_a_closed_segment_of_the_leader(tmp_path: Path, seed: int, near
     story(tmp_path)
 
 
+@pytest.mark.parametrize("suffix", ["index", "timeindex", "snapshot"])
+def test_a_bit_in_a_file_that_is_made_again_is_shown_as_well(tmp_path: Path, suffix: str) -> None:
+    """No record is in danger; but the disk gave back other bytes than it got, which operators are to know."""
+
+    @in_cluster(config={"log.scrub.bytes.per.second": "1000000000", "log.scrub.interval.ms": "1"})
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        dice = random.Random(suffix)
+        await filled(talk)
+        leader = (await talk.partition("t")).leader
+        folder = folder_of(cluster.replica("t", 0, leader).spec)
+        hurt = min(path for path in folder.glob(f"*.{suffix}") if path.stat().st_size)
+        flip(hurt, dice)
+        await eventually(
+            lambda: [row[:2] + row[3:] for row in damaged_logs(cluster)] == [["t-0", leader, True]],
+            what="the status shows what was mended",
+        )
+        assert "made again" in str(damaged_logs(cluster)[0][2])
+        assert cluster.replica("t", 0, leader).status()["damage"] == ""
+        assert await read_all(cluster) == VALUES
+        assert cluster.given_up == []
+
+    story(tmp_path)
+
+
 FILES = (
     "*.log closed",
     "*.log active",

@@ -64,6 +64,25 @@ async def test_a_batch_of_a_partition_that_was_not_added_is_refused(cluster: Loc
 
 
 @in_cluster(config=QUICK)
+async def test_what_is_open_takes_no_batch_under_another_id(cluster: LocalCluster, talk: Talk) -> None:
+    """A writer that may use other transactional ids knows producer id, epoch and sequence of an open transaction."""
+    await talk.create("t")
+    producer, epoch = await begun(talk, "t")
+    assert await write(talk, b"its own", producer, epoch) == 0
+    for name in ("etl-2", ""):
+        await refused(write(talk, b"strange", producer, epoch, sequence=1, name=name), InvalidTxnState)
+    assert await write(talk, b"more of its own", producer, epoch, sequence=1) == 1
+    leader = (await talk.partition("t")).leader
+    await cluster.stop_replica("t", 0, leader)
+    await talk.until("t", lambda row: row.leader not in (leader, -1) and row.port > 0)
+    strange = until_led(lambda: write(talk, b"strange", producer, epoch, sequence=2, name="etl-2"))
+    await refused(strange, InvalidTxnState)
+    assert await until_led(lambda: write(talk, b"the rest", producer, epoch, sequence=2)) == 2
+    await call(talk, "end_txn", ID, producer, epoch, True)
+    assert await committed_values(cluster, 3, "t") == [b"its own", b"more of its own", b"the rest"]
+
+
+@in_cluster(config=QUICK)
 async def test_a_late_batch_of_an_ended_transaction_is_refused(cluster: LocalCluster, talk: Talk) -> None:
     await talk.create("t")
     producer, epoch = await begun(talk, "t")

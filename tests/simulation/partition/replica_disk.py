@@ -113,7 +113,7 @@ class OpenedLog:
         """Refuse it: the entries of this simulation are no bytes."""
         raise InvalidRequest(f"The entry at offset {offset} has no bytes.")
 
-    def opens_transaction(self, payload: list[Entry]) -> None:
+    def transaction_of(self, payload: list[Entry]) -> None:
         """The producers of this simulation have no transactions."""
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> VirtualAppend:
@@ -195,6 +195,10 @@ class OpenedLog:
         """Find the last entry below ``upper``."""
         entry = self._log.entry(min(upper, self._log.end) - 1)
         return None if entry is None else (min(upper, self._log.end) - 1, entry.value)
+
+    def end_after_cut(self, offset: int) -> int:
+        """Each entry is a batch of its own."""
+        return offset
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Truncate to ``offset``."""

@@ -164,7 +164,13 @@ class Lives:
 
     def _open_log(self) -> PartitionLog:
         return PartitionLog.open(
-            FOLDER, self.options.config, topic_id="a topic", topic="t", partition=0, now_ms=self.now_ms
+            FOLDER,
+            self.options.config,
+            topic_id="a topic",
+            topic="t",
+            partition=0,
+            now_ms=self.now_ms,
+            end_in_doubt=self.options.relaxed,
         )
 
     def _open(self) -> None:

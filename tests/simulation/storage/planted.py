@@ -39,6 +39,10 @@ def _nothing(*_: object, **__: object) -> None:
     """Does nothing, in place of a required step."""
 
 
+def _none_kept(_: Path) -> int:
+    return 0
+
+
 def _only_the_active_segment(original: Method) -> Method:
     def begin(self: SyncRound, segments: Any, folder: Path | None) -> None:
         original(self, list(segments)[-1:], folder)
@@ -353,6 +357,7 @@ STORAGE_BUGS = (
         _unbounded(KeptWatermark.__init__),
         120,
     ),
+    _bug("what is committed passes for a torn end", ("S8",), recovery, "kept_watermark", _none_kept, 60),
     _bug("a kept watermark falls in memory alone", ("S7",), KeptWatermark, "lower", _lowered_in_memory),
     _bug(
         "retention goes above the high watermark", ("S3",), log, "removable", _above_the_watermark(retention.removable)

@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 from raylog.core.errors import RaylogError
 from raylog.storage.errors import LogDamaged, StorageIoError
+from raylog.storage.log.kept_watermark import HIGH_WATERMARK, content_of
 from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage import checks, scrubs
 from tests.simulation.storage.calls import Calls
 from tests.simulation.storage.checks import require
-from tests.simulation.storage.disk import Image, PowerLost
+from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
 from tests.simulation.storage.lives import ROOT
 from tests.simulation.world import Violation
 
@@ -189,6 +190,8 @@ class StorageRun(Calls):
             self.note(f"  {what} of {name}")
             self._new_disk(image)
             self._open_damaged(image, name, batch_file)
+            if batch_file and not self.options.relaxed:
+                self._open_after_kill(image, random.Random(f"{self.trace} {self.events}"))
         del floor
         self.files.mount(ROOT, disk)
 
@@ -208,6 +211,24 @@ class StorageRun(Calls):
             scrubs.check_found(log, self.draw.choice((1, 1000, 1 << 20)))
         else:
             self._check_copy(log)
+
+    def _open_after_kill(self, image: Image, draw: random.Random) -> None:
+        """The same damage, had the process been killed before it wrote its last recovery point, with a kept watermark.
+
+        Draws for itself: the rest of the run is as it was.
+        """
+        folder = image["t-0"]
+        assert isinstance(folder, dict)
+        committed = draw.randint(self.log.log_start_offset, self.model.end)
+        folder.pop("clean-shutdown", None)
+        folder["recovery-point-checkpoint"] = b"0\n%d\n" % draw.randint(0, self.log._recovery_point)
+        folder[HIGH_WATERMARK] = content_of(committed)
+        self.files.mount(ROOT, VirtualDisk(draw.getrandbits(48), sector=self.sector, image=image))
+        try:
+            log = self._open_log()
+        except (LogDamaged, StorageIoError):
+            return
+        checks.check_damaged(log, self.model, committed)
 
     def _check_copy(self, log: PartitionLog) -> None:
         """A copy with a damaged file that could be made again is a whole log."""

@@ -221,7 +221,7 @@ TRANSACTION_BUGS: Final = (
         "W27",
         "W9",
     ),
-    _bug("a leader queries no coordinator", TransactionalLog, "opens_transaction", _none_opens, "W25"),
+    _bug("a leader queries no coordinator", TransactionalLog, "transaction_of", _none_opens, "W25"),
     _bug("a coordinator confirms what is not open", rules, "claim_error", _none_opens, "W25"),
     _bug("an abort commits", CoordinatorCalls, "end", _always_committed, "W24"),
 )

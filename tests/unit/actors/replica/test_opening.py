@@ -1,20 +1,24 @@
 """Traces of the earlier incarnation in a replica's folder: a new log, and a machine failure with unsynced records."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.clock import wall_ms
 from raylog.actors.replica import opening as replica_log
 from raylog.actors.replica.damage import DamageWatch, give_up
 from raylog.actors.replica.opening import OpenedLog, note_boot, open_replica_log
 from raylog.core.ids import Offset, TopicPartition
 from raylog.core.replication.damage import RebuildLog
 from raylog.storage.directory import partition_folder
+from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import LogConfig
 from tests.simulation.storage.disk import VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
+from tests.unit.storage.logs import produced
 
 
 @pytest.fixture
@@ -140,3 +144,36 @@ def test_a_log_that_its_last_life_found_damaged_is_set_aside(spec: ReplicaSpec) 
     assert (third.damage, third.log_lost) == ("", False), "once"
     third.log.close()
     third.lock.release()
+
+
+def torn(spec: ReplicaSpec, *, syncs_first: bool) -> OpenedLog:
+    """A killed life has four committed records, of which the log has lost the last one."""
+    first = opened(spec, syncs_first=syncs_first)
+    for number in range(4):
+        first.log.append_as_leader(bytearray(produced(number)), 0, wall_ms())
+    kept = KeptWatermark(first.log.folder, 4)
+    kept.want(4)
+    kept.keep()
+    end(first, spec)
+    path = next(first.log.folder.glob("*.log"))
+    os.truncate(path, path.stat().st_size - 3)
+    return opened(spec, syncs_first=syncs_first)
+
+
+def test_a_log_without_its_committed_end_is_set_aside(spec: ReplicaSpec) -> None:
+    found = torn(spec, syncs_first=True)
+    assert (found.log_lost, found.unsynced_lost) == (True, False)
+    assert "offset 3" in found.damage
+    assert found.log.log_end_offset == 0
+    end(found, spec, cleanly=True)
+
+
+def test_acknowledged_records_that_are_missing_are_reported(
+    spec: ReplicaSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = torn(spec, syncs_first=False)
+    assert (found.log_lost, found.unsynced_lost, found.damage) == (False, True, "")
+    assert found.log.log_end_offset == 3
+    assert "from offset 3 to 3 are missing" in caplog.text
+    assert "were cut off behind offset 3" in caplog.text
+    end(found, spec, cleanly=True)

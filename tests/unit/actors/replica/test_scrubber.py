@@ -117,7 +117,9 @@ async def test_replicas_of_a_broker_share_the_rate(tmp_path: Path) -> None:
 async def test_damage_is_handed_on_and_the_rest_of_the_log_is_read(tmp_path: Path) -> None:
     log, found = filled(tmp_path / "t-0"), list[LogDamaged]()
     scrubber = scrubber_of(log, FAST)
+    reported = list[str]()
     scrubber.when_damaged(found.append)
+    scrubber.when_remade(reported.append)
     hurt = log.segments[1]
     with hurt.path.open("r+b") as file:
         file.seek(200)
@@ -130,8 +132,26 @@ async def test_damage_is_handed_on_and_the_rest_of_the_log_is_read(tmp_path: Pat
         assert found[0].next_offset > hurt.base_offset
         assert scrubber.counters.scrub_damages == 1
         assert scrubber.counters.scrub_remade == 1, "only where the batches are whole"
+        assert [text.startswith("the indexes of the segment at 0: ") for text in reported] == [True]
         assert log.segments[0].path.with_suffix(".timeindex").stat().st_size > 0
         assert scrubber.counters.scrub_passes == 1
+
+
+async def test_a_snapshot_of_producers_that_is_damaged_is_removed_and_named(tmp_path: Path) -> None:
+    log, reported = filled(tmp_path / "t-0"), list[str]()
+    snapshots = sorted(log.folder.glob("*.snapshot"))
+    hurt = snapshots[0]
+    data = bytearray(hurt.read_bytes())
+    data[-1] ^= 1
+    hurt.write_bytes(data)
+    scrubber = scrubber_of(log, FAST)
+    scrubber.when_remade(reported.append)
+    async with scrubbed(scrubber):
+        await ticked(scrubber, 0)
+        assert reported == [f"{hurt.name}: the content was wrong; made again"]
+        assert sorted(log.folder.glob("*.snapshot")) == snapshots[1:]
+        await ticked(scrubber, RETRY_MS)
+        assert len(reported) == 1
 
 
 async def test_a_disk_that_cannot_be_read_is_tried_again_and_logged_once(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from raylog.actors.scheduling.bodies import Body
-from raylog.actors.scheduling.delivering import Deliveries
+from raylog.actors.scheduling.delivering import TURN_BYTES, TURN_KEYS, Deliveries
 from raylog.actors.scheduling.placing import Facts, Placing
 from raylog.core.errors import ConnectionFailed
 from raylog.core.scheduling.envelope import BY_KEY, Envelope
@@ -99,6 +99,17 @@ async def test_a_record_is_undeliverable_only_after_a_fresh_look() -> None:
     await owner.placing.look_up(["t"])
     assert [target.topic for target in (await owner.resolved(KEY)).targets] == [DEAD]
     assert ["t"] in owner.host.requested[1:], "it was looked up again before the record was dead"
+
+
+async def test_one_turn_reads_a_bounded_number_of_bytes() -> None:
+    """All bodies of a round at once were half a gigabyte, at every new leader again."""
+    for size, most in ((512 * 1024, TURN_KEYS), (16 * 1024, TURN_BYTES // (16 * 1024) + 1), (10, 1_000)):
+        value = b"v" * size
+        owner = Owner({offset: body(offset, "t", "id")._replace(value=value) for offset in range(1, 1_001)})
+        owner.host.topics["t"] = ("id", 1)
+        await owner.placing.look_up(["t"])
+        event = await owner.resolved(*(key_of(1_000, offset) for offset in range(1, 1_001)))
+        assert most // 2 < len(event.targets) <= most, f"of {size} bytes each"
 
 
 async def test_a_record_waits_while_it_is_not_sure_that_its_topic_is_deleted() -> None:

@@ -1,5 +1,7 @@
 """Batches that would open a transaction wait at the leader until its coordinator has confirmed it."""
 
+from dataclasses import replace
+
 from raylog.core.errors import (
     ConcurrentTransactions,
     InvalidTxnState,
@@ -9,7 +11,7 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import LeaderEpoch
 from raylog.core.outbox import Outbox
-from raylog.core.replication.claims import CONFIRMED_WITHIN_MS, WAITING_MAX
+from raylog.core.replication.claims import CONFIRMED_WITHIN_MS, KNOWN_MAX, WAITING_MAX, Claims
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
@@ -35,20 +37,26 @@ def leading() -> Context:
     return context
 
 
-def sent(context: Context, what: TxnClaim | None, *, deadline_in_ms: int = 30_000) -> Outbox[Effect]:
+def produce(what: TxnClaim | None, request: int = 1, *, opens: bool = True, leader_epoch: int = 1) -> ProduceReceived:
+    return ProduceReceived(
+        cause="p",
+        now_ms=0,
+        request=request,
+        acks=-1,
+        leader_epoch=LeaderEpoch(leader_epoch),
+        deadline_ms=30_000,
+        claim=what,
+        opens_transaction=opens and what is not None,
+    )
+
+
+def sent(
+    context: Context, what: TxnClaim | None, *, opens: bool = True, deadline_in_ms: int = 30_000, leader_epoch: int = 1
+) -> Outbox[Effect]:
     """A producer's batch comes; its request is the context's last one."""
     context.last_request += 1
-    return context.step(
-        ProduceReceived(
-            cause="p",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            acks=-1,
-            leader_epoch=LeaderEpoch(1),
-            deadline_ms=context.now_ms + deadline_in_ms,
-            claim=what,
-        )
-    )
+    event = produce(what, context.last_request, opens=opens, leader_epoch=leader_epoch)
+    return context.step(replace(event, now_ms=context.now_ms, deadline_ms=context.now_ms + deadline_in_ms))
 
 
 def answered(context: Context, question: VerifyTransaction, error: RaylogError | None = None) -> Outbox[Effect]:
@@ -74,9 +82,51 @@ def test_the_question_ends_with_the_deadline_of_its_request() -> None:
     assert question.deadline_ms == context.now_ms + 200
 
 
-def test_a_batch_of_a_transaction_that_is_open_here_needs_no_query() -> None:
+def test_a_batch_of_no_transaction_needs_no_query() -> None:
     context = leading()
     assert requests(sent(context, None)) == [context.last_request]
+
+
+def test_what_is_open_and_was_confirmed_is_added_to_without_a_query() -> None:
+    context = leading()
+    answered(context, only(VerifyTransaction, sent(context, claim()).now))
+    for _ in range(3):
+        assert requests(sent(context, claim(), opens=False)) == [context.last_request]
+    only(VerifyTransaction, sent(context, claim(epoch=1)).now)  # the next one begins
+
+
+def test_what_is_open_takes_no_batch_under_another_transactional_id() -> None:
+    context = leading()
+    answered(context, only(VerifyTransaction, sent(context, claim()).now))
+    question = only(VerifyTransaction, sent(context, claim(name="strange"), opens=False).now)
+    assert question.claim.transactional_id == "strange"
+    refusal = only(RefuseRequest, answered(context, question, InvalidTxnState("not of this producer")).now)
+    assert refusal.request == context.last_request
+    assert requests(sent(context, claim(), opens=False)) == [context.last_request], "its own producer goes on"
+    nameless = only(RefuseRequest, sent(context, claim(name=""), opens=False).now)
+    assert isinstance(nameless.error, InvalidTxnState)
+
+
+def test_a_new_leader_queries_once_for_what_it_finds_open() -> None:
+    context = leading()
+    answered(context, only(VerifyTransaction, sent(context, claim()).now))
+    context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
+    context.notified(partition_state(leader_epoch=3, partition_epoch=3))
+    question = only(VerifyTransaction, sent(context, claim(), opens=False, leader_epoch=3).now)
+    first = context.last_request
+    assert sent(context, claim(), opens=False, leader_epoch=3).now == [], "it waits behind the one before"
+    assert requests(answered(context, question)) == [first, first + 1]
+    assert requests(sent(context, claim(), opens=False, leader_epoch=3)) == [context.last_request]
+
+
+def test_of_so_many_producers_is_known_what_was_confirmed() -> None:
+    claims = Claims()
+    out: Outbox[Effect] = Outbox()
+    for producer in range(KNOWN_MAX + 1):
+        claims.wait(produce(claim(producer)), claim(producer), producer, out)
+        claims.answered(TransactionConfirmed(cause="v", now_ms=0, request=producer, error=None))
+    assert not claims.has_confirmed(claim(0))
+    assert all(claims.has_confirmed(claim(producer)) for producer in range(1, KNOWN_MAX + 1))
 
 
 def test_batches_of_one_producer_keep_their_order_and_share_a_query() -> None:

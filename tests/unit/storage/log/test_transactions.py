@@ -413,20 +413,20 @@ def test_a_segment_ends_before_its_aborted_transactions_are_many(
 
 
 def test_the_first_batch_of_a_transaction_is_recognised(log: PartitionLog) -> None:
-    assert log.opens_transaction(sent()) == (P, 0)
-    assert log.opens_transaction(sent(transactional=False)) is None
+    assert log.transaction_of(sent()) == (P, 0, True)
+    assert log.transaction_of(sent(transactional=False)) is None
     log.append_as_leader(sent(), 1, NOW)
-    assert log.opens_transaction(sent(sequence=1)) is None
-    assert log.opens_transaction(sent(Q)) == (Q, 0)
-    assert log.opens_transaction(sent(sequence=1) + sent(Q)) == (Q, 0)
+    assert log.transaction_of(sent(sequence=1)) == (P, 0, False)
+    assert log.transaction_of(sent(Q)) == (Q, 0, True)
     log.append_marker(TxnMarker(P, 1, 0, committed=True), 1, NOW)
-    assert log.opens_transaction(sent(epoch=1)) == (P, 1)
-    assert log.opens_transaction(sent(sequence=1)) is None, "the append refuses it: its epoch has passed"
+    assert log.transaction_of(sent(epoch=1)) == (P, 1, True)
+    assert log.transaction_of(sent(sequence=1)) is None, "the append refuses it: its epoch has passed"
 
 
-def test_one_request_opens_one_transaction(log: PartitionLog) -> None:
-    assert log.opens_transaction(sent() + sent(sequence=1)) == (P, 0)
-    for payload in (sent() + sent(Q), sent() + sent(epoch=1)):
+def test_one_request_is_of_one_transaction(log: PartitionLog) -> None:
+    assert log.transaction_of(sent() + sent(sequence=1)) == (P, 0, True)
+    log.append_as_leader(sent(), 1, NOW)
+    for payload in (sent(sequence=1) + sent(Q), sent(Q) + sent(sequence=1), sent(Q) + sent(Q, epoch=1)):
         with pytest.raises(InvalidRecord, match="several transactions"):
-            log.opens_transaction(payload)
-    assert log.opens_transaction(b"no batch") is None
+            log.transaction_of(payload)
+    assert log.transaction_of(b"no batch") is None

@@ -153,14 +153,24 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     wait_for(lambda: not processes_of(ray_pid), "the Ray node has ended, with all of its processes")
     assert "raylog start" in shell.run("status", "--address", "local", expect=1)
 
-    again = shell.run("start", "--address", "local")
-    assert bootstrap in again, "what a service was configured with stays true"
-    assert "Metrics: " in again
+    again = json.loads(shell.run("start", "--address", "local", "--json"))
+    assert again["bootstrap"] == bootstrap, "what a service was configured with stays true"
+    assert [broker["state"] for broker in again["brokers"]] == ["online"] * 2
+    assert set(again["metrics"]) == {"served", "taken"}
+    assert again["secret_file"] == str(shell.folder / "raylog-data" / "client-secret")
+    assert json.loads(shell.run("topic", "create", "more", "--json"))["created"]
+    shell.run("topic", "delete", "more")
     assert shell.run("topic", "list", env=away) == "flights\n"
     assert shell.run("topic", "list") == "flights\n"
     back = shell.run("consume", "--topic", "flights", "--from-beginning", "--max-messages", "21000", "--format", "%o ")
     assert len(back.split()) == 21000
-    shell.run("stop")
+    ended = json.loads(shell.run("stop", "--json"))
+    assert ended == {
+        "stopped": True,
+        "data_dir": str(shell.folder / "raylog-data"),
+        "ray_pid": again["ray_pid"],
+        "machines_ended": None,
+    }
 
 
 def test_a_cluster_that_a_python_process_started_is_found(shell: Shell) -> None:

@@ -27,6 +27,7 @@ from raylog.client.producer.scheduling import (
     AsyncScheduledBatch,
     AsyncScheduledFuture,
     When,
+    check_no_timestamp,
     default_when,
     not_delayed,
     with_ttl,
@@ -131,6 +132,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
             key = engine.checked_key(key)
         pairs = None if headers is None else checked_headers(headers)
         if delay is not None or deliver_at is not None:
+            check_no_timestamp(timestamp_ms)
             when = When(delay, deliver_at, schedule_id)
             return await self._send_delayed(topic, key, value, pairs, partition, when)
         if timestamp_ms is not None:
@@ -221,7 +223,9 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
         when = When(delay, deliver_at, schedule_id)
-        if not when.is_stated and topic_queues.delay_ms:
+        if when.is_stated:
+            check_no_timestamp(timestamp_ms)
+        elif topic_queues.delay_ms:
             when = default_when(topic_queues.delay_ms, when)
         if when.is_stated:
             delayed, dues = await engine.delayed_appends(topic, values, keys, headers, partition, when)

@@ -1,5 +1,6 @@
 """What `send` refuses at once: what could not be encoded, or not be stored, later."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -43,6 +44,24 @@ def test_a_timestamp_that_cannot_be_stored_is_refused_by_send(
         assert good.result(10).offset == 0
         producer.flush(10)
     assert [value for _, _, value in cluster.records("t", 0)] == [b"good"]
+
+
+@pytest.mark.parametrize("when", [{"delay": "1h"}, {"deliver_at": 5}])
+async def test_a_delayed_record_takes_no_timestamp_that_would_be_lost(
+    cluster: ToyCluster, when: dict[str, Any]
+) -> None:
+    cluster.create_topic("t")
+    with Producer(**cluster.options) as producer:
+        for call in (producer.send, producer.send_batch):
+            with pytest.raises(ValueError, match="has the time when it is due as its timestamp"):
+                await asyncio.to_thread(
+                    call, "t", [b"x"] if call == producer.send_batch else b"x", timestamp_ms=5, **when
+                )
+    async with AsyncProducer(**cluster.options) as sender:
+        with pytest.raises(ValueError, match="leave out timestamp_ms"):
+            await sender.send("t", b"x", timestamp_ms=5, **when)
+        with pytest.raises(ValueError, match="leave out timestamp_ms"):
+            await sender.send_batch("t", [b"x"], timestamp_ms=[5], **when)
 
 
 def test_timestamps_from_the_first_to_the_last_are_stored(cluster: ToyCluster) -> None:

@@ -12,6 +12,7 @@ from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import REASON_BYTES_MAX
+from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
 from raylog.core.queues.states import shortened
 
 
@@ -104,7 +105,9 @@ class QueueMessage:
 
     @property
     def timestamp_ms(self) -> int:
-        """The record's timestamp, in milliseconds since 1970."""
+        """The record's timestamp, in milliseconds since 1970; its own one too where a late retry hands out its copy."""
+        if self.record.topic.startswith(PREFIX) and Origin.of(self.record.headers) is not None:
+            return own_timestamp(self.record.headers, self.record.timestamp_ms)
         return self.record.timestamp_ms
 
     @property

@@ -136,6 +136,7 @@ def the_cluster(run: Commands, cluster: LocalCluster, tmp_path: Path) -> None:
     assert run("metrics dashboard", here=False)["title"] == "Raylog"
     assert len(run("metrics alerts", here=False)["groups"][0]["rules"]) > 5
     run("produce --topic dumped", stdin='{"value": "x"}\n')
+    assert run(f"logs --ray-dir {tmp_path}", here=False) == []
     (log,) = cluster.root.glob("broker-*/dumped-0")
     assert run(f"log dump {log}", here=False)["row"] == "batch"
 

@@ -61,7 +61,7 @@ async def test_a_delayed_record_takes_no_timestamp_that_would_be_lost(
         with pytest.raises(ValueError, match="leave out timestamp_ms"):
             await sender.send("t", b"x", timestamp_ms=5, **when)
         with pytest.raises(ValueError, match="leave out timestamp_ms"):
-            await sender.send_batch("t", [b"x"], timestamp_ms=[5], **when)
+            await (await sender.send_batch("t", [b"x"], timestamp_ms=[5], **when))
 
 
 def test_timestamps_from_the_first_to_the_last_are_stored(cluster: ToyCluster) -> None:

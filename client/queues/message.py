@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from raylog.client.accepted import Duration
 from raylog.client.queues.config import milliseconds
@@ -15,6 +16,8 @@ from raylog.core.queues.acknowledging import REASON_BYTES_MAX
 from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
 from raylog.core.queues.states import shortened
 
+_DURATION: Final = re.compile(r"\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)")
+
 
 class Reject(Exception):
     """Raised by a handler of `run`: the record is not to be tried again, and becomes a dead letter at once."""
@@ -24,6 +27,9 @@ class Retry(Exception):
     """Raised by a handler of `run`: the record is to be tried again, after `delay` instead of the group's pause."""
 
     def __init__(self, message: str = "", *, delay: Duration | None = None) -> None:
+        """Raises TypeError for a message that is a duration: the pause has a name."""
+        if delay is None and isinstance(message, str) and _DURATION.fullmatch(message.strip()):
+            raise TypeError(f"Retry({message!r}): the first argument is the reason; give a pause as delay={message!r}.")
         super().__init__(message)
         self.delay = delay
 

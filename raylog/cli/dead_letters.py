@@ -10,7 +10,7 @@ import click
 
 from raylog.cli.commands import Commands
 from raylog.cli.options import Target, cluster_options, json_option, pairs
-from raylog.cli.output import json_bytes, moment, show_done, show_json, show_table, text_of
+from raylog.cli.output import json_bytes, moment, show_done, show_json, show_table, shown_key
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -90,7 +90,7 @@ def show(target: Target, topic: str, limit: int, as_json: bool) -> None:
             "" if cause is None else cause.reason.value,
             "" if cause is None else f"{cause.topic}-{cause.partition}:{cause.offset}",
             "" if cause is None else cause.group,
-            "-" if record.key is None else text_of(record.key),
+            shown_key(record.key),
             "" if cause is None else cause.message,
         ]
         for record, cause in causes

@@ -8,7 +8,7 @@ import click
 
 from raylog.cli.commands import Commands
 from raylog.cli.options import Target, cluster_options, json_option, pairs
-from raylog.cli.output import show_done, show_json, show_step, show_table
+from raylog.cli.output import json_bytes, show_done, show_json, show_step, show_table, text_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -165,7 +165,7 @@ def _show(found: OutboxStatus) -> None:
         ]
         show_table("", ["shard", "topic", "partition", "producer id", "epoch", "next sequence"], places)
     for event in found.failed:
-        key = "" if event.key is None else f" of key {event.key!r:.60}, which holds up {event.waiting} others,"
+        key = "" if event.key is None else f" of key {text_of(event.key):.60}, which holds up {event.waiting} others,"
         click.echo(f"Event {event.row_id} ({event.txid}){key} for {event.topic} has failed: {event.reason}")
 
 
@@ -174,5 +174,5 @@ def _plain(found: OutboxStatus) -> dict[str, Any]:
 
     plain = asdict(found)
     for row in plain["failed"]:
-        row["key"] = None if row["key"] is None else row["key"].decode(errors="backslashreplace")
+        row.update(json_bytes("key", row.pop("key")))
     return plain

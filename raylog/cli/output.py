@@ -111,6 +111,11 @@ def text_of(data: bytes | None) -> str:
     return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
 
 
+def shown_key(key: bytes | None) -> str:
+    """A record's key in a table: `-` where it has none."""
+    return "-" if key is None else text_of(key)
+
+
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
     """A JSON member for bytes: the text under its name, or base64 under `<name>_base64` when it is no text."""
     if data is None:

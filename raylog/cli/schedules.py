@@ -11,7 +11,7 @@ import click
 
 from raylog.cli.commands import Commands
 from raylog.cli.options import Target, cluster_options, json_option
-from raylog.cli.output import moment, show_done, show_json, show_table
+from raylog.cli.output import json_bytes, moment, show_done, show_json, show_table, shown_key
 
 if TYPE_CHECKING:
     from raylog.client.admin.schedules import MovedRecord, Scheduled
@@ -49,8 +49,8 @@ def _show(found: list[Scheduled]) -> None:
             row.topic,
             "by key" if row.partition is None else row.partition,
             moment(row.due_ms),
-            row.key,
-            row.schedule_id or "",
+            shown_key(row.key),
+            row.schedule_id or "-",
         ]
         for row in found
     ]
@@ -64,7 +64,7 @@ def _as_json(row: Scheduled) -> dict[str, object]:
         "partition": row.partition,
         "due_ms": row.due_ms,
         "sent_ms": row.sent_ms,
-        "key": None if row.key is None else row.key.decode(errors="replace"),
+        **json_bytes("key", row.key),
         "value_bytes": row.value_bytes,
         "schedule_id": row.schedule_id,
     }

@@ -187,6 +187,9 @@ def queues(run: Commands, cluster: LocalCluster, tmp_path: Path) -> None:
         assert row["state"]
         message.ack()
     assert [row["group_id"] for row in run("queue list")] == ["q"]
+    run("topic create dlq.q --replication-factor 1")
+    assert run("dlq list") == [{"topic": "dlq.q", "records": 0, "sources": ["jobs"]}]
+    run("topic delete dlq.q")
     assert [row["backlog"] for row in run("queue describe q")] == [0]
     (moved,) = run("queue reset q jobs --to earliest")
     assert moved == {"group": "q", "topic": "jobs", "partition": 0, "offset": 0}

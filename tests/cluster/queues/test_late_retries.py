@@ -94,6 +94,7 @@ def test_counts_go_on_in_the_copy_and_its_dead_letter_names_the_origin(tmp_path:
         await made(cluster, [b"a"], {"queue.order": "key"})
         options = {**QUICK, "retry": "300ms 300ms", "dead_letter_topic": "dlq"}
         counts: list[int] = []
+        stamp_ms = 0
         async with consumer(cluster, **options) as worker:
             for _ in range(3):
                 message = await worker.getone(timeout_ms=15_000)

@@ -59,7 +59,7 @@ async def test_a_delayed_record_takes_no_timestamp_that_would_be_lost(
                 )
     async with AsyncProducer(**cluster.options) as sender:
         with pytest.raises(ValueError, match="leave out timestamp_ms"):
-            await sender.send("t", b"x", timestamp_ms=5, **when)
+            await (await sender.send("t", b"x", timestamp_ms=5, **when))
         with pytest.raises(ValueError, match="leave out timestamp_ms"):
             await (await sender.send_batch("t", [b"x"], timestamp_ms=[5], **when))
 

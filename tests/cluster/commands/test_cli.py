@@ -159,15 +159,15 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     assert set(again["metrics"]) == {"served", "taken"}
     assert again["secret_file"] == str(shell.folder / "raylog-data" / "client-secret")
     assert json.loads(shell.run("topic", "create", "more", "--json"))["created"]
-    names = [row["actor"] for row in json.loads(shell.run("logs", "--json"))]
-    assert {"controller", "broker-1", "broker-2"} <= set(names)
-    assert any(name.startswith("replica:flights-0:broker-1:") for name in names)
-    assert "flights-0" in shell.run("logs", "--partition", "flights-0")
     shell.run("topic", "delete", "more")
     assert shell.run("topic", "list", env=away) == "flights\n"
     assert shell.run("topic", "list") == "flights\n"
     back = shell.run("consume", "--topic", "flights", "--from-beginning", "--max-messages", "21000", "--format", "%o ")
     assert len(back.split()) == 21000
+    names = [row["actor"] for row in json.loads(shell.run("logs", "--json"))]
+    assert {"controller", "broker-1", "broker-2"} <= set(names)
+    assert any(name.startswith("replica:flights-0:broker-1:") for name in names), names
+    assert "flights-0" in shell.run("logs", "--partition", "flights-0")
     ended = json.loads(shell.run("stop", "--json"))
     assert ended == {
         "stopped": True,

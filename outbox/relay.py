@@ -178,7 +178,7 @@ class OutboxRelay(NotPickled):
         async def keep(shard: int) -> None:
             try:
                 await self._keep_shard(shard, producer)
-            except Exception as failure:
+            except Exception as failure:  # whatever ends a shard ends the relay, which raises it
                 failures.append(failure)
             working.discard(shard)
             if failures or not working:

@@ -227,7 +227,7 @@ class Broker:
             await self._dozers.start()  # by now the directory is locked: no other broker stops its replicas
 
         await begin(start)
-        name_log(broker_name(self._server.broker))  # of a node its directory has said which broker it is
+        name_log(broker_name(self._server.broker))  # which one a node's is, its directory states
         self._page.start()
         self._logs = WorkerLogs(ray_logs(), kept_s())
         self._logs.start()

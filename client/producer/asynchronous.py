@@ -141,8 +141,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         pairs = None if headers is None else checked_headers(headers)
         if delay is not None or deliver_at is not None:
             check_no_timestamp(timestamp_ms)
-            when = When(delay, deliver_at, schedule_id)
-            return await self._send_delayed(topic, key, value, pairs, partition, when)
+            return await self._send_delayed(topic, key, value, pairs, partition, When(delay, deliver_at, schedule_id))
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
         accumulator = engine.accumulator

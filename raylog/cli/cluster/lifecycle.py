@@ -280,7 +280,7 @@ def stop(
         own = None
     facts: dict[str, Any] = {"stopped": False, "data_dir": running, "ray_pid": None, "machines_ended": None}
 
-    def tell(sentence: str) -> None:
+    def report(sentence: str) -> None:
         if not as_json:
             click.echo(sentence)
 
@@ -292,15 +292,15 @@ def stop(
         click.echo("No Raylog cluster runs in this Ray.", err=True)
     else:
         facts["stopped"] = True
-        tell(f"Raylog has stopped; its data stays in {running}.")
+        report(f"Raylog has stopped; its data stays in {running}.")
     finally:  # end the Ray node even if an actor does not stop: the actor recovers its log at the next start
         if nodes:
             facts["machines_ended"] = _end_other_nodes(timeout_s)
-            tell(f"Ray has ended on {', '.join(facts['machines_ended']) or 'no other machine'}.")
+            report(f"Ray has ended on {', '.join(facts['machines_ended']) or 'no other machine'}.")
         _shut_down(own, root)
     if own is not None:
         facts["ray_pid"] = own.pid
-        tell(f"Ray (process {own.pid}) has ended.")
+        report(f"Ray (process {own.pid}) has ended.")
     show_done(as_json, facts)
 
 

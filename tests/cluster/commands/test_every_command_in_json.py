@@ -113,8 +113,8 @@ def topics(run: Commands, cluster: LocalCluster, tmp_path: Path) -> None:
     assert [each["state"] for each in (moved[0], moved[-1])] == ["moving", "done"]
     assert set(run("balance")) == {"version", "partitions"}
     run("topic create b")
-    gone = run("topic delete a b nothing --if-exists")
-    assert [(row["topic"], row["deleted"]) for row in gone] == [("a", True), ("b", True), ("nothing", False)]
+    deletions = run("topic delete a b nothing --if-exists")
+    assert [(row["topic"], row["deleted"]) for row in deletions] == [("a", True), ("b", True), ("nothing", False)]
 
 
 def the_cluster(run: Commands, cluster: LocalCluster, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Assignor(PartitionAssignor):
 
 
 class Noted(PartitionAssignor):
-    """Raises where a member is told of its partitions."""
+    """Raises where a member learns of its partitions."""
 
     name = "noted"
 
@@ -143,7 +143,7 @@ CASES: dict[str, Callable[[World, str], None]] = {
     "assignor": lambda world, topic: _polled(
         world, topic, group_protocol="classic", partition_assignment_strategy=[Assignor]
     ),
-    "assignor that is told": lambda world, topic: _polled(
+    "assignor that is notified": lambda world, topic: _polled(
         world, topic, group_protocol="classic", partition_assignment_strategy=[Noted]
     ),
     "listener": _listened,

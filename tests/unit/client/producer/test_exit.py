@@ -110,6 +110,6 @@ def test_an_asyncio_program_says_how_many_records_were_not_stored(cluster: ToyCl
     program = run(cluster, 60_000, way, ASYNCIO)
     _, printed = program.communicate(timeout=WAIT_S)
     lost = 500 - stored(cluster)
-    said = "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
-    assert said == (lost == 500), printed
+    is_reported = "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
+    assert is_reported == (lost == 500), printed
     assert lost == (0 if way == "flushed" else 500)

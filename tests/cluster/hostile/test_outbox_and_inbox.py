@@ -319,7 +319,7 @@ def test_what_a_consumer_hands_to_an_inbox_comes_again_after_an_interrupt(world:
     options: dict[str, Any] = {**world.options, "group_id": group, "auto_offset_reset": "earliest"}
     count, at = 0, 0
     while count < both.paid:
-        with suppress(Interrupt), Consumer(both.topic, **options, consumer_timeout_ms=NEXT_S * 1000) as consumer:
+        with suppress(Interrupt), Consumer(both.topic, **options, consumer_timeout_ms=int(NEXT_S * 1000)) as consumer:
             for each in consumer:
                 with Strike(at):
                     bank.credit(engine, inbox, each)

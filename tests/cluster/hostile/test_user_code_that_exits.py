@@ -191,8 +191,9 @@ def test_a_record_whose_handler_has_exited_is_handed_out_again(world: World, kin
         queue.run(Raising.now if kind == "thread" else Raising.later, concurrency=1)
     with QueueConsumer(topic, **world.options, group_id=group) as other:
         seen: set[int] = set()
-        wait_for(
-            lambda: seen.update(each.offset for each in other.poll(500)) or len(seen) == 3,
-            "all records come, before their locks have run out",
-            2 * NEXT_S,
-        )
+
+        def all_came() -> bool:
+            seen.update(each.offset for each in other.poll(500))
+            return len(seen) == 3
+
+        wait_for(all_came, "all records come, before their locks have run out", 2 * NEXT_S)

@@ -38,6 +38,22 @@ async def main():
         sys.exit(0)
 asyncio.run(main())
 """
+THREADS = """
+import sys, threading, time
+from raylog.client.producer.producer import Producer
+from raylog.client.consumer.consumer import Consumer
+options = {"bootstrap": sys.argv[1], "secret": sys.argv[2]}
+producer, consumer = Producer(**options), Consumer("t", **options)
+def send():
+    while True:
+        producer.send("t", b"value").result(60)
+def poll():
+    while True:
+        consumer.poll(100)
+for work in (send, send, poll):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(1)
+"""
 UNAVAILABLE = 6
 WAIT_S = 60.0
 
@@ -113,3 +129,12 @@ def test_an_asyncio_program_says_how_many_records_were_not_stored(cluster: ToyCl
     is_reported = "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
     assert is_reported == (lost == 500), printed
     assert lost == (0 if way == "flushed" else 500)
+
+
+def test_daemon_threads_that_send_and_poll_end_with_their_program(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    program = run(cluster, 60_000, program=THREADS)
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert stored(cluster)
+    assert program.returncode == 0
+    assert "Traceback" not in printed, printed  # what was sent at the end itself is counted as not stored

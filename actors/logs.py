@@ -13,7 +13,9 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from raylog.core.errors import InvalidConfig
@@ -21,6 +23,9 @@ from raylog.core.errors import InvalidConfig
 FORMAT_VARIABLE: Final = "RAYLOG_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "RAYLOG_LOG_LEVEL"
 FORMATS: Final = ("text", "json")
+NAMED: Final = "raylog"
+"""Folder in Ray's folder of logs: links to the log of each actor, by its name and its process."""
+STDERR: Final = Path("/proc/self/fd/2")
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -76,6 +81,19 @@ def log_format() -> str:
     return wanted
 
 
+def name_log(actor: str, stderr: Path = STDERR) -> None:
+    """Have the log of this process found under its actor's name: Ray's own file has the number of a worker.
+
+    A process without such a file, or on a system without `/proc`, has no link.
+    """
+    with suppress(OSError):  # a log without a name is written all the same
+        log = stderr.readlink()
+        if log.suffix == ".err" and log.name.startswith("worker-"):
+            folder = log.parent / NAMED
+            folder.mkdir(exist_ok=True)
+            (folder / f"{actor}.{os.getpid()}").symlink_to(Path("..") / log.name)
+
+
 def set_up_logging(actor: str) -> None:
     """Have this process, which is ``actor``, log to stderr in the format set in the environment.
 
@@ -83,6 +101,7 @@ def set_up_logging(actor: str) -> None:
     a server does not stay down because of its log format.
     """
     SPEAKER.actor = actor
+    name_log(actor)
     complaint: InvalidConfig | None = None
     try:
         wanted = log_format()

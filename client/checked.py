@@ -11,9 +11,11 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from raylog.client.arguments import checked_offset, checked_partition
+from raylog.client.scheduling import moment_ms
 
 Client = TypeVar("Client", bound=type[Any])
 Check = Callable[[str, Any], Any]
@@ -85,6 +87,15 @@ def numbers_of_partitions(name: str, value: Any) -> Any:
     return {at: whole(f"{name}[{at}]", each) for at, each in found.items()}
 
 
+def moments_of_partitions(name: str, value: Any) -> Any:
+    """A mapping of partitions to times: milliseconds since 1970, or a datetime with a zone."""
+    found = _by_partition(name, value)
+    return {
+        at: moment_ms(each, f"{name}[{at}]") if isinstance(each, datetime) else whole(f"{name}[{at}]", each)
+        for at, each in found.items()
+    }
+
+
 def offsets(name: str, value: Any) -> Any:
     """A mapping of partitions to offsets, or to OffsetAndMetadata."""
     found = _by_partition(name, value)
@@ -142,6 +153,7 @@ CHECKS: dict[str, Check] = {
     "Mapping[str, Any]": mapping,
     "Mapping[str, str]": mapping,
     "Mapping[TopicPartition, int]": numbers_of_partitions,
+    "Mapping[TopicPartition, Moment]": moments_of_partitions,
     "Mapping[tuple[str, int], int]": numbers_of_partitions,
     "Mapping[TopicPartition, int | OffsetAndMetadata]": offsets,
     "Offsets": offsets,

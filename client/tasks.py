@@ -44,7 +44,8 @@ class LastingTask:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        self.task.cancel()
+        if not self._loop.is_closed():  # else nothing goes on, and nothing can be cancelled
+            self.task.cancel()
 
     def _begin(self) -> None:
         self._again = None

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.producer.resumed import KnownSequence, ResumedProducer
 from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
 from raylog.client.scheduling import DELAY_MAX_MS
-from raylog.core.errors import OutboxLeaseLost, RaylogError
+from raylog.core.errors import ConnectionFailed, OutboxLeaseLost, RaylogError
 from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import Limits, OutboxBatch, TopicView
@@ -78,6 +79,7 @@ class Holder:
         self._views: dict[str, int] = {}
         """The version of the metadata that each topic's view is from."""
         self._woken = asyncio.Event()
+        self._is_ending = False
         self._renew_at_s = 0.0
         self._clean_at_s = 0.0
         self._poll_s = 0.0
@@ -102,6 +104,7 @@ class Holder:
 
     async def close(self) -> None:
         """End what is on its way, and give the lease back as far as that is possible."""
+        self._is_ending = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -125,7 +128,7 @@ class Holder:
         now_ms = _now_ms()
         for batch in session.sendable(now_ms):
             self._relay.counters["batches"] += 1
-            self._spawn(self._send(batch, self._payloads[batch]))
+            self._spawn(self._send(batch, self._payloads[batch]), partial(self._not_answered, batch))
         if not is_full:
             await self._wait(session)
 
@@ -246,7 +249,7 @@ class Holder:
         for where, producer_id in session.unverified(_now_ms()):
             if where not in self._queried and where.topic in session.topics:
                 self._queried.add(where)
-                self._spawn(self._query(where, producer_id))
+                self._spawn(self._query(where, producer_id), partial(self._not_verified, where))
 
     async def _query(self, where: TopicPartition, producer_id: int) -> None:
         answer: KnownSequence | RaylogError | None
@@ -313,10 +316,29 @@ class Holder:
     def _noted_renewal(self) -> None:
         self._renew_at_s = _now_s() + self._relay.lease_ms / 3_000
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _not_answered(self, batch: OutboxBatch) -> None:
+        self._answers.append((batch, cancelled_outside()))
+
+    def _not_verified(self, where: TopicPartition) -> None:
+        self._verifications.append((where, cancelled_outside()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], on_lost: Callable[[], None]) -> None:
+        """Begin a task; `on_lost`: a framework has cancelled it, and its lane would wait for its outcome for good."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.pop(task)
+            if task.cancelled() and not self._is_ending:
+                on_lost()
+                self._woken.set()
+
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(ended)
+
+
+def cancelled_outside() -> ConnectionFailed:
+    """The outcome of a request whose task something else has cancelled: not known, so it is sent again."""
+    return ConnectionFailed("The relay's task that sent the request was cancelled from outside.")
 
 
 def _now_s() -> float:

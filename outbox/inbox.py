@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, delete, insert, inspect, select, upda
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
+from raylog.client.guard import NotPickled
 from raylog.client.types import Record
 from raylog.core.errors import InvalidRecord, InvalidRequest, did_you_mean
 from raylog.core.ids import TopicPartition
@@ -52,7 +53,7 @@ class Seeking(Protocol):
         """The id of a topic as it is known now; "" = it is not."""
 
 
-class Inbox:
+class Inbox(NotPickled):
     """Remembers in the user's database which events one consumer has handled.
 
     `consumer` names it for good. `mode`: `table` (by txid, whatever partition or topic an event comes from, and however

@@ -18,6 +18,7 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Unpack
 
 from sqlalchemy import Engine
@@ -28,6 +29,7 @@ from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.guard import NotPickled, Turn
 from raylog.client.keywords import ProducerKeywords
 from raylog.client.producer.resumed import ResumedProducer
+from raylog.client.tasks import LastingTask
 from raylog.core.errors import InvalidConfig, OutboxLeaseLost, RaylogError
 from raylog.outbox.holder import Holder
 from raylog.outbox.model import Limits
@@ -167,13 +169,30 @@ class OutboxRelay(NotPickled):
             thread.close()
         if not bound:
             return
-        shards = range(store.shards) if self._shards is None else self._shards
+        await self._keep_shards(range(store.shards) if self._shards is None else self._shards, producer)
+
+    async def _keep_shards(self, shards: Iterable[int], producer: ResumedProducer) -> None:
+        """Keep shards until the end, or until one of them fails; one that a framework cancels begins again."""
+        working, failures, is_over = set(shards), [], asyncio.Event()
+
+        async def keep(shard: int) -> None:
+            try:
+                await self._keep_shard(shard, producer)
+            except Exception as failure:  # whatever ends a shard ends the relay, which raises it
+                failures.append(failure)
+            working.discard(shard)
+            if failures or not working:
+                is_over.set()
+
+        tasks = [LastingTask(partial(keep, shard), f"raylog-outbox-{shard}") for shard in sorted(working)]
         try:
-            async with asyncio.TaskGroup() as group:
-                for shard in shards:
-                    group.create_task(self._keep_shard(shard, producer))
-        except BaseExceptionGroup as errors:  # the others were cancelled for the first one
-            raise errors.exceptions[0] from None
+            await is_over.wait()
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.wait([each.task for each in tasks])
+        if failures:
+            raise failures[0]
 
     def new_thread(self) -> DatabaseThread:
         """A thread for the calls of the database."""

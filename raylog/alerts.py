@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,21 @@ ALERTS: Final = (
         "Shorten retention.ms, add a broker and balance, or add space; a full disk makes its leaders resign.",
     ),
 )
+
+
+def rule_file() -> dict[str, Any]:
+    """Return the rules as Prometheus reads them from a file."""
+    rules = [
+        {
+            "alert": alert.name,
+            "expr": alert.query,
+            "for": alert.lasting,
+            "labels": {"severity": alert.severity},
+            "annotations": {"summary": alert.summary, "action": alert.action},
+        }
+        for alert in ALERTS
+    ]
+    return {"groups": [{"name": "raylog", "rules": rules}]}
 
 
 def alert_rules() -> str:

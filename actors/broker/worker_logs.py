@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from raylog.actors.careful_clock import CarefulClock
+from raylog.actors.logs import NAMED
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,18 @@ def remove_old(folder: Path, before_s: float, *, is_running: Callable[[int], boo
     for name in FOLDERS:
         with suppress(FileNotFoundError):  # Ray makes the inner ones when it has something for them
             removed += _remove_in(folder / name, before_s, REMOVED_AT_ONCE - removed, is_running)
+    with suppress(FileNotFoundError):
+        _remove_links(folder / NAMED)
     return removed
+
+
+def _remove_links(folder: Path) -> None:
+    """Remove the names of logs that are no longer there."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink() and not os.path.exists(entry.path):
+                with suppress(FileNotFoundError):  # another broker was faster
+                    os.unlink(entry.path)
 
 
 def _remove_in(folder: Path, before_s: float, most: int, is_running: Callable[[int], bool]) -> int:

@@ -21,7 +21,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
-from raylog.actors.logs import set_up_logging
+from raylog.actors.logs import name_log, set_up_logging
 from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, node_broker_name
 from raylog.actors.processes.ray_secrets import secret_here, values_of
 from raylog.actors.processes.ray_support import (
@@ -227,6 +227,7 @@ class Broker:
             await self._dozers.start()  # by now the directory is locked: no other broker stops its replicas
 
         await begin(start)
+        name_log(broker_name(self._server.broker))  # which one a node's is, its directory states
         self._page.start()
         self._logs = WorkerLogs(ray_logs(), kept_s())
         self._logs.start()

@@ -17,7 +17,7 @@ import ray
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.dozing.processes import CAN_STOP
 from raylog.actors.dozing.resting import DozeLink
-from raylog.actors.logs import SPEAKER, set_up_logging
+from raylog.actors.logs import SPEAKER, name_log, set_up_logging
 from raylog.actors.naming import SPARE
 from raylog.actors.processes.ray_support import begin, end_replica, find_controller, keep_unused_out
 from raylog.actors.processes.spare_roles import name_of, read_role
@@ -74,6 +74,7 @@ class Replica:
                 server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_replica, rest=rest)
                 SPEAKER.actor, SPEAKER.topic, SPEAKER.partition = name_of(spec), spec.topic, spec.partition
                 SPEAKER.epoch = lambda: server.leader_epoch
+                name_log(SPEAKER.actor)
                 wear(*replica_titles(spec.topic, spec.partition, spec.broker))
                 await server.start()
                 self._server = server

@@ -22,7 +22,7 @@ from raylog.core.errors import (
 )
 from raylog.core.forwarding.sizes import BATCH_BYTES, RECORD_BYTES, Room, size_of
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.origins import OF, Origin, retry_topic, without
+from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, retry_topic, timestamp_header, without
 from raylog.core.queues.policy import DEFAULTS
 from raylog.core.queues.records import LetterBox
 from raylog.core.scheduling import envelope
@@ -180,8 +180,10 @@ class CopySender:
         for letter, body in zip(effect.letters, bodies, strict=True):
             before = Origin.of(body.headers) if is_retry_topic else None
             topic, partition, offset = (*host.partition, letter.offset) if before is None else before[:3]
+            stamp_ms = body.stamp_ms if before is None else own_timestamp(body.headers, body.stamp_ms)
             own = envelope.without(without(body.headers))  # headers of ours that a user has written lead nowhere
-            headers.append([*own, Origin(topic, partition, offset, letter.tries).header(), wrapped])
+            kept = [timestamp_header(stamp_ms)] if stamp_ms >= 0 else []
+            headers.append([*own, *kept, Origin(topic, partition, offset, letter.tries).header(), wrapped])
         return encode_batch(
             [body.key for body in bodies],
             [body.value for body in bodies],

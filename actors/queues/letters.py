@@ -21,7 +21,7 @@ from raylog.core.errors import (
 )
 from raylog.core.forwarding.sizes import BATCH_BYTES, ROOM_BYTES, Room, size_of
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.origins import OF, Origin, without
+from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, without
 from raylog.core.queues.records import LetterBox
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.storage.batch.header import LASTING_PRODUCERS, PLAIN
@@ -266,9 +266,11 @@ class LetterSender:
             message = f"{message}; {why}" if message else why
         own: Sequence[Header] = () if body is None else body.headers
         topic, partition, offset = (*host.partition, letter.offset)
+        stamp_ms = -1 if body is None else body.stamp_ms
         origin = Origin.of(own) if host.config.get(OF) else None
         if origin is not None:  # it was retried in a topic of the group alone: a redrive leads back to its own
             topic, partition, offset, _ = origin
+            stamp_ms = own_timestamp(own, stamp_ms)
         cause = Cause(
             reason=Reason(letter.cause.reason),
             topic=topic,
@@ -277,7 +279,7 @@ class LetterSender:
             message=message,
             group=group,
             delivery_count=letter.tries,
-            timestamp_ms=-1 if body is None else body.stamp_ms,
+            timestamp_ms=stamp_ms,
         )
         is_circling = not may_hop(own) or effect.box.topic == host.partition.topic
         return _Letter(letter.offset, body, dead_headers(without(own), cause), is_circling=is_circling)

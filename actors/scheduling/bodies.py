@@ -16,7 +16,7 @@ from raylog.actors.roles.host import OwnLog
 from raylog.actors.scheduling.rows import Copy, copies_of
 from raylog.core.dead_letters import Cause, Reason, dead_headers
 from raylog.core.errors import InvalidRecord
-from raylog.core.queues.archiving.origins import PREFIX, Origin
+from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
 from raylog.core.queues.archiving.origins import without as without_origin
 from raylog.core.scheduling.envelope import OWN_HEADERS, SENT_HEADER, Envelope, Header, without
 from raylog.core.scheduling.keys import due_at, due_of, offset_of
@@ -192,14 +192,17 @@ def _headers(body: Body, *, adds_sent_time: bool, cause: tuple[Reason, str] | No
     kept = without(body.headers)
     envelope = envelope_of(body)
     if cause is not None:
-        topic, partition, offset = ("", -1, body.offset)
+        (topic, partition, offset), stamp_ms = ("", -1, body.offset), -1
         if envelope is not None:
             topic, partition = envelope.topic, envelope.partition
         if topic.startswith(PREFIX) and (origin := Origin.of(kept)) is not None:
             # A copy for a late retry: a redrive leads back to where its record was, not to a topic of its group.
             topic, partition, offset, _ = origin
-            kept = without_origin(kept)
-        where = Cause(reason=cause[0], topic=topic, partition=partition, offset=offset, message=cause[1])
+            kept, stamp_ms = without_origin(kept), own_timestamp(kept, -1)
+        reason, message = cause
+        where = Cause(
+            reason=reason, topic=topic, partition=partition, offset=offset, message=message, timestamp_ms=stamp_ms
+        )
         return list(dead_headers(kept, where))
     if adds_sent_time and envelope is not None:
         kept.append((SENT_HEADER, str(envelope.sent_ms).encode()))

@@ -23,7 +23,6 @@ from raylog.client.admin.descriptions import (
 from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
 from raylog.client.admin.halves import AsyncHalves
-from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.reassignments import AsyncMoving
 from raylog.client.admin.redrives import AsyncRedrives
 from raylog.client.admin.resets import AsyncResets
@@ -93,7 +92,6 @@ class AsyncAdmin(
     AsyncHalves,
     AsyncTransactionAdmin,
     AsyncSchedules,
-    AsyncQueues,
     AsyncRedrives,
     AsyncTokens,
     NotPickled,

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from raylog.client.admin.queues import AsyncQueues
 from raylog.client.arguments import checked_topic
-from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.core.dead_letters import TOPIC_KEY, TOPIC_PREFIX, UNDELIVERABLE_TOPIC
+from raylog.core.dead_letters import TOPIC_KEY, TOPIC_PREFIX, UNDELIVERABLE_TOPIC, topic_of_group
 from raylog.core.errors import InvalidRequest
 from raylog.core.forwarding.rules import check_filters
 from raylog.core.forwarding.settings import TOPIC
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.core.queues.archiving.origins import PREFIX as RETRY_PREFIX
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.forwarding import (
     CANCEL_REDRIVE,
@@ -78,17 +79,18 @@ class Redrive:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTopic:
-    """A topic of dead letters: how many records it holds, at most, and the topics whose settings name it."""
+    """A topic of dead letters: how many records it holds, at most, and the topics whose letters go there.
+
+    They are those whose settings name it, and those on which a group works that has its letters there.
+    """
 
     topic: str
     records: int
     sources: tuple[str, ...]
 
 
-class AsyncRedrives:
+class AsyncRedrives(AsyncQueues):
     """Methods of `AsyncAdmin` for dead letters."""
-
-    cluster: ClusterClient
 
     async def dead_letter_topics(self, *, timeout_s: float = 30.0) -> list[DeadLetterTopic]:
         """The topics of dead letters: those that a topic's settings name, those of groups, and `__undeliverable`."""
@@ -100,6 +102,12 @@ class AsyncRedrives:
             for key in (TOPIC, TOPIC_KEY):
                 if info.config.get(key):
                     sources.setdefault(str(info.config[key]), []).append(name)
+        for queue in await self.list_queues(timeout_s=deadline.left_s):
+            if not queue.topic.startswith(RETRY_PREFIX):  # its letters name the topic of their record
+                settings = {**topics[queue.topic].config, **queue.settings} if queue.topic in topics else queue.settings
+                target = str(settings.get(TOPIC_KEY) or topic_of_group(queue.group_id))
+                if target in topics and queue.topic not in sources.setdefault(target, []):
+                    sources[target].append(queue.topic)
         wanted = sorted(
             name for name in topics if name in sources or name.startswith(TOPIC_PREFIX) or name == UNDELIVERABLE_TOPIC
         )

@@ -16,12 +16,13 @@ from dataclasses import replace
 from typing import Literal, overload
 
 from raylog.client.arguments import checked_offset, checked_partition
-from raylog.client.checked import checks_arguments
+from raylog.client.checked import checks_arguments, moments_of_partitions
 from raylog.client.consumer.committed_offsets import list_offsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.metrics import ClientMetrics
+from raylog.client.scheduling import Moment
 from raylog.client.types import ConsumerGroupMetadata, EpochEndOffset, OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
@@ -255,15 +256,19 @@ class Operations(ConsumerState):
         return await self._edges(partitions, LATEST)
 
     async def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int]
+        self, timestamps: Mapping[TopicPartition, Moment]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each timestamp (ms since 1970); None when there is none."""
-        negative = [each for each, timestamp_ms in timestamps.items() if timestamp_ms < 0]
+        """The first record at or after each time (ms since 1970, or a datetime with a zone); None when there is none.
+
+        Raises ValueError for a datetime without zone, TypeError, InvalidRequest for a negative time.
+        """
+        moments: dict[TopicPartition, int] = moments_of_partitions("timestamps", timestamps)
+        negative = [each for each, timestamp_ms in moments.items() if timestamp_ms < 0]
         if negative:
             raise InvalidRequest(
                 f"Timestamps may not be negative ({negative[0]}); use beginning_offsets or end_offsets."
             )
-        return await self._list(timestamps)
+        return await self._list(moments)
 
     async def offsets_for_leader_epoch(
         self, epochs: Mapping[TopicPartition, int]

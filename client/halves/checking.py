@@ -226,6 +226,8 @@ class GroupChecker:
             if inspect.isawaitable(stated):
                 stated = await stated
             return HalfVerdict.UNKNOWN if stated is None else HalfVerdict(stated)
+        except asyncio.CancelledError:
+            raise
         except USER_ERRORS:  # whatever the user's function raises: it is queried again
             logger.exception("the checker of %s failed for %s, which is queried about again", self._group, half.txid)
             return HalfVerdict.UNKNOWN

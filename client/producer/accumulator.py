@@ -149,13 +149,14 @@ class Accumulator:
         turn, token = self.turn, [get_ident()]
         try:
             turn.take(token)
-            return self._enqueued(topic_queues, queue, size, fill)
+            batch = self._enqueued(topic_queues, queue, size, fill)  # returned below: a `return` leaves the `try` first
         finally:
             if turn.owner is token:
                 turn.owner = None
                 turn.free = True
             if self._is_wake_due and not self._is_wake_sent:
                 self._wake_sender()
+        return batch
 
     def _wake_sender(self) -> None:
         """Wake the sender: without the lock, as it takes long. What states that it was woken has to do it."""

@@ -6,6 +6,9 @@ An `Engine` with futures and waits for the loop. May touch: the network, the clo
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
+import os
 import warnings
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
@@ -27,6 +30,7 @@ from raylog.client.producer.scheduling import (
     AsyncScheduledBatch,
     AsyncScheduledFuture,
     When,
+    check_no_timestamp,
     default_when,
     not_delayed,
     with_ttl,
@@ -36,6 +40,7 @@ from raylog.client.scheduling import Delay, Moment
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.errors import RaylogError
 
+logger = logging.getLogger(__name__)
 Appended = TypeVar("Appended", SendFuture, Batch)
 
 
@@ -61,6 +66,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         except RaylogError:
             self._home.leave()
             raise
+        _open[self._engine] = self._home
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
         """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
@@ -68,9 +74,10 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         Records that are not stored by then fail with ClientClosed. An open transaction is aborted.
         """
         if self._home.has_ended and not self._engine.is_closed:
-            self._engine.forget()
+            _lose(self._engine)
         self._home.check()
         await self._engine.stop(timeout)
+        _open.pop(self._engine, None)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -88,8 +95,10 @@ class AsyncProducer(AsyncTransactions, NotPickled):
             ResourceWarning,
             stacklevel=2,
         )
-        if home.has_ended or home.is_of_another_process:
+        if home.is_of_another_process:
             self._engine.is_closed = True
+        elif home.has_ended:
+            _lose(self._engine)
         else:
             home.loop.call_soon_threadsafe(_end, self._engine)
 
@@ -131,8 +140,8 @@ class AsyncProducer(AsyncTransactions, NotPickled):
             key = engine.checked_key(key)
         pairs = None if headers is None else checked_headers(headers)
         if delay is not None or deliver_at is not None:
-            when = When(delay, deliver_at, schedule_id)
-            return await self._send_delayed(topic, key, value, pairs, partition, when)
+            check_no_timestamp(timestamp_ms)
+            return await self._send_delayed(topic, key, value, pairs, partition, When(delay, deliver_at, schedule_id))
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
         accumulator = engine.accumulator
@@ -221,7 +230,9 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = await engine.route(topic, partition)
         when = When(delay, deliver_at, schedule_id)
-        if not when.is_stated and topic_queues.delay_ms:
+        if when.is_stated:
+            check_no_timestamp(timestamp_ms)
+        elif topic_queues.delay_ms:
             when = default_when(topic_queues.delay_ms, when)
         if when.is_stated:
             delayed, dues = await engine.delayed_appends(topic, values, keys, headers, partition, when)
@@ -280,12 +291,43 @@ class _Plain(AsyncProducer):
 
 
 _endings: set[asyncio.Task[None]] = set()
+_open: dict[Engine, Home] = {}
+"""Of producers that were started and not stopped, with their loops; not the producers themselves, which may be dropped.
+"""
+
+
+def _lose(engine: Engine) -> None:
+    """Fail what is not stored, where nothing can be sent any more, and say how many records that are."""
+    _open.pop(engine, None)
+    failed = engine.failed_records
+    engine.forget()
+    if lost := engine.failed_records - failed:
+        logger.error(
+            "%s records of producer %r were not stored: it was not stopped or flushed.", lost, engine.config.client_id
+        )
+
+
+def _lose_at_exit() -> None:
+    for engine, home in list(_open.items()):
+        if home.has_ended:  # a loop that runs in another thread would be interfered with
+            _lose(engine)
+
+
+atexit.register(_lose_at_exit)
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def _end(engine: Engine) -> None:
     """Send what is left of a producer that was dropped, and close it."""
-    _endings.add(task := asyncio.get_running_loop().create_task(engine.stop(), name="raylog-ends"))
+    _endings.add(task := asyncio.get_running_loop().create_task(_send_rest(engine), name="raylog-ends"))
     task.add_done_callback(_endings.discard)
+
+
+async def _send_rest(engine: Engine) -> None:
+    try:
+        await engine.stop()
+    finally:  # where the loop ends meanwhile
+        _lose(engine)
 
 
 def _set(room: asyncio.Future[None]) -> None:

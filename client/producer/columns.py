@@ -22,8 +22,9 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
+from raylog.client.runtime import park_at_exit
 from raylog.client.types import Header
-from raylog.core.errors import RaylogError
+from raylog.core.errors import ClientClosed, RaylogError
 
 Column = list[bytes | None]
 HeadersColumn = list[list[Header] | None]
@@ -68,6 +69,8 @@ class SentBatch:
         """
         error = self.exception(timeout)
         if error is not None:
+            if isinstance(error, ClientClosed):
+                park_at_exit()
             raise error.with_traceback(None)  # see `SendFuture.result`
         return [
             BatchMetadata(leaf.topic, leaf.partition, leaf.base_offset, leaf.record_count if batch.pieces else count)

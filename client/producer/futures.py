@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from raylog.client.producer.batch import Batch
+from raylog.client.runtime import park_at_exit
 from raylog.client.types import RecordMetadata
-from raylog.core.errors import RaylogError
+from raylog.core.errors import ClientClosed, RaylogError
 
 _first = itemgetter(0)
 
@@ -45,6 +46,8 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         error = self.exception(timeout)
         if error is not None:
+            if isinstance(error, ClientClosed):
+                park_at_exit()
             # Without the trace of earlier raises: all records of a batch share the error, and it would grow with each.
             raise error.with_traceback(None)
         return self._metadata()

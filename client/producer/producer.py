@@ -30,7 +30,15 @@ from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch, check_arrow, distinct_of
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
-from raylog.client.producer.scheduling import ScheduledBatch, ScheduledFuture, When, default_when, not_delayed, with_ttl
+from raylog.client.producer.scheduling import (
+    ScheduledBatch,
+    ScheduledFuture,
+    When,
+    check_no_timestamp,
+    default_when,
+    not_delayed,
+    with_ttl,
+)
 from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
@@ -180,6 +188,7 @@ class Producer(Transactions, NotPickled):
         when: When | None,
     ) -> SendFuture:
         if when is not None and when.is_stated:
+            check_no_timestamp(timestamp_ms)
             return self._send_delayed(topic, value, key, headers, partition, when)
         pairs = None if headers is None else checked_headers(headers)
         checked = self._engine.checked_key(key), self._engine.checked_value(value), pairs
@@ -251,7 +260,9 @@ class Producer(Transactions, NotPickled):
         if topic_queues is None or (partition is not None and partition >= topic_queues.count):
             topic_queues = self._route(topic, partition)
         when = When(delay, deliver_at, schedule_id)
-        if not when.is_stated and topic_queues.delay_ms:
+        if when.is_stated:
+            check_no_timestamp(timestamp_ms)
+        elif topic_queues.delay_ms:
             when = default_when(topic_queues.delay_ms, when)
         if when.is_stated:
             work = self._engine.delayed_appends(topic, values, keys, headers, partition, when)

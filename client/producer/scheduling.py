@@ -83,6 +83,15 @@ def not_delayed() -> ValueError:
     return ValueError("schedule_id names a delayed record: give delay or deliver_at, too, or leave it out.")
 
 
+def check_no_timestamp(timestamp_ms: Any) -> None:
+    """Raise ValueError for a delayed record with a timestamp of its own: it would not be that of what is delivered."""
+    if timestamp_ms is not None:
+        raise ValueError(
+            "A delayed record has the time when it is due as its timestamp: leave out timestamp_ms, and put a time of "
+            "its own into a header or the value."
+        )
+
+
 class Due(NamedTuple):
     """A delayed record as it is stored: its headers, timestamp, and due time."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from raylog.client.accepted import Duration
 from raylog.client.queues.config import milliseconds
@@ -12,7 +13,10 @@ from raylog.core.errors import InvalidRequest
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import REASON_BYTES_MAX
+from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
 from raylog.core.queues.states import shortened
+
+_DURATION: Final = re.compile(r"\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)")
 
 
 class Reject(Exception):
@@ -23,6 +27,9 @@ class Retry(Exception):
     """Raised by a handler of `run`: the record is to be tried again, after `delay` instead of the group's pause."""
 
     def __init__(self, message: str = "", *, delay: Duration | None = None) -> None:
+        """Raises TypeError for a message that is a duration: the pause has a name."""
+        if delay is None and isinstance(message, str) and _DURATION.fullmatch(message.strip()):
+            raise TypeError(f"Retry({message!r}): the first argument is the reason; give a pause as delay={message!r}.")
         super().__init__(message)
         self.delay = delay
 
@@ -104,7 +111,9 @@ class QueueMessage:
 
     @property
     def timestamp_ms(self) -> int:
-        """The record's timestamp, in milliseconds since 1970."""
+        """The record's timestamp, in milliseconds since 1970; its own one too where a late retry hands out its copy."""
+        if self.record.topic.startswith(PREFIX) and Origin.of(self.record.headers) is not None:
+            return own_timestamp(self.record.headers, self.record.timestamp_ms)
         return self.record.timestamp_ms
 
     @property

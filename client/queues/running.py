@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import QueueMessage, Reject, Retry
-from raylog.client.user_code import EXITS
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import InvalidConfig
 from raylog.core.queues import events as ev
 
@@ -153,12 +153,12 @@ class _Run:
         except asyncio.CancelledError:
             self._settle(message, message.release)
             raise
-        except EXITS as exit_error:  # a handler that ends the program ends `run`; the record is handed out again
-            self._refusal = self._refusal or exit_error
-            self._settle(message, message.release)
         except Exception as failure:  # any error of the user's handler: the record is tried again
             logger.warning("%r failed: %r", message, failure, exc_info=failure)
             self._retry(message, None, f"{type(failure).__name__}: {failure}"[:REASON_MAX])
+        except USER_ERRORS as exit_error:  # what is to end the program ends `run`; the record is handed out again
+            self._refusal = self._refusal or exit_error
+            self._settle(message, message.release)
         else:
             self._settle(message, message.ack)
 

@@ -32,7 +32,7 @@ from raylog.client.queues.verdicts import (
 )
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
 from raylog.client.tasks import LastingTask
-from raylog.client.user_code import EXITS
+from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
 from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
@@ -187,15 +187,17 @@ class QueueSource:
                     with buffer.fetching(self.partition):
                         await self._fetch(count)
                 backoff.reset()
-            except EXITS as exit_error:  # of a deserializer: it leaves the next call, and the loop lives on
-                self._engine.fail(exit_error)
-                return
+            except asyncio.CancelledError:
+                raise
             except Exception as failure:  # any error: without another fetch the partition would be left alone
                 error = as_raylog_error(failure)
                 if not isinstance(error, UnknownMemberId) and not error.retriable:
                     self._engine.fail(error)
                     return
                 await self._recover(error, backoff)
+            except USER_ERRORS as exit_error:  # of a deserializer: it leaves the next call, and the loop lives on
+                self._engine.fail(exit_error)
+                return
 
     async def _recover(self, error: RaylogError, backoff: Backoff) -> None:
         """Look the leader up again after an error, and lose what was locked."""

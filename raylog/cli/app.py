@@ -53,7 +53,7 @@ class CommandLine(Commands):
         sys.exit(self._run(arguments, prog_name or "raylog", debug, options))
 
     sections = (
-        ("Cluster", ("start", "stop", "status", "features", "balance", "config", "secret", "token", "metrics")),
+        ("Cluster", ("start", "stop", "status", "logs", "features", "balance", "config", "secret", "token", "metrics")),
         ("Topics and records", ("topic", "produce", "consume", "schedule", "half", "dlq", "log", "perf")),
         ("Readers and writers", ("group", "queue", "transaction", "outbox")),
     )
@@ -134,6 +134,7 @@ COMMANDS = Imported(
         "produce": "raylog.cli.records.produce",
         "consume": "raylog.cli.records.consume",
         "log": "raylog.cli.log",
+        "logs": "raylog.cli.logs",
         "outbox": "raylog.cli.outbox",
         "metrics": "raylog.cli.cluster.metrics",
         "perf": "raylog.cli.perf.command",

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options
+from raylog.cli.options import Target, cluster_options, json_option
 from raylog.cli.output import show_json, show_table
 
 STYLE: Final = {"topic": "bold", "cluster": "bold", "default": ""}
@@ -22,7 +22,7 @@ def config() -> None:
 @config.command()
 @click.argument("topic", required=False)
 @click.option("--set", "only_set", is_flag=True, help="Only settings that do not have their default.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list, with the legal values and the meaning.")
+@json_option("As a JSON list, with the legal values and the meaning.")
 @cluster_options
 def describe(target: Target, topic: str | None, only_set: bool, as_json: bool) -> None:
     """Show every setting of a topic, or of the cluster when none is named.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options, pairs
-from raylog.cli.output import json_bytes, moment, show_json, show_table, text_of
+from raylog.cli.options import Target, cluster_options, json_option, pairs
+from raylog.cli.output import json_bytes, moment, show_done, show_json, show_table, shown_key
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -35,7 +35,7 @@ def _admin(arguments: dict[str, Any]) -> Admin:
 
 
 @dlq.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def list_(target: Target, as_json: bool) -> None:
     """List the topics of dead letters, and how many each holds."""
@@ -56,7 +56,7 @@ def list_(target: Target, as_json: bool) -> None:
 @click.option(
     "--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest, so many of each partition."
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def show(target: Target, topic: str, limit: int, as_json: bool) -> None:
     """Show the newest dead letters of a topic, and why each is one."""
@@ -90,7 +90,7 @@ def show(target: Target, topic: str, limit: int, as_json: bool) -> None:
             "" if cause is None else cause.reason.value,
             "" if cause is None else f"{cause.topic}-{cause.partition}:{cause.offset}",
             "" if cause is None else cause.group,
-            "-" if record.key is None else text_of(record.key),
+            shown_key(record.key),
             "" if cause is None else cause.message,
         ]
         for record, cause in causes
@@ -136,29 +136,41 @@ def _newest(target: Target, topic: str, limit: int) -> list[Record]:
     "--from-start", is_flag=True, help="From the first on, including those that an earlier redrive was done with."
 )
 @click.option("--wait", is_flag=True, help="Until it has ended.")
+@json_option("As JSON: how far it is, with --wait at its end.")
 @cluster_options
 def redrive(
-    target: Target, topic: str, to: str | None, where: tuple[str, ...], rate: int, from_start: bool, wait: bool
+    target: Target,
+    topic: str,
+    to: str | None,
+    where: tuple[str, ...],
+    rate: int,
+    from_start: bool,
+    wait: bool,
+    as_json: bool,
 ) -> None:
     """Send the dead letters of a topic on, those that are there now."""
     filters = {name: str(value) for name, value in pairs("--where", where).items()}
     with _admin(target.client_arguments()) as admin:
         number = admin.redrive(topic, to, where=filters, rate=rate, from_start=from_start)
-        click.echo(
-            f"Redrive {number} of {topic} runs; `raylog dlq redrives` shows it, `raylog dlq cancel {number}` ends it."
-        )
+        if not as_json:
+            click.echo(
+                f"Redrive {number} of {topic} runs; `raylog dlq redrives` shows it, `raylog dlq cancel {number}` ends "
+                "it."
+            )
         if not wait:
+            if as_json:
+                show_json(_as_json(admin.describe_redrive(number)))
             return
         while not (found := admin.describe_redrive(number)).has_ended:
             time.sleep(POLL_S)
-    click.echo(f"It is {found.state}: {found.sent} were sent on, {found.left} are left.")
+    show_done(as_json, _as_json(found), f"It is {found.state}: {found.sent} were sent on, {found.left} are left.")
     if found.state != "done":
         sys.exit(NOT_DONE)
 
 
 @dlq.command()
 @click.argument("topic", required=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def redrives(target: Target, topic: str | None, as_json: bool) -> None:
     """List the redrives that run, and those of the last seven days."""
@@ -212,13 +224,15 @@ def _as_json(row: Redrive) -> dict[str, object]:
 
 @dlq.command()
 @click.argument("number", type=click.IntRange(1))
+@json_option()
 @cluster_options
-def cancel(target: Target, number: int) -> None:
+def cancel(target: Target, number: int, as_json: bool) -> None:
     """End a redrive; what it has sent stays where it is."""
     with _admin(target.client_arguments()) as admin:
-        if admin.cancel_redrive(number):
-            click.echo(f"Redrive {number} ends.")
-            return
+        ends = admin.cancel_redrive(number)
+    show_done(as_json, {"number": number, "cancelled": ends}, *([f"Redrive {number} ends."] if ends else []))
+    if ends:
+        return
     click.echo(f"Redrive {number} had ended before.", err=True)
     sys.exit(NOT_DONE)
 
@@ -226,13 +240,15 @@ def cancel(target: Target, number: int) -> None:
 @dlq.command()
 @click.argument("topic")
 @click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
+@json_option()
 @cluster_options
-def purge(target: Target, topic: str, yes: bool) -> None:
+def purge(target: Target, topic: str, yes: bool, as_json: bool) -> None:
     """Delete all dead letters of a topic, for good."""
     target.require_own()
     with _admin(target.client_arguments()) as admin:
         partitions = len(admin.describe_topic(topic).partitions)
         if not yes:
-            click.confirm(f"Delete all records of {topic}?", abort=True)
-        admin.delete_records({(topic, number): -1 for number in range(partitions)})
-    click.echo(f"{topic} is empty.")
+            click.confirm(f"Delete all records of {topic}?", abort=True, err=True)
+        begins = admin.delete_records({(topic, number): -1 for number in range(partitions)})
+    rows = [{"partition": each.partition, "low_watermark": offset} for each, offset in sorted(begins.items())]
+    show_done(as_json, {"topic": topic, "partitions": rows}, f"{topic} is empty.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import moment, show_json, show_table
+from raylog.cli.options import Target, cluster_options, json_option
+from raylog.cli.output import moment, show_done, show_json, show_table
 
 
 @click.group(cls=Commands)
@@ -17,7 +17,7 @@ def half() -> None:
 @half.command("list")
 @click.option("--group", help="Only those of this group.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def list_(target: Target, group: str | None, limit: int, as_json: bool) -> None:
     """List half messages without decision, the oldest first."""
@@ -59,20 +59,30 @@ def list_(target: Target, group: str | None, limit: int, as_json: bool) -> None:
 @half.command()
 @click.argument("group")
 @click.argument("txid")
+@json_option()
 @cluster_options
-def commit(target: Target, group: str, txid: str) -> None:
+def commit(target: Target, group: str, txid: str, as_json: bool) -> None:
     """Make the records of a half message visible."""
     with target.admin() as admin:
         admin.commit_half_message(group, txid)
-    click.echo(f"{txid} of {group} is committed: its records are on their way to their topics.")
+    show_done(
+        as_json,
+        {"group": group, "txid": txid, "decision": "commit"},
+        f"{txid} of {group} is committed: its records are on their way to their topics.",
+    )
 
 
 @half.command()
 @click.argument("group")
 @click.argument("txid")
+@json_option()
 @cluster_options
-def rollback(target: Target, group: str, txid: str) -> None:
+def rollback(target: Target, group: str, txid: str, as_json: bool) -> None:
     """Drop the records of a half message."""
     with target.admin() as admin:
         admin.rollback_half_message(group, txid)
-    click.echo(f"{txid} of {group} is rolled back: its records are dropped.")
+    show_done(
+        as_json,
+        {"group": group, "txid": txid, "decision": "rollback"},
+        f"{txid} of {group} is rolled back: its records are dropped.",
+    )

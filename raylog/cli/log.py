@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raylog.cli.commands import Commands
+from raylog.cli.options import json_option
 from raylog.cli.output import json_bytes, json_line, moment, text_of
 from raylog.cli.output import size as size_of
 
@@ -30,7 +31,7 @@ def log() -> None:
 @click.argument("place", metavar="FOLDER_OR_FILE", type=click.Path(path_type=Path))
 @click.option("--records", is_flag=True, help="Show the records of each batch.")
 @click.option("--offset", type=click.IntRange(min=0), help="Begin with the batch that holds this offset.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a row.")
+@json_option("One JSON object a row.")
 @click.pass_context
 def dump(ctx: click.Context, place: Path, records: bool, offset: int | None, as_json: bool) -> None:
     """Show the batches of a segment file, or of all segments in a partition's folder, oldest first.

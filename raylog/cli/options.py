@@ -161,13 +161,18 @@ data_dir_option = click.option(
 )
 
 
+def json_option(what: str = "As JSON.") -> Callable[[Function], Function]:
+    """Add `--json`, which every command has that prints: the same facts as one document, or as one a line."""
+    return click.option("--json", "as_json", is_flag=True, help=what)
+
+
 yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation prompt, which a terminal shows.")
 
 
 def confirm(sentence: str, yes: bool) -> None:
     """Have a person at a terminal confirm what cannot be undone; a script is not held up. Raises click.Abort."""
     if not yes and sys.stdin.isatty():
-        click.confirm(sentence, abort=True)
+        click.confirm(sentence, abort=True, err=True)
 
 
 def pairs(option: str, values: Iterable[str]) -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options, pairs
-from raylog.cli.output import show_json, show_table
+from raylog.cli.options import Target, cluster_options, json_option, pairs
+from raylog.cli.output import json_bytes, show_done, show_json, show_step, show_table, text_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -48,13 +48,14 @@ def _engine(url: str) -> Engine:
 @outbox.command()
 @_url
 @click.option("--shards", default=1, show_default=True, help="How many relays may work side by side; fixed for good.")
-def init(url: str, shards: int) -> None:
+@json_option()
+def init(url: str, shards: int, as_json: bool) -> None:
     """Make the tables of the outbox and the inbox, as far as they are missing."""
     engine = _engine(url)
     from raylog.outbox.tables import init as make_tables
 
     make_tables(engine, shards=shards)
-    click.echo(f"The outbox is there, with {shards} shard{'s' if shards > 1 else ''}.")
+    show_done(as_json, {"shards": shards}, f"The outbox is there, with {shards} shard{'s' if shards > 1 else ''}.")
 
 
 @outbox.command()
@@ -63,9 +64,16 @@ def init(url: str, shards: int) -> None:
 @click.option("--shard", "shards", type=int, multiple=True, help="Only this shard; may be repeated.")
 @click.option("--producer-props", "props", multiple=True, metavar="KEY=VALUE", help="Configuration of the producer.")
 @click.option("--rebind", is_flag=True, help="The outbox has moved to another name or cluster for good.")
+@json_option("One JSON object a step.")
 @cluster_options
 def run(
-    target: Target, url: str, producer_name: str, shards: tuple[int, ...], props: tuple[str, ...], rebind: bool
+    target: Target,
+    url: str,
+    producer_name: str,
+    shards: tuple[int, ...],
+    props: tuple[str, ...],
+    rebind: bool,
+    as_json: bool,
 ) -> None:
     """Relay until interrupted. Run a second one anywhere: it takes over when the first one has ended."""
     engine = _engine(url)
@@ -84,14 +92,17 @@ def run(
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: relay.stop())
-    click.echo(f"Relaying the outbox {producer_name!r} as {relay.owner}; Ctrl-C ends it.")
+    named = {"outbox": producer_name, "owner": relay.owner}
+    sentence = f"Relaying the outbox {producer_name!r} as {relay.owner}; Ctrl-C ends it."
+    show_step(as_json, {"state": "relaying", **named, "finished": 0}, sentence)
     relay.run()
-    click.echo(f"Ended; {relay.counters['finished']} events were relayed.")
+    finished = relay.counters["finished"]
+    show_step(as_json, {"state": "ended", **named, "finished": finished}, f"Ended; {finished} events were relayed.")
 
 
 @outbox.command()
 @_url
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @click.option("--check", "check_s", type=float, help="Exit with 1 if an event has failed, or waits for longer (s).")
 def status(url: str, as_json: bool, check_s: float | None) -> None:
     """Show how many events wait, which relays work, where the relays are, and which events have failed."""
@@ -111,23 +122,27 @@ def status(url: str, as_json: bool, check_s: float | None) -> None:
 @outbox.command()
 @_url
 @click.argument("row_ids", type=int, nargs=-1, metavar="[ID]...")
-def retry(url: str, row_ids: tuple[int, ...]) -> None:
+@json_option()
+def retry(url: str, row_ids: tuple[int, ...], as_json: bool) -> None:
     """Send failed events again, all of them or those named: after the topic takes them now."""
     engine = _engine(url)
     from raylog.outbox.administration import retry as again
 
-    click.echo(f"{again(engine, row_ids or None)} events are sent again.")
+    count = again(engine, row_ids or None)
+    show_done(as_json, {"retried": count}, f"{count} events are sent again.")
 
 
 @outbox.command()
 @_url
 @click.argument("row_ids", type=int, nargs=-1, required=True, metavar="ID...")
-def discard(url: str, row_ids: tuple[int, ...]) -> None:
+@json_option()
+def discard(url: str, row_ids: tuple[int, ...], as_json: bool) -> None:
     """Delete failed events for good, so that the later events of their keys go on."""
     engine = _engine(url)
     from raylog.outbox.administration import discard as delete
 
-    click.echo(f"{delete(engine, row_ids)} events were deleted.")
+    count = delete(engine, row_ids)
+    show_done(as_json, {"deleted": count}, f"{count} events were deleted.")
 
 
 def _show(found: OutboxStatus) -> None:
@@ -150,7 +165,7 @@ def _show(found: OutboxStatus) -> None:
         ]
         show_table("", ["shard", "topic", "partition", "producer id", "epoch", "next sequence"], places)
     for event in found.failed:
-        key = "" if event.key is None else f" of key {event.key!r:.60}, which holds up {event.waiting} others,"
+        key = "" if event.key is None else f" of key {text_of(event.key):.60}, which holds up {event.waiting} others,"
         click.echo(f"Event {event.row_id} ({event.txid}){key} for {event.topic} has failed: {event.reason}")
 
 
@@ -159,5 +174,5 @@ def _plain(found: OutboxStatus) -> dict[str, Any]:
 
     plain = asdict(found)
     for row in plain["failed"]:
-        row["key"] = None if row["key"] is None else row["key"].decode(errors="backslashreplace")
+        row.update(json_bytes("key", row.pop("key")))
     return plain

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 PLAIN_WIDTH = 200
 """Columns of a table that goes into a file or a pipe, where no window limits it."""
+
+
+OTHER_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""What some programs take for the end of a line, and JSON does not escape."""
 
 
 def say(line: str) -> None:
@@ -52,7 +56,40 @@ def show_json(value: object) -> None:
 
 def json_line(value: object) -> str:
     """One JSON document in one line."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    return json.dumps(value, ensure_ascii=False, default=_plain).translate(OTHER_LINE_ENDS)
+
+
+def show_done(as_json: bool, facts: Mapping[str, object], *sentences: str) -> None:
+    """What a command has done: its sentences, or the same facts as one JSON document."""
+    if as_json:
+        show_json(facts)
+        return
+    for sentence in sentences:
+        click.echo(sentence)
+
+
+def show_each(as_json: bool, done: Iterable[tuple[Mapping[str, object], str]]) -> None:
+    """What a command does one after another: each sentence at once, or all facts as one JSON list at the end.
+
+    Where it ends with an error, the list has what was done before.
+    """
+    rows = []
+    try:
+        for facts, sentence in done:
+            rows.append(facts)
+            if not as_json:
+                click.echo(sentence)
+    except BaseException:
+        if as_json and rows:
+            show_json(rows)
+        raise
+    if as_json:
+        show_json(rows)
+
+
+def show_step(as_json: bool, facts: Mapping[str, object], sentence: str) -> None:
+    """What a command that goes on has to say now: a sentence, or the same facts as one line of JSON."""
+    click.echo(json_line(facts) if as_json else sentence)
 
 
 def _plain(value: Any) -> Any:
@@ -72,6 +109,11 @@ def text_of(data: bytes | None) -> str:
     except UnicodeDecodeError:
         return f"0x{data.hex()}"
     return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+
+
+def shown_key(key: bytes | None) -> str:
+    """A record's key in a table: `-` where it has none."""
+    return "-" if key is None else text_of(key)
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import show_json, show_table
+from raylog.cli.options import Target, cluster_options, json_option
+from raylog.cli.output import show_done, show_each, show_json, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ def _admin(arguments: dict[str, Any]) -> Admin:
 
 
 @queue.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def list_(target: Target, as_json: bool) -> None:
     """List the groups that work on topics as queues."""
@@ -48,7 +48,7 @@ def list_(target: Target, as_json: bool) -> None:
 @queue.command()
 @click.argument("group")
 @click.option("--topic", help="Only this topic.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def describe(target: Target, group: str, topic: str | None, as_json: bool) -> None:
     """Show the backlog of a queue, what is locked or waits, its members and its dead letters."""
@@ -110,7 +110,7 @@ def _troubles(found: Sequence[QueueDescription]) -> Iterator[str]:
 @click.option("--partition", type=click.IntRange(0), help="Only this partition.")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="From this offset on.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a partition.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def peek(
     target: Target, group: str, topic: str | None, partition: int | None, first: int, limit: int, as_json: bool
@@ -142,25 +142,35 @@ def peek(
 @click.argument("group")
 @click.argument("topic")
 @click.option("--to", "to", required=True, help="earliest, latest, an offset, or a time in milliseconds since 1970.")
+@json_option("As a JSON list.")
 @cluster_options
-def reset(target: Target, group: str, topic: str, to: str) -> None:
+def reset(target: Target, group: str, topic: str, to: str, as_json: bool) -> None:
     """Have a queue without members go on at another place."""
     with _admin(target.client_arguments()) as admin:
         moved = admin.reset_queue(group, topic, to=int(to) if to.isdigit() else to)
-    for partition, offset in sorted(moved.items()):
-        click.echo(f"{partition} goes on at offset {offset}.")
+    show_each(
+        as_json,
+        (
+            (
+                {"group": group, "topic": place.topic, "partition": place.partition, "offset": offset},
+                f"{place} goes on at offset {offset}.",
+            )
+            for place, offset in sorted(moved.items())
+        ),
+    )
 
 
 @queue.command()
 @click.argument("group")
 @click.option("--topic", help="Only this topic.")
+@json_option()
 @cluster_options
-def delete(target: Target, group: str, topic: str | None) -> None:
+def delete(target: Target, group: str, topic: str | None, as_json: bool) -> None:
     """Forget a queue without members; members that come later begin from scratch."""
     target.require_own()
     with _admin(target.client_arguments()) as admin:
         admin.delete_queue(group, topic)
-    click.echo(f"The queue of group {group} is forgotten.")
+    show_done(as_json, {"group": group, "topic": topic, "deleted": True}, f"The queue of group {group} is forgotten.")
 
 
 def _settings(settings: Any) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import PlainCommand
-from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import show_json, show_table, size
+from raylog.cli.options import Target, cluster_options, json_option
+from raylog.cli.output import show_json, show_step, show_table, size
 from raylog.cli.topics import topic
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ timeout_option = click.option(
 @click.option("--cancel", is_flag=True, help="Take back the moves of these partitions; of all, if none is named.")
 @click.option("--list", "listing", is_flag=True, help="Show the partitions on the move, and how far they have come.")
 @click.option("--wait", is_flag=True, help="Return when the moves are complete.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: as a JSON list.")
+@json_option("With --list as a JSON list, otherwise one JSON object a step.")
 @throttle_option
 @timeout_option
 @cluster_options
@@ -81,18 +81,26 @@ def reassign(
         if not changes and throttle is None:
             if not cancel:
                 raise click.UsageError("nothing to do: give --replicas, --plan, --cancel, --list or --throttle")
-            click.echo("No partition is on the move.")
+            show_step(as_json, _step("none"), "No partition is on the move.")
             return
         admin.alter_partition_reassignments(changes, throttle=throttle)
         moved = f"{len(changes)} {'partition' if len(changes) == 1 else 'partitions'}"
         if cancel:
-            click.echo(f"Cancelled the moves of {moved}.")
+            state, sentence = "cancelled", f"Cancelled the moves of {moved}."
         elif changes:
-            click.echo(f"{moved} on the move; `raylog topic reassign --list` shows their progress.")
+            state, sentence = "moving", f"{moved} on the move; `raylog topic reassign --list` shows their progress."
         else:
-            click.echo(f"Brokers fetch what they get at {throttle} bytes a second now.")
+            state, sentence = "throttled", f"Brokers fetch what they get at {throttle} bytes a second now."
+        show_step(as_json, _step(state, len(changes), throttle=throttle), sentence)
         if wait:
-            _wait(admin, changes, timeout_s)
+            _wait(admin, changes, timeout_s, as_json)
+
+
+def _step(
+    state: str, partitions: int = 0, *, there: int = 0, slowest: float | None = None, throttle: int | None = None
+) -> dict[str, Any]:
+    """How far moves are, as JSON shows it; null is not known, or as it was."""
+    return {"state": state, "partitions": partitions, "there": there, "slowest": slowest, "throttle": throttle}
 
 
 def _changes(
@@ -199,7 +207,7 @@ def _ids(brokers: Sequence[int]) -> str:
     return ",".join(str(broker) for broker in brokers) or "-"
 
 
-def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: float) -> None:
+def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: float, as_json: bool = False) -> None:
     """Wait until these partitions are where they should be, and say now and then how far they have come."""
     from raylog.core.errors import RequestTimedOut
 
@@ -209,7 +217,8 @@ def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: floa
         moving = admin.list_partition_reassignments(sizes=time.monotonic() >= say_at_s)
         left = [move for move in moving.values() if tuple(move.partition) in partitions]
         if not left:
-            click.echo("Done: every partition is on its brokers.")
+            facts = _step("done", len(partitions), there=len(partitions))
+            show_step(as_json, facts, "Done: every partition is on its brokers.")
             return
         if time.monotonic() >= deadline_s:
             raise RequestTimedOut(
@@ -219,14 +228,19 @@ def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: floa
         if time.monotonic() >= say_at_s or len(left) < left_before:
             known = [rest.progress for rest in left if rest.progress is not None and rest.sizes]
             slowest = f", the slowest at {min(known):.0%}" if known else ""
-            click.echo(f"{len(partitions) - len(left)} of {len(partitions)} partitions are there{slowest}.")
+            there, count = len(partitions) - len(left), len(partitions)
+            show_step(
+                as_json,
+                _step("moving", count, there=there, slowest=min(known, default=None)),
+                f"{there} of {count} partitions are there{slowest}.",
+            )
             say_at_s, left_before = time.monotonic() + SAY_S, len(left)
         time.sleep(LOOK_S)
 
 
 @click.command(cls=PlainCommand)
 @click.option("--yes", is_flag=True, help="Skip the confirmation prompt.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and do nothing, unless --yes is given.")
+@json_option("Print the plan as JSON and do nothing, unless --yes is given.")
 @click.option("--no-wait", is_flag=True, help="Return when the moves have begun.")
 @throttle_option
 @timeout_option
@@ -250,7 +264,7 @@ def balance(target: Target, yes: bool, as_json: bool, no_wait: bool, throttle: i
         if not plan or (as_json and not yes):
             return
         if not yes:
-            click.confirm("Do it?", abort=True)
+            click.confirm("Do it?", abort=True, err=True)
         wanted = {(move.partition.topic, move.partition.partition): list(move.after) for move in plan}
         admin.alter_partition_reassignments(wanted, throttle=throttle)
         if no_wait:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import moment, show_json, show_table
+from raylog.cli.options import Target, cluster_options, json_option
+from raylog.cli.output import json_bytes, moment, show_done, show_json, show_table, shown_key
 
 if TYPE_CHECKING:
     from raylog.client.admin.schedules import MovedRecord, Scheduled
@@ -28,7 +28,7 @@ def schedule() -> None:
 @schedule.command("list")
 @click.option("--topic", help="Only records on their way to this topic.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many records.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def list_(target: Target, topic: str | None, limit: int, as_json: bool) -> None:
     """List the delayed records that wait, by the times when they are due."""
@@ -49,8 +49,8 @@ def _show(found: list[Scheduled]) -> None:
             row.topic,
             "by key" if row.partition is None else row.partition,
             moment(row.due_ms),
-            row.key,
-            row.schedule_id or "",
+            shown_key(row.key),
+            row.schedule_id or "-",
         ]
         for row in found
     ]
@@ -64,7 +64,7 @@ def _as_json(row: Scheduled) -> dict[str, object]:
         "partition": row.partition,
         "due_ms": row.due_ms,
         "sent_ms": row.sent_ms,
-        "key": None if row.key is None else row.key.decode(errors="replace"),
+        **json_bytes("key", row.key),
         "value_bytes": row.value_bytes,
         "schedule_id": row.schedule_id,
     }
@@ -73,7 +73,7 @@ def _as_json(row: Scheduled) -> dict[str, object]:
 @schedule.command()
 @click.option("--topic", help="Only the scheduler of this topic's records.")
 @click.option("--id", "schedule_id", help="What waits for --topic under this schedule id.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def describe(target: Target, topic: str | None, schedule_id: str | None, as_json: bool) -> None:
     """Show how many records wait, how late they come, and which targets take none; or a record by its schedule id."""
@@ -83,7 +83,7 @@ def describe(target: Target, topic: str | None, schedule_id: str | None, as_json
         with target.admin() as admin:
             waiting = admin.find_scheduled(topic, schedule_id)
         if waiting is None:
-            _end("NOT_FOUND", "")
+            _end("NOT_FOUND", "", {"topic": topic, "schedule_id": schedule_id}, as_json)
         elif as_json:
             show_json(_as_json(waiting))
         else:
@@ -146,44 +146,52 @@ def _one_record(command: Callable[..., None]) -> Callable[..., None]:
 
 @schedule.command()
 @_one_record
+@json_option()
 @cluster_options
-def cancel(target: Target, named: dict[str, Any]) -> None:
+def cancel(target: Target, named: dict[str, Any], as_json: bool) -> None:
     """Have a delayed record not delivered."""
     with target.admin() as admin:
         outcome = admin.cancel_scheduled(**named)
-    _end(outcome, f"{named['handle'] or named['schedule_id']} is cancelled: it is not delivered.")
+    _end(outcome, f"{named['handle'] or named['schedule_id']} is cancelled: it is not delivered.", named, as_json)
 
 
 @schedule.command()
 @_one_record
 @click.option("--delay", required=True, help="From now on, such as 30m, 1h30m or level:5.")
+@json_option()
 @cluster_options
-def move(target: Target, named: dict[str, Any], delay: str) -> None:
+def move(target: Target, named: dict[str, Any], delay: str, as_json: bool) -> None:
     """Have a delayed record due at another time."""
     with target.admin() as admin:
-        _show_moved(admin.reschedule(**named, delay=delay))
+        moved = admin.reschedule(**named, delay=delay)
+    _show_moved(moved, named, as_json)
 
 
 @schedule.command("deliver-now")
 @_one_record
+@json_option()
 @cluster_options
-def deliver_now(target: Target, named: dict[str, Any]) -> None:
+def deliver_now(target: Target, named: dict[str, Any], as_json: bool) -> None:
     """Have a delayed record delivered at once."""
     with target.admin() as admin:
-        _show_moved(admin.deliver_now(**named))
+        moved = admin.deliver_now(**named)
+    _show_moved(moved, named, as_json)
 
 
-def _show_moved(moved: MovedRecord) -> None:
-    _end(moved.outcome, f"It is due {moment(moved.due_ms)}; its handle is {moved.handle} now.")
+def _show_moved(moved: MovedRecord, named: dict[str, Any], as_json: bool) -> None:
+    sentence = f"It is due {moment(moved.due_ms)}; its handle is {moved.handle} now."
+    facts = {**named, "handle": moved.handle or named["handle"], "due_ms": moved.due_ms if moved.due_ms >= 0 else None}
+    _end(moved.outcome, sentence, facts, as_json)
 
 
-def _end(outcome: str, done: str) -> None:
+def _end(outcome: str, done: str, facts: dict[str, Any], as_json: bool) -> None:
     sentences = {
         "ALREADY_DELIVERED": "It was due before: it is in its topic, or on the way there.",
         "ALREADY_CANCELLED": "It was cancelled or moved before; `raylog schedule list` shows what waits.",
         "NOT_FOUND": "No record waits or waited under this handle or id; `raylog schedule list` shows what waits.",
     }
-    if outcome in sentences:
+    is_done = outcome not in sentences
+    show_done(as_json, {"outcome": str(outcome), **facts}, *([done] if is_done else []))
+    if not is_done:
         click.echo(sentences[outcome], err=True)
         sys.exit(NOT_DONE)
-    click.echo(done)

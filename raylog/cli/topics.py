@@ -8,10 +8,12 @@ import click
 
 from raylog.cli.cluster.status import STYLE, condition, listed, plain_partition, warn_of_unclean
 from raylog.cli.commands import Commands, ManyValues
-from raylog.cli.options import Target, cluster_options, confirm, pairs, yes_option
-from raylog.cli.output import counted, say, show_json, show_table
+from raylog.cli.options import Target, cluster_options, confirm, json_option, pairs, yes_option
+from raylog.cli.output import counted, say, show_done, show_each, show_json, show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from raylog.client.admin.admin import Admin
     from raylog.client.admin.descriptions import TopicDescription
     from raylog.core.errors import RaylogError, StillStarting
@@ -27,8 +29,15 @@ def topic() -> None:
     """Create, list, describe, alter and delete topics."""
 
 
-def _starting(late: StillStarting) -> str:
+def _counts(late: StillStarting) -> tuple[int, int]:
+    """How many partitions there are, and how many of them still start."""
     led, count = late.details["led"], late.details["partitions"]
+    return int(str(count)), int(str(count)) - int(str(led))
+
+
+def _starting(late: StillStarting) -> str:
+    count, left = _counts(late)
+    led = count - left
     return f"{count:,} partitions, of which {led:,} have a leader. The others still start; follow with `raylog status`."
 
 
@@ -46,6 +55,7 @@ def _admin(target: Target) -> Admin:
     "--config", multiple=True, metavar="KEY=VALUE...", help="Keys of the topic, such as retention.ms=3600000."
 )
 @click.option("--if-not-exists", is_flag=True, help="Do nothing when the topic exists.")
+@json_option()
 @cluster_options
 def create(
     target: Target,
@@ -54,6 +64,7 @@ def create(
     replication_factor: int | None,
     config: tuple[str, ...],
     if_not_exists: bool,
+    as_json: bool,
 ) -> None:
     """Create a topic, and wait half a minute at most until each of its partitions has a leader.
 
@@ -68,21 +79,46 @@ def create(
                 name, partitions, replication_factor, settings, timeout_s=LEADERS_WAIT_S, progress=say
             )
         except StillStarting as late:
-            click.echo(f"Topic {name} created: {_starting(late)}")
+            count, left = _counts(late)
+            facts = _created(name, True, count, still_starting=left)
+            show_done(as_json, facts, f"Topic {name} created: {_starting(late)}")
             return
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
-            click.echo(f"Topic {name} exists already.")
+            show_done(as_json, _created(name, False, None), f"Topic {name} exists already.")
             return
         alone = _alone(admin, made) if replication_factor is None else ""
     count = len(made.partitions)
-    asleep = ", asleep until used" if all(partition.is_asleep for partition in made.partitions) else ""
-    click.echo(
-        f"Topic {name} created: {counted(count, 'partition')}, replication factor {made.replication_factor}{asleep}."
+    is_asleep = all(partition.is_asleep for partition in made.partitions)
+    asleep = ", asleep until used" if is_asleep else ""
+    show_done(
+        as_json,
+        _created(name, True, count, replication_factor=made.replication_factor, asleep=is_asleep),
+        f"Topic {name} created: {counted(count, 'partition')}, replication factor {made.replication_factor}{asleep}.",
     )
     if alone:
         say(alone)
+
+
+def _created(
+    name: str,
+    created: bool,
+    partitions: int | None,
+    *,
+    replication_factor: int | None = None,
+    asleep: bool | None = None,
+    still_starting: int = 0,
+) -> dict[str, object]:
+    """What `topic create` has done; null is not known."""
+    return {
+        "topic": name,
+        "created": created,
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "asleep": asleep,
+        "still_starting": still_starting,
+    }
 
 
 def _alone(admin: Admin, made: TopicDescription) -> str:
@@ -103,7 +139,7 @@ def _alone(admin: Admin, made: TopicDescription) -> str:
 
 @topic.command("list")
 @click.option("--internal", is_flag=True, help="Raylog's own topics as well.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@json_option("As a JSON list.")
 @cluster_options
 def list_(target: Target, internal: bool, as_json: bool) -> None:
     """List the topics, one name a line."""
@@ -118,7 +154,7 @@ def list_(target: Target, internal: bool, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("names", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """Show partitions, leaders, replicas and configuration of the topics named, or of all."""
@@ -161,7 +197,7 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 
 @topic.command()
 @click.argument("names", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@json_option("As a JSON list.")
 @cluster_options
 def offsets(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """Show where the log of each partition begins and ends, of the topics named, or of all.
@@ -221,9 +257,15 @@ def as_plain(described: TopicDescription) -> dict[str, Any]:
 @click.option("--partitions", type=click.IntRange(min=1), help="Give the topic so many partitions, in all.")
 @click.option("--config", multiple=True, metavar="KEY=VALUE...", help="Keys to set.")
 @click.option("--delete-config", multiple=True, metavar="KEY", help="A key to give its default back; may be repeated.")
+@json_option()
 @cluster_options
 def alter(
-    target: Target, name: str, partitions: int | None, config: tuple[str, ...], delete_config: tuple[str, ...]
+    target: Target,
+    name: str,
+    partitions: int | None,
+    config: tuple[str, ...],
+    delete_config: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Change the configuration of a topic, or give it more partitions.
 
@@ -234,53 +276,67 @@ def alter(
         raise click.UsageError("nothing to change: give --partitions N, --config key=value, or --delete-config key")
     from raylog.core.errors import StillStarting
 
-    starting = ""
+    starting, left = "", 0
     with _admin(target) as admin:
         if partitions is not None:
             try:
                 admin.create_partitions(name, partitions, timeout_s=LEADERS_WAIT_S, progress=say)
             except StillStarting as late:
-                starting = f" It has {_starting(late)}"
+                starting, left = f" It has {_starting(late)}", _counts(late)[1]
         if settings or delete_config:
             admin.alter_topic_config(name, settings, delete_config)
-    click.echo(f"Topic {name} altered.{starting}")
+    facts = {
+        "topic": name,
+        "partitions": partitions,
+        "still_starting": left,
+        "config": settings,
+        "deleted_config": list(delete_config),
+    }
+    show_done(as_json, facts, f"Topic {name} altered.{starting}")
 
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--if-exists", is_flag=True, help="Do nothing for a topic that does not exist.")
 @yes_option
+@json_option("As a JSON list.")
 @cluster_options
-def delete(target: Target, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:
+def delete(target: Target, names: tuple[str, ...], if_exists: bool, yes: bool, as_json: bool) -> None:
     """Delete topics with all their records."""
     confirm(f"Delete {', '.join(names)} with all records?", yes)
-    from raylog.core.errors import UnknownTopicOrPartition
-
     target.require_own()
     with _admin(target) as admin:
-        for name in names:
-            try:
-                admin.delete_topic(name)
-            except UnknownTopicOrPartition:
-                if not if_exists:
-                    raise
-                click.echo(f"There is no topic {name}.")
-            else:
-                click.echo(f"Topic {name} deleted.")
+        show_each(as_json, _deletions(admin, names, if_exists))
+
+
+def _deletions(admin: Admin, names: tuple[str, ...], if_exists: bool) -> Iterator[tuple[dict[str, object], str]]:
+    from raylog.core.errors import UnknownTopicOrPartition
+
+    for name in names:
+        try:
+            admin.delete_topic(name)
+        except UnknownTopicOrPartition:
+            if not if_exists:
+                raise
+            yield {"topic": name, "deleted": False}, f"There is no topic {name}."
+        else:
+            yield {"topic": name, "deleted": True}, f"Topic {name} deleted."
 
 
 @topic.command()
 @click.argument("name")
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@json_option()
 @cluster_options
-def wake(target: Target, name: str, partitions: tuple[int, ...]) -> None:
+def wake(target: Target, name: str, partitions: tuple[int, ...], as_json: bool) -> None:
     """Wake partitions that sleep, so that the first record or read finds their replicas running.
 
     They sleep again after `replica.sleep.after.ms` without use.
     """
     with _admin(target) as admin:
         slept = admin.wake_partitions(name, partitions or None)
-    click.echo(f"Topic {name}: {counted(slept, 'partition')} slept and wake now.")
+    facts = {"topic": name, "woken": slept}
+    show_done(as_json, facts, f"Topic {name}: {counted(slept, 'partition')} slept and wake now.")
 
 
 @topic.command("delete-records")
@@ -294,7 +350,7 @@ def wake(target: Target, name: str, partitions: tuple[int, ...]) -> None:
     help="Delete the records below this offset; -1 deletes all that are committed.",
 )
 @click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for every replica.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @yes_option
 @cluster_options
 def delete_records(
@@ -319,7 +375,7 @@ def delete_records(
 @click.option(
     "--unclean", is_flag=True, help="Let any replica lead a partition that has no leader; records may be lost."
 )
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@json_option("As a JSON list.")
 @cluster_options
 def elect(
     target: Target, name: str | None, partitions: tuple[int, ...], everything: bool, unclean: bool, as_json: bool

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import moment, show_json, show_table
+from raylog.cli.options import Target, cluster_options, json_option
+from raylog.cli.output import moment, show_done, show_json, show_table
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -30,7 +30,7 @@ def _admin(arguments: dict[str, Any]) -> Admin:
 @transaction.command("list")
 @click.option("--state", "states", multiple=True, help="Only in this state, such as Ongoing; may be repeated.")
 @click.option("--longer-than", "longer_s", type=float, help="Only open for more than so many seconds.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def list_(target: Target, states: tuple[str, ...], longer_s: float | None, as_json: bool) -> None:
     """List the transactional ids and the states of their transactions."""
@@ -53,7 +53,7 @@ def list_(target: Target, states: tuple[str, ...], longer_s: float | None, as_js
 
 @transaction.command()
 @click.argument("transactional_id")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def describe(target: Target, transactional_id: str, as_json: bool) -> None:
     """Show the transaction of a transactional id: its partitions, groups and age."""
@@ -94,30 +94,43 @@ def _plain(found: TransactionDescription) -> dict[str, Any]:
 @click.option("--topic", help="Of a hanging transaction, which has no transactional id: its topic ...")
 @click.option("--partition", type=int, help="... its partition ...")
 @click.option("--producer-id", type=int, help="... and its producer, as `raylog transaction hanging` shows them.")
+@json_option()
 @cluster_options
 def abort(
-    target: Target, transactional_id: str | None, topic: str | None, partition: int | None, producer_id: int | None
+    target: Target,
+    transactional_id: str | None,
+    topic: str | None,
+    partition: int | None,
+    producer_id: int | None,
+    as_json: bool,
 ) -> None:
     """Abort the open transaction of a transactional id, and fence its producer; or one that hangs in a partition."""
     place = (topic, partition, producer_id)
+    facts = {
+        "transactional_id": transactional_id,
+        "topic": topic,
+        "partition": partition,
+        "producer_id": producer_id,
+        "aborted": True,
+    }
     if (transactional_id is None) == (place == (None, None, None)):
         raise click.UsageError("Name a transactional id, or --topic, --partition and --producer-id: one of the two.")
     if transactional_id is not None:
         with _admin(target.client_arguments()) as admin:
             admin.fence_producers([transactional_id])
-        click.echo(f"The producer {transactional_id} was fenced; what it had open is aborted.")
+        show_done(as_json, facts, f"The producer {transactional_id} was fenced; what it had open is aborted.")
         return
     if topic is None or partition is None or producer_id is None:
         raise click.UsageError("A hanging transaction is named by --topic, --partition and --producer-id together.")
     with _admin(target.client_arguments()) as admin:
         admin.abort_transaction((topic, partition), producer_id)
-    click.echo(f"The transaction of producer {producer_id} in {topic}-{partition} was aborted.")
+    show_done(as_json, facts, f"The transaction of producer {producer_id} in {topic}-{partition} was aborted.")
 
 
 @transaction.command()
 @click.option("--topic", "topics", multiple=True, help="Only in this topic; may be repeated.")
 @click.option("--longer-than", "longer_s", type=float, help="Only those whose last record is older than these seconds.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def hanging(target: Target, topics: tuple[str, ...], longer_s: float | None, as_json: bool) -> None:
     """Find open transactions that no coordinator will end, and the commands that end them."""

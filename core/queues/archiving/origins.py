@@ -15,6 +15,8 @@ Header = tuple[str, bytes | None]
 
 HEADER: Final = "raylog-retry-origin"
 """Of a copy: where the record was, and how often it was handed out."""
+TIMESTAMP: Final = "raylog-retry-timestamp"
+"""Of a copy, whose timestamp is its due time: the record's own. A header apart, which earlier releases pass over."""
 OF: Final = "queue.retry.of"
 """Setting of a retry topic: the topic whose records come there."""
 PREFIX: Final = "retry."
@@ -54,9 +56,20 @@ def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
+def timestamp_header(timestamp_ms: int) -> Header:
+    """Return the header of a copy that keeps the record's own timestamp."""
+    return TIMESTAMP, str(timestamp_ms).encode()
+
+
+def own_timestamp(headers: Iterable[Header] | None, default_ms: int) -> int:
+    """Return the timestamp that the record of a copy had: the last one, which is ours; the default where none is."""
+    texts = [value.decode(errors="replace") for name, value in headers or () if name == TIMESTAMP and value is not None]
+    return int(texts[-1]) if texts and _is_number(texts[-1]) else default_ms
+
+
 def without(headers: Iterable[Header] | None) -> list[Header]:
     """Return a copy's headers as the record had them."""
-    return [header for header in headers or () if header[0] != HEADER]
+    return [header for header in headers or () if header[0] not in (HEADER, TIMESTAMP)]
 
 
 def retry_topic(group: str, topic: str) -> str:

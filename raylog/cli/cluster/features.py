@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import Target, cluster_options
-from raylog.cli.output import show_json, show_table
+from raylog.cli.options import Target, cluster_options, json_option
+from raylog.cli.output import show_done, show_json, show_table
 
 
 @click.group(cls=Commands)
@@ -15,7 +15,7 @@ def features() -> None:
 
 
 @features.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def show(target: Target, as_json: bool) -> None:
     """Show the cluster's feature level, and the levels that each broker's release knows."""
@@ -33,15 +33,18 @@ def show(target: Target, as_json: bool) -> None:
 
 @features.command()
 @click.option("--level", type=int, help="Raise it to this level; default: the highest that every broker knows.")
+@json_option()
 @cluster_options
-def upgrade(target: Target, level: int | None) -> None:
+def upgrade(target: Target, level: int | None, as_json: bool) -> None:
     """Let the cluster use what the brokers' newer release brings. It cannot be taken back."""
     from raylog.client.admin.admin import Admin
 
     with Admin(**target.client_arguments()) as admin:
         now, before = admin.raise_feature_level(level)
-    click.echo(
+    show_done(
+        as_json,
+        {"level": now, "before": before},
         f"The cluster is at feature level {now}, raised from {before}."
         if now > before
-        else f"The cluster is at feature level {now} already, the highest that every broker knows."
+        else f"The cluster is at feature level {now} already, the highest that every broker knows.",
     )

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_own
-from raylog.cli.cluster.status import broker_state, show_metrics_pages
+from raylog.cli.cluster.status import broker_state, metrics_facts, metrics_lines
 from raylog.cli.commands import ManyValues, PlainCommand
-from raylog.cli.options import ENV_SECRET, address_option, data_dir_option, pairs
-from raylog.cli.output import say
+from raylog.cli.options import ENV_SECRET, address_option, data_dir_option, json_option, pairs
+from raylog.cli.output import say, show_done, show_step
 from raylog.launch.plaintext import ENV_ALLOW_PLAINTEXT
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ NAMED_MAX = 10
     envvar=ENV_ALLOW_PLAINTEXT,
     help="Let brokers of several nodes listen without TLS, on a network that is trusted.",
 )
+@json_option("As JSON; with --foreground one JSON object a step.")
 @address_option
 def start(
     data_dir: Path,
@@ -55,6 +56,7 @@ def start(
     foreground: bool,
     timeout_s: float,
     allow_plaintext: bool,
+    as_json: bool,
     address: str | None,
 ) -> None:
     """Start a cluster on this machine, or bring one back from its data directory.
@@ -67,7 +69,7 @@ def start(
     if broker is not None:
         if brokers is not None or settings or foreground or join:
             raise click.UsageError("--broker N brings one broker back; it goes with no other setting of a start")
-        _start_broker(root, broker, timeout_s, address)
+        _start_broker(root, broker, timeout_s, address, as_json)
         return
     from raylog.actors.logs import log_format
     from raylog.core.config import validate_cluster_config
@@ -75,17 +77,21 @@ def start(
     validate_cluster_config(settings)
     log_format()
     cluster, own = _bring_up(root, brokers, settings, address, timeout_s, join, allow_plaintext, dashboard)
-    _print_addresses(cluster, root, own)
+    facts = _facts(cluster, root, own)
+    if foreground and as_json:
+        show_step(as_json, {"state": "running", **facts}, "")
+    else:
+        show_done(as_json, facts, *_addresses(facts))
     if foreground:
         ended = _wait_for_signal(own)
         cluster.stop(progress=say)
         _shut_down(own, root)
         if ended:
             raise click.ClickException("Ray ended while the cluster was running; the data directory has its log")
-        click.echo("Stopped.")
+        show_step(as_json, {"state": "stopped"}, "Stopped.")
 
 
-def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None) -> None:
+def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None, as_json: bool) -> None:
     from raylog.cli.cluster import ray_node
     from raylog.launch import cluster as clusters
 
@@ -98,7 +104,8 @@ def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None
         for partition in partitions
         if broker in partition["replicas"] and broker not in partition["isr"]
     ]
-    click.echo(f"Broker {broker} runs." + (f" Still catching up: {_few(behind)}." if behind else ""))
+    sentence = f"Broker {broker} runs." + (f" Still catching up: {_few(behind)}." if behind else "")
+    show_done(as_json, {"broker": broker, "catching_up": behind}, sentence)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -151,7 +158,8 @@ def _bring_up(
         raise
 
 
-def _print_addresses(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
+def _facts(cluster: Cluster, root: Path, own: OwnRay | None) -> dict[str, Any]:
+    """Where a cluster that has started is found."""
     import ray
 
     from raylog.rpc.auth.secret_files import CLIENT_FILE
@@ -162,21 +170,40 @@ def _print_addresses(cluster: Cluster, root: Path, own: OwnRay | None) -> None:
 
         click.echo(what_was_ignored(cluster.ignored_config, status["config"]), err=True)
     bootstrap = ",".join(f"{broker['host']}:{broker['port']}" for broker in status["brokers"] if broker["online"])
-    address = ray.get_runtime_context().gcs_address
-    click.echo(f"Raylog runs, with its data in {root}.")
-    for broker in status["brokers"]:
-        state = broker_state(broker)
-        click.echo(f"  broker {broker['broker']}: {broker['host']}:{broker['port']} ({state})")
-    click.echo(f"  Ray: {address}" + (f" (process {own.pid}, ended by `raylog stop`)" if own is not None else ""))
-    show_metrics_pages("  ")
-    if own is not None and os.environ.get("RAY_AUTH_MODE") == "token":
-        click.echo("  Ray's own tools need its token: set RAY_AUTH_MODE=token, then `ray status`.")
-    click.echo("Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:")
-    click.echo(f"  export {ENV_BOOTSTRAP}={bootstrap}")
-    click.echo(f'  export {ENV_SECRET}="$(head -n 1 {root / CLIENT_FILE})"')
     known = os.environ.get(ENV_BOOTSTRAP, "")
     if known and not set(known.split(",")) & set(bootstrap.split(",")):
         click.echo(f"{ENV_BOOTSTRAP} is {known} in this shell, which is none of these brokers.", err=True)
+    return {
+        "data_dir": str(root),
+        "brokers": [
+            {"broker": each["broker"], "host": each["host"], "port": each["port"], "state": broker_state(each)}
+            for each in status["brokers"]
+        ],
+        "ray": ray.get_runtime_context().gcs_address,
+        "ray_pid": None if own is None else own.pid,
+        "metrics": metrics_facts(),
+        "bootstrap": bootstrap,
+        "secret_file": str(root / CLIENT_FILE),
+    }
+
+
+def _addresses(facts: dict[str, Any]) -> list[str]:
+    """The same as a person reads it, with what a shell needs."""
+    pid = facts["ray_pid"]
+    lines = [f"Raylog runs, with its data in {facts['data_dir']}."]
+    lines += [
+        f"  broker {each['broker']}: {each['host']}:{each['port']} ({each['state']})" for each in facts["brokers"]
+    ]
+    lines.append(f"  Ray: {facts['ray']}" + ("" if pid is None else f" (process {pid}, ended by `raylog stop`)"))
+    lines += [f"  {line}" for line in metrics_lines(facts["metrics"])]
+    if pid is not None and os.environ.get("RAY_AUTH_MODE") == "token":
+        lines.append("  Ray's own tools need its token: set RAY_AUTH_MODE=token, then `ray status`.")
+    return [
+        *lines,
+        "Inside Ray, raylog.Producer() and raylog.Consumer() find it by themselves. Anywhere else:",
+        f"  export {ENV_BOOTSTRAP}={facts['bootstrap']}",
+        f'  export {ENV_SECRET}="$(head -n 1 {facts["secret_file"]})"',
+    ]
 
 
 def _wait_for_signal(own: OwnRay | None) -> bool:
@@ -216,9 +243,17 @@ def _shut_down(own: OwnRay | None, root: Path) -> None:
 @click.option("--timeout-s", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Time to end.")
 @click.option("--keep-ray", is_flag=True, help="Leave Ray running even when `raylog start` started it.")
 @click.option("--nodes", is_flag=True, help="End Ray on all other machines as well; to be followed by `ray down`.")
+@json_option()
 @address_option
 def stop(
-    data_dir: Path, broker: int | None, force: bool, timeout_s: float, keep_ray: bool, nodes: bool, address: str | None
+    data_dir: Path,
+    broker: int | None,
+    force: bool,
+    timeout_s: float,
+    keep_ray: bool,
+    nodes: bool,
+    as_json: bool,
+    address: str | None,
 ) -> None:
     """Stop the cluster, or one broker of it; the data stays, and `raylog start` brings it back.
 
@@ -227,7 +262,7 @@ def stop(
     if nodes and (broker is not None or keep_ray):
         raise click.UsageError("--nodes ends Ray on the other machines; it goes with neither --broker nor --keep-ray")
     if broker is not None:
-        _stop_broker(data_dir.absolute(), broker, force, timeout_s, address)
+        _stop_broker(data_dir.absolute(), broker, force, timeout_s, address, as_json)
         return
     if force:
         raise click.UsageError("--force goes with --broker; a cluster stops without it")
@@ -243,6 +278,12 @@ def stop(
     own = ray_node.recorded(root)
     if keep_ray or (own is not None and own.address != joined):
         own = None
+    facts: dict[str, Any] = {"stopped": False, "data_dir": running, "ray_pid": None, "machines_ended": None}
+
+    def report(sentence: str) -> None:
+        if not as_json:
+            click.echo(sentence)
+
     try:
         clusters.connect().stop(timeout_s, progress=say)
     except NoClusterFound:
@@ -250,28 +291,33 @@ def stop(
             raise
         click.echo("No Raylog cluster runs in this Ray.", err=True)
     else:
-        click.echo(f"Raylog has stopped; its data stays in {running}.")
+        facts["stopped"] = True
+        report(f"Raylog has stopped; its data stays in {running}.")
     finally:  # end the Ray node even if an actor does not stop: the actor recovers its log at the next start
         if nodes:
-            _end_other_nodes(timeout_s)
+            facts["machines_ended"] = _end_other_nodes(timeout_s)
+            report(f"Ray has ended on {', '.join(facts['machines_ended']) or 'no other machine'}.")
         _shut_down(own, root)
     if own is not None:
-        click.echo(f"Ray (process {own.pid}) has ended.")
+        facts["ray_pid"] = own.pid
+        report(f"Ray (process {own.pid}) has ended.")
+    show_done(as_json, facts)
 
 
-def _end_other_nodes(timeout_s: float) -> None:
+def _end_other_nodes(timeout_s: float) -> list[str]:
+    """End them, and return which have ended."""
     from raylog.launch.ending.other_nodes import end_other_nodes
 
     found = end_other_nodes(timeout_s)
-    click.echo(f"Ray has ended on {', '.join(found.ended) or 'no other machine'}.")
     if found.remaining:
         click.echo(
             f"These machines did not answer: {', '.join(found.remaining)}. Run `ray stop` there, should Ray still run.",
             err=True,
         )
+    return list(found.ended)
 
 
-def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address: str | None) -> None:
+def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address: str | None, as_json: bool) -> None:
     from raylog.cli.cluster import ray_node
     from raylog.launch import cluster as clusters
 
@@ -279,8 +325,15 @@ def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address
     require_own(address, root)
     stopped = clusters.connect().stop_broker(broker, force=force, timeout_s=timeout_s, progress=say)
     leaders = "1 leader" if stopped.leaders_moved == 1 else f"{stopped.leaders_moved} leaders"
-    click.echo(f"Broker {broker} has stopped ({leaders} moved); `raylog start --broker {broker}` brings it back.")
+    lines = [f"Broker {broker} has stopped ({leaders} moved); `raylog start --broker {broker}` brings it back."]
     if stopped.leaderless:
-        click.echo(f"Without a leader until then: {_few(stopped.leaderless)}.")
+        lines.append(f"Without a leader until then: {_few(stopped.leaderless)}.")
     if stopped.below_minimum:
-        click.echo(f"Refusing writes with acks=all until then: {_few(stopped.below_minimum)}.")
+        lines.append(f"Refusing writes with acks=all until then: {_few(stopped.below_minimum)}.")
+    facts = {
+        "broker": broker,
+        "leaders_moved": stopped.leaders_moved,
+        "leaderless": list(stopped.leaderless),
+        "below_minimum": list(stopped.below_minimum),
+    }
+    show_done(as_json, facts, *lines)

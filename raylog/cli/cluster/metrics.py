@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from raylog.cli.commands import Commands
+from raylog.cli.options import json_option
+from raylog.cli.output import show_json
 
 
 @click.group(cls=Commands)
@@ -17,18 +19,21 @@ def metrics() -> None:
 
 @metrics.command()
 @click.option("--title", default="Raylog", show_default=True, help="What the page is called.")
-def dashboard(title: str) -> None:
+@json_option("It is JSON anyway.")
+def dashboard(title: str, as_json: bool) -> None:
     """Print a Grafana page as JSON: import it, and choose the Prometheus that scrapes the cluster."""
-    import json
-
     from raylog.dashboard import dashboard as page
 
-    click.echo(json.dumps(page(title), indent=2))
+    show_json(page(title))
 
 
 @metrics.command()
-def alerts() -> None:
+@json_option("As JSON, which Prometheus reads as well.")
+def alerts(as_json: bool) -> None:
     """Print alert rules for Prometheus, a file for its rule_files. They expect the job name "raylog"."""
-    from raylog.alerts import alert_rules
+    from raylog.alerts import alert_rules, rule_file
 
-    click.echo(alert_rules(), nl=False)
+    if as_json:
+        show_json(rule_file())
+    else:
+        click.echo(alert_rules(), nl=False)

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import data_dir_option
+from raylog.cli.options import data_dir_option, json_option
+from raylog.cli.output import show_done
 from raylog.core.errors import DataDirectoryError
 
 NEXT = (
@@ -27,7 +28,8 @@ def secret() -> None:
 @secret.command()
 @data_dir_option
 @client_option
-def change(data_dir: Path, client: bool) -> None:
+@json_option()
+def change(data_dir: Path, client: bool, as_json: bool) -> None:
     """Add a new value. From the next connection on brokers accept both, and use the new one themselves."""
     from raylog.rpc.auth.secret_files import NEW_SECRET_BYTES, write_values
 
@@ -35,14 +37,19 @@ def change(data_dir: Path, client: bool) -> None:
     if len(values) > 1:
         raise click.ClickException(f"{path} holds two values already; run `raylog secret finish` first")
     write_values(path, [secrets.token_bytes(NEW_SECRET_BYTES), *values])
-    click.echo(f"{path} holds a new value and the old one. {NEXT}")
-    click.echo("Give the new one, its first line, to clients that were given the old one; then `raylog secret finish`.")
+    show_done(
+        as_json,
+        {"file": str(path), "client": client, "values": len(values) + 1},
+        f"{path} holds a new value and the old one. {NEXT}",
+        "Give the new one, its first line, to clients that were given the old one; then `raylog secret finish`.",
+    )
 
 
 @secret.command()
 @data_dir_option
 @client_option
-def finish(data_dir: Path, client: bool) -> None:
+@json_option()
+def finish(data_dir: Path, client: bool, as_json: bool) -> None:
     """Remove the old value. Connections that were made with it stay until they close."""
     from raylog.rpc.auth.secret_files import write_values
 
@@ -50,7 +57,8 @@ def finish(data_dir: Path, client: bool) -> None:
     if len(values) < 2:
         raise click.ClickException(f"{path} holds one value; there is no old one to remove")
     write_values(path, values[:1])
-    click.echo(f"{path} holds the new value alone. {NEXT}")
+    facts = {"file": str(path), "client": client, "values": 1}
+    show_done(as_json, facts, f"{path} holds the new value alone. {NEXT}")
 
 
 def _values(data_dir: Path, client: bool) -> tuple[Path, tuple[bytes, ...]]:

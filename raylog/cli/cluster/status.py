@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import PlainCommand
-from raylog.cli.options import Target, cluster_options
+from raylog.cli.options import Target, cluster_options, json_option
 from raylog.cli.output import counted, show_json, show_table, size
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ROWS_MAX = 200
 
 
 @click.command(cls=PlainCommand)
-@click.option("--json", "as_json", is_flag=True, help="The whole state as JSON.")
+@json_option("The whole state as JSON.")
 @cluster_options
 @click.pass_context
 def status(ctx: click.Context, target: Target, as_json: bool) -> None:
@@ -36,12 +36,13 @@ def status(ctx: click.Context, target: Target, as_json: bool) -> None:
     """
     found = judged(_fetch_status(target))
     found["full_disks"] = full_disks(target.data_dir)
+    pages = None if target.bootstrap else metrics_facts()
     if as_json:
-        show_json(found)
+        show_json({**found, "metrics": pages})
     else:
         _draw(found)
-        if not target.bootstrap:
-            show_metrics_pages()
+        for line in [] if pages is None else metrics_lines(pages):
+            click.echo(line)
     if found["offline_brokers"] or found["offline_partitions"] or found["damaged_partitions"]:
         ctx.exit(1)
     if found["full_disks"]:
@@ -61,20 +62,23 @@ def full_disks(data_dir: Path) -> list[list[Any]]:
     return found
 
 
-def show_metrics_pages(indent: str = "") -> None:
-    """Print where Prometheus finds the metrics, or that there are none, and why."""
+def metrics_facts() -> dict[str, list[str]]:
+    """Where the nodes serve their metrics, and the addresses that another program has."""
     from raylog.launch.replica_reports import metrics_pages
 
     served, taken = metrics_pages(PAGES_TIMEOUT_S)
-    for place in served:
-        click.echo(f"{indent}Metrics: http://{place}/metrics")
-    for place in taken:
-        click.echo(
-            f"{indent}Metrics: none at {place}, because another program has this port; `raylog start --config "
-            "metrics.port=...` on a stopped cluster chooses another one."
-        )
-    if not served and not taken:
-        click.echo(f"{indent}Metrics: none (metrics.port=0).")
+    return {"served": [f"http://{place}/metrics" for place in served], "taken": taken}
+
+
+def metrics_lines(pages: dict[str, list[str]]) -> list[str]:
+    """Where Prometheus finds the metrics, or that there are none, and why."""
+    lines = [f"Metrics: {place}" for place in pages["served"]]
+    lines += [
+        f"Metrics: none at {place}, because another program has this port; `raylog start --config metrics.port=...` on "
+        "a stopped cluster chooses another one."
+        for place in pages["taken"]
+    ]
+    return lines or ["Metrics: none (metrics.port=0)."]
 
 
 def _fetch_status(target: Target) -> dict[str, Any]:

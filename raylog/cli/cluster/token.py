@@ -6,12 +6,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.options import ENV_TOKEN, Target, cluster_options
-from raylog.cli.output import moment, show_json, show_table
+from raylog.cli.options import ENV_TOKEN, Target, cluster_options, json_option
+from raylog.cli.output import moment, show_done, show_json, show_table
+
+if TYPE_CHECKING:
+    from raylog.client.admin.tokens import TokenDescription
 
 STDIN = "-"
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -43,6 +47,7 @@ def token() -> None:
 @click.option(
     "--lifetime", callback=_duration, default="12h", show_default=True, help="How long it holds: 90s, 12h, 7d."
 )
+@json_option("As JSON, with what it grants.")
 @cluster_options
 def create(
     target: Target,
@@ -51,6 +56,7 @@ def create(
     transactional_id_prefix: str | None,
     group: str | None,
     lifetime: float,
+    as_json: bool,
 ) -> None:
     """Print a token in one line: for `token=` of a client, RAYLOG_TOKEN, or the option raylog.token of Spark.
 
@@ -58,6 +64,7 @@ def create(
     `finish` end every token.
     """
     from raylog.client.admin.admin import Admin
+    from raylog.client.admin.tokens import describe_token
 
     with Admin(**target.client_arguments()) as admin:
         line = admin.create_token(
@@ -67,7 +74,17 @@ def create(
             group=group,
             lifetime_s=lifetime,
         )
-    click.echo(line)
+    show_done(as_json, {"token": line, **_granted(describe_token(line))} if as_json else {}, line)
+
+
+def _granted(found: TokenDescription) -> dict[str, object]:
+    return {
+        "expires_s": found.expires_s,
+        "read": list(found.read),
+        "write": list(found.write),
+        "transactional_id_prefix": found.transactional_id_prefix,
+        "group": found.group,
+    }
 
 
 @token.command()
@@ -77,7 +94,7 @@ def create(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help=f"File with the token; otherwise the variable {ENV_TOKEN}.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 def show(text: str, token_file: Path | None, as_json: bool) -> None:
     """Show what a token grants, and until when. Whether its key is right, only its cluster knows.
 
@@ -93,15 +110,7 @@ def show(text: str, token_file: Path | None, as_json: bool) -> None:
     found = describe_token(text)
     left_s = found.expires_s - time.time()
     if as_json:
-        show_json(
-            {
-                "expires_s": found.expires_s,
-                "read": list(found.read),
-                "write": list(found.write),
-                "transactional_id_prefix": found.transactional_id_prefix,
-                "group": found.group,
-            }
-        )
+        show_json(_granted(found))
         return
     state = f"for {_time(left_s)} more" if left_s > 0 else "it has EXPIRED"
     click.echo(f"Valid until {moment(found.expires_s * 1000)}, {state}.")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raylog.cli.commands import Commands
-from raylog.cli.groups.description import Section, as_json, progress, show
-from raylog.cli.options import Target, cluster_options, confirm, read_moment, yes_option
-from raylog.cli.output import counted, show_json, show_table
+from raylog.cli.groups.description import Section, plain, progress, show
+from raylog.cli.options import Target, cluster_options, confirm, json_option, read_moment, yes_option
+from raylog.cli.output import counted, show_done, show_each, show_json, show_table
 from raylog.core.groups.states import STATES_BY_TYPE, GroupType, named_states, named_types
 from raylog.core.ids import TopicPartition
 
@@ -52,9 +52,9 @@ def _admin(arguments: dict[str, Any]) -> Admin:
     multiple=True,
     help=f"Only groups of this protocol, {' or '.join(TYPES)}; may be repeated.",
 )
-@click.option("--json", "in_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
-def list_(target: Target, states: tuple[str, ...], types: tuple[str, ...], in_json: bool) -> None:
+def list_(target: Target, states: tuple[str, ...], types: tuple[str, ...], as_json: bool) -> None:
     """List the groups, their states, and the protocols that their members use."""
     try:
         named_states(states, named_types(types))
@@ -62,7 +62,7 @@ def list_(target: Target, states: tuple[str, ...], types: tuple[str, ...], in_js
         raise click.UsageError(str(wrong)) from None
     with _admin(target.client_arguments()) as admin:
         groups = admin.list_groups(states or None, types=types or None)
-    if in_json:
+    if as_json:
         show_json(
             [
                 {
@@ -89,9 +89,9 @@ def list_(target: Target, states: tuple[str, ...], types: tuple[str, ...], in_js
 @click.option("--state", is_flag=True, help="Only its state and epochs.")
 @click.option("--members", is_flag=True, help="Only its members.")
 @click.option("--offsets", is_flag=True, help="Only its offsets and lag.")
-@click.option("--json", "in_json", is_flag=True, help="As JSON: everything.")
+@json_option("As JSON: everything.")
 @cluster_options
-def describe(target: Target, name: str, state: bool, members: bool, offsets: bool, in_json: bool) -> None:
+def describe(target: Target, name: str, state: bool, members: bool, offsets: bool, as_json: bool) -> None:
     """Show state, members, committed offsets and lag of a group, or those that are chosen.
 
     Members of the consumer protocol are shown with their epochs, and with what the coordinator leads them to. The lag
@@ -101,9 +101,9 @@ def describe(target: Target, name: str, state: bool, members: bool, offsets: boo
     sections = chosen or list(Section)
     with _admin(target.client_arguments()) as admin:
         found = admin.describe_group(name)
-        rows = progress(found, admin.group_lag(found)) if in_json or Section.OFFSETS in sections else []
-    if in_json:
-        show_json(as_json(found, rows))
+        rows = progress(found, admin.group_lag(found)) if as_json or Section.OFFSETS in sections else []
+    if as_json:
+        show_json(plain(found, rows))
     else:
         show(found, rows, sections)
 
@@ -112,8 +112,9 @@ def describe(target: Target, name: str, state: bool, members: bool, offsets: boo
 @click.argument("name")
 @click.argument("topic")
 @click.option("--partition", "partitions", type=int, multiple=True, help="Only of this partition; may be repeated.")
+@json_option()
 @cluster_options
-def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int, ...]) -> None:
+def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int, ...], as_json: bool) -> None:
     """Delete the offsets that a group has committed for a topic; no member may subscribe to it."""
     target.require_own()
     with _admin(target.client_arguments()) as admin:
@@ -122,9 +123,11 @@ def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int,
         held = {each.partition for each in places if each.topic == topic}
         wanted = sorted(held & set(partitions) if partitions else held)
         admin.delete_offsets(name, [(topic, number) for number in wanted])
-        click.echo(
-            f"Group {name} has no committed offsets for {counted(len(wanted), 'partition')} of {topic} any more."
-        )
+    show_done(
+        as_json,
+        {"group": name, "topic": topic, "partitions": wanted},
+        f"Group {name} has no committed offsets for {counted(len(wanted), 'partition')} of {topic} any more.",
+    )
 
 
 @group.command(name="reset-offsets")
@@ -146,7 +149,7 @@ def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int,
 )
 @click.option("--execute", is_flag=True, help="Do it; without this option the command only shows what would change.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing: the default.")
-@click.option("--json", "in_json", is_flag=True, help="As JSON.")
+@json_option()
 @cluster_options
 def reset_offsets(
     target: Target,
@@ -157,7 +160,7 @@ def reset_offsets(
     topics: tuple[str, ...],
     execute: bool,
     dry_run: bool,
-    in_json: bool,
+    as_json: bool,
 ) -> None:
     """Move the offsets of a group without members: all that are named, or none.
 
@@ -178,12 +181,12 @@ def reset_offsets(
         raise click.UsageError(str(wrong).replace("`to`", "--to").replace("`time`", "--time")) from None
     with _admin(target.client_arguments()) as admin:
         plan = admin.reset_offsets(name, to=where, time=time, by=by, partitions=topics or None, dry_run=not execute)
-    _show_plan(plan, in_json=in_json)
+    _show_plan(plan, as_json=as_json)
 
 
-def _show_plan(plan: ResetPlan, *, in_json: bool) -> None:
+def _show_plan(plan: ResetPlan, *, as_json: bool) -> None:
     rows = [_planned_row(each) for each in plan.offsets]
-    if in_json:
+    if as_json:
         left_out = [str(each) for each in plan.left_out]
         members = list(plan.members)
         show_json({"group": plan.group_id, "done": plan.is_done, "offsets": rows, "members": members, "gone": left_out})
@@ -219,18 +222,33 @@ def _planned_row(each: PlannedOffset) -> dict[str, object]:
 @click.argument("members", nargs=-1)
 @click.option("--instance", "instances", multiple=True, help="A static member's group.instance.id; may be repeated.")
 @click.option("--all", "all_members", is_flag=True, help="Every member.")
+@json_option("As a JSON list.")
 @cluster_options
 def remove_members(
-    target: Target, name: str, members: tuple[str, ...], instances: tuple[str, ...], all_members: bool
+    target: Target, name: str, members: tuple[str, ...], instances: tuple[str, ...], all_members: bool, as_json: bool
 ) -> None:
     """Remove members that a dead process left behind; a consumer that still runs joins again."""
     if all_members == bool(members or instances):
         raise click.UsageError("Name members, or instances with --instance, or give --all.")
     with _admin(target.client_arguments()) as admin:
         results = admin.remove_members(name, members, instances=instances, all_members=all_members)
-    for member, error in results.items():
-        click.echo(f"{member} was removed from group {name}." if error is None else f"{member}: {error.message}")
-    if not results:
+    show_each(
+        as_json,
+        (
+            (
+                {
+                    "group": name,
+                    "member": member,
+                    "removed": error is None,
+                    "error": "" if error is None else type(error).__name__,
+                    "message": "" if error is None else error.message,
+                },
+                f"{member} was removed from group {name}." if error is None else f"{member}: {error.message}",
+            )
+            for member, error in results.items()
+        ),
+    )
+    if not results and not as_json:
         click.echo(f"Group {name} has no members.")
     if any(error is not None for error in results.values()):
         sys.exit(NOT_DONE)
@@ -241,23 +259,32 @@ def remove_members(
 @click.argument("topic")
 @click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")
 @click.option("--offset", type=click.IntRange(min=0), required=True, help="Of the record that the group reads next.")
+@json_option()
 @cluster_options
-def set_offset(target: Target, name: str, topic: str, partition: int, offset: int) -> None:
+def set_offset(target: Target, name: str, topic: str, partition: int, offset: int, as_json: bool) -> None:
     """Commit an offset for a group without members; what a transaction has pending there is dropped."""
     with _admin(target.client_arguments()) as admin:
         admin.alter_group_offsets(name, {TopicPartition(topic, partition): offset})
-        click.echo(f"Group {name} continues with offset {offset} of {topic}-{partition}.")
+    show_done(
+        as_json,
+        {"group": name, "topic": topic, "partition": partition, "offset": offset},
+        f"Group {name} continues with offset {offset} of {topic}-{partition}.",
+    )
 
 
 @group.command()
 @click.argument("names", nargs=-1, required=True)
 @yes_option
+@json_option("As a JSON list.")
 @cluster_options
-def delete(target: Target, names: tuple[str, ...], yes: bool) -> None:
+def delete(target: Target, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete groups without members, with their committed offsets."""
     target.require_own()
     confirm(f"Delete {', '.join(names)} with all committed offsets?", yes)
     with _admin(target.client_arguments()) as admin:
-        for name in names:
-            admin.delete_group(name)
-            click.echo(f"Group {name} deleted.")
+        show_each(as_json, (_deleted(admin, name) for name in names))
+
+
+def _deleted(admin: Admin, name: str) -> tuple[dict[str, object], str]:
+    admin.delete_group(name)
+    return {"group": name, "deleted": True}, f"Group {name} deleted."

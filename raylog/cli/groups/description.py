@@ -43,7 +43,7 @@ def _epochs(member: MemberDescription) -> dict[str, object]:
     }
 
 
-def as_json(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str, object]:
+def plain(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str, object]:
     """The whole description, with the rows of `progress`."""
     return {
         "group": found.group_id,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raylog.cli.commands import Commands, ManyValues
-from raylog.cli.options import Target, cluster_options, pairs, read_properties
+from raylog.cli.options import Target, cluster_options, json_option, pairs, read_properties
+from raylog.cli.output import say
 from raylog.cli.perf import stats as perf_stats
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def perf() -> None:
     show_default=True,
     help="Decimals of the percentiles; Kafka's tool has none.",
 )
+@json_option("One JSON object a row.")
 @cluster_options
 def perf_produce(
     target: Target,
@@ -64,6 +66,7 @@ def perf_produce(
     print_metrics: bool,
     warmup_records: int,
     latency_digits: int,
+    as_json: bool,
 ) -> None:
     """Send records and print throughput and latency, as kafka-producer-perf-test does.
 
@@ -73,7 +76,8 @@ def perf_produce(
         raise click.UsageError("--throughput is a number of records a second, or -1 for no limit, not 0")
     if warmup_records >= num_records:
         raise click.UsageError("--warmup-records must be fewer than --num-records")
-    payloads = chosen_payloads(record_size, payload_file, payload_delimiter, payload_monotonic)
+    remark = say if as_json else click.echo
+    payloads = chosen_payloads(record_size, payload_file, payload_delimiter, payload_monotonic, remark)
     config = merged("--producer-props", props, config_file, "perf-producer-client")
     from raylog.cli.perf.load import Load, clock
     from raylog.client.producer.producer import Producer
@@ -81,17 +85,17 @@ def perf_produce(
     with Producer(**target.client_arguments(config)) as producer:
         producer.partitions_for(topic)  # finding the topic is no part of any record's latency
         if warmup_records:
-            click.echo(
+            remark(
                 f"Warmup first {warmup_records} records. "
                 "Steady state results will print after the complete test summary."
             )
-        stats = perf_stats.Latencies(num_records, clock(), click.echo, digits=latency_digits)
+        stats = perf_stats.Latencies(num_records, clock(), click.echo, digits=latency_digits, as_json=as_json)
         load = Load(producer, topic, throughput, stats)
         load.send(payloads, warmup_records)
         if warmup_records:
             expected = num_records - warmup_records
             load.steady_stats = perf_stats.Latencies(
-                expected, clock(), click.echo, name=" steady state", digits=latency_digits
+                expected, clock(), click.echo, name=" steady state", digits=latency_digits, as_json=as_json
             )
             stats.prints_windows = False
         load.send(payloads, num_records - warmup_records)
@@ -100,7 +104,9 @@ def perf_produce(
         stats.print_total(ended_s)
         if load.steady_stats is not None:
             load.steady_stats.print_total(ended_s)
-        if print_metrics:
+        if print_metrics and as_json:
+            click.echo(perf_stats.metrics_row(config["client.id"], producer.metrics()))
+        elif print_metrics:
             for line in perf_stats.metric_lines("producer-metrics", config["client.id"], producer.metrics()):
                 click.echo(line)
     _complain_of_failures(load)
@@ -111,7 +117,9 @@ def _complain_of_failures(load: Load) -> None:
         raise click.ClickException(f"{load.failed} records were not stored; the first error was: {load.first_error}")
 
 
-def chosen_payloads(size: int | None, path: Path | None, delimiter: str, monotonic: bool) -> Iterator[bytes]:
+def chosen_payloads(
+    size: int | None, path: Path | None, delimiter: str, monotonic: bool, remark: Callable[[str], object]
+) -> Iterator[bytes]:
     """The payloads that the options select; raises UsageError unless exactly one of the three does."""
     from raylog.cli.perf.load import counting_payloads, file_payloads, random_payloads
 
@@ -121,7 +129,7 @@ def chosen_payloads(size: int | None, path: Path | None, delimiter: str, monoton
         separator = delimiter.encode().replace(b"\\n", b"\n").replace(b"\\t", b"\t")
         if not separator:
             raise click.UsageError("--payload-delimiter needs at least one character")
-        return file_payloads(path, separator, click.echo)
+        return file_payloads(path, separator, remark)
     return counting_payloads() if size is None else random_payloads(size)
 
 
@@ -149,6 +157,7 @@ def merged(option: str, props: tuple[str, ...], config_file: Path | None, client
 @click.option("--hide-header", is_flag=True, help="Leave the header out.")
 @click.option("--consumer-props", "props", multiple=True, metavar="KEY=VALUE...", help="Keys of the consumer.")
 @click.option("--consumer-config", "--consumer.config", "config_file", type=EXISTING_FILE, help="File of such keys.")
+@json_option("One JSON object a row.")
 @cluster_options
 def perf_consume(
     target: Target,
@@ -163,6 +172,7 @@ def perf_consume(
     hide_header: bool,
     props: tuple[str, ...],
     config_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Read records and print throughput, as kafka-consumer-perf-test does."""
     config = merged("--consumer-props", props, config_file, "perf-consumer-client")
@@ -172,14 +182,17 @@ def perf_consume(
     polled = int(config.pop("max.poll.records", POLL_RECORDS))
     from raylog.client.consumer.consumer import Consumer
 
-    if not hide_header:
+    if not hide_header and not as_json:
         click.echo(perf_stats.CONSUMER_DETAIL_HEADER if show_detailed_stats else perf_stats.CONSUMER_HEADER)
     interval_ms = reporting_interval if show_detailed_stats else None
     with Consumer(**target.client_arguments(config)) as consumer:
         consumer.partitions_for_topic(topic)
-        reading = Reading(consumer, topic, click.echo)
+        reading = Reading(consumer, topic, click.echo, as_json=as_json)
         reading.read(messages, polled, timeout, interval_ms)
-    if not show_detailed_stats:
+    if as_json:
+        span, new = (reading.start_ms, reading.end_ms), (reading.bytes, reading.count)
+        click.echo(perf_stats.consumer_row("total", *span, *new, new, reading.join_total_ms))
+    elif not show_detailed_stats:
         click.echo(
             perf_stats.consumer_total(
                 reading.start_ms, reading.end_ms, reading.bytes, reading.count, reading.join_total_ms
@@ -195,7 +208,10 @@ def perf_consume(
 class Reading:
     """Polls a topic and counts records, bytes, and the time without any partition (joining, rebalancing)."""
 
-    def __init__(self, consumer: Consumer, topic: str, print_line: Callable[[str], object]) -> None:
+    def __init__(
+        self, consumer: Consumer, topic: str, print_line: Callable[[str], object], *, as_json: bool = False
+    ) -> None:
+        self._as_json = as_json
         self._consumer = consumer
         self._print = print_line
         self.count = self.bytes = 0
@@ -230,8 +246,11 @@ class Reading:
             elapsed_ms = self.end_ms - reported_ms
             if interval_ms is not None and elapsed_ms >= interval_ms:
                 new = (self.bytes - reported[0], self.count - reported[1])
+                totals = (self.bytes, self.count, new, self._join_new_ms)
                 self._print(
-                    perf_stats.consumer_detail(self.end_ms, elapsed_ms, self.bytes, self.count, new, self._join_new_ms)
+                    perf_stats.consumer_row("interval", reported_ms, self.end_ms, *totals)
+                    if self._as_json
+                    else perf_stats.consumer_detail(self.end_ms, elapsed_ms, *totals)
                 )
                 self._join_new_ms, reported_ms, reported = 0.0, self.end_ms, (self.bytes, self.count)
 

@@ -6,8 +6,11 @@ moment, so a run needs one look at the clock at its end, and one per record at i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+
+from raylog.cli.output import json_line
 
 MB = 1 << 20
 REPORT_INTERVAL_S = 5.0
@@ -23,8 +26,18 @@ class Latencies:
     Times are in seconds, of the clock of the caller; what is printed is in milliseconds.
     """
 
-    def __init__(self, expected: int, began_s: float, print_line: Print, *, name: str = "", digits: int = 0) -> None:
+    def __init__(
+        self,
+        expected: int,
+        began_s: float,
+        print_line: Print,
+        *,
+        name: str = "",
+        digits: int = 0,
+        as_json: bool = False,
+    ) -> None:
         """`expected` records decide how densely is sampled; `digits` is how many decimals percentiles have."""
+        self._as_json = as_json
         self._began_s = began_s
         self._print = print_line
         self._name = name
@@ -70,6 +83,10 @@ class Latencies:
 
     def _print_window(self, now_s: float) -> None:
         elapsed_s = now_s - self._window_began_s
+        if self._as_json:
+            numbers = (self._window_count, self._window_bytes, self._window_sum_s, self._window_max_s)
+            self._print(json_line({"row": "window", **_figures(elapsed_s, *numbers)}))
+            return
         self._print(
             f"{self._window_count} records sent, {self._window_count / elapsed_s:.1f} records/sec "
             f"({self._window_bytes / elapsed_s / MB:.2f} MB/sec), "
@@ -80,6 +97,12 @@ class Latencies:
     def print_total(self, now_s: float) -> None:
         """Print the last line; a run without a single stored record has no latencies."""
         elapsed_s = max(now_s - self._began_s, 1e-9)
+        if self._as_json:
+            figures = _figures(elapsed_s, self.count, self.bytes, self._sum_s, self._max_s)
+            shares = zip((label for _, label in PERCENTILES), self.percentiles_ms(), strict=True) if self.count else ()
+            row = self._name.strip().replace(" ", "_") or "total"
+            self._print(json_line({"row": row, **figures, "latency_ms": dict(shares)}))
+            return
         line = f"{self.count}{self._name} records sent, {self.count / elapsed_s:f} records/sec "
         line += f"({self.bytes / elapsed_s / MB:.2f} MB/sec)"
         if not self.count:
@@ -95,6 +118,18 @@ class Latencies:
         ordered = sorted(self._samples)
         last = len(ordered) - 1
         return [ordered[min(int(share * len(ordered)), last)] * 1000 for share, _ in PERCENTILES]
+
+
+def _figures(elapsed_s: float, count: int, size: int, sum_s: float, max_s: float) -> dict[str, object]:
+    return {
+        "records": count,
+        "bytes": size,
+        "elapsed_s": elapsed_s,
+        "records_per_s": count / elapsed_s,
+        "mb_per_s": size / elapsed_s / MB,
+        "latency_avg_ms": sum_s / count * 1000 if count else None,
+        "latency_max_ms": max_s * 1000 if count else None,
+    }
 
 
 CONSUMER_HEADER = (
@@ -132,6 +167,28 @@ def consumer_detail(
     )
 
 
+def consumer_row(
+    row: str, start_ms: float, end_ms: float, size: int, count: int, new: tuple[int, int], join_ms: float
+) -> str:
+    """The same as a line of JSON: totals, and the rates of what is `new` since `start_ms`."""
+    elapsed_s, fetch_s = max(end_ms - start_ms, 1) / 1000, max(end_ms - start_ms - join_ms, 0) / 1000
+    return json_line(
+        {
+            "row": row,
+            "start_ms": int(start_ms),
+            "end_ms": int(end_ms),
+            "bytes": size,
+            "records": count,
+            "mb_per_s": new[0] / MB / elapsed_s,
+            "records_per_s": new[1] / elapsed_s,
+            "rebalance_ms": join_ms,
+            "fetch_ms": fetch_s * 1000,
+            "fetch_mb_per_s": new[0] / MB / fetch_s if fetch_s else None,
+            "fetch_records_per_s": new[1] / fetch_s if fetch_s else None,
+        }
+    )
+
+
 def _rates(size: int, count: int, join_ms: float, fetch_ms: float) -> str:
     fetch_s = fetch_ms / 1000
     rates = (size / MB / fetch_s, count / fetch_s) if fetch_s > 0 else (0.0, 0.0)
@@ -144,3 +201,9 @@ def metric_lines(group: str, client_id: str, metrics: Mapping[str, float]) -> li
     width = max(map(len, names.values()), default=0)
     lines = ["", f"{'Metric Name':<{width}}   Value"]
     return lines + [f"{shown:<{width}} : {metrics[name]:.3f}" for name, shown in names.items()]
+
+
+def metrics_row(client_id: str, metrics: Mapping[str, float]) -> str:
+    """The same as a line of JSON; null is not known yet."""
+    found = {name: value if math.isfinite(value) else None for name, value in sorted(metrics.items())}
+    return json_line({"row": "metrics", "client_id": client_id, "metrics": found})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from raylog.cli.commands import ManyValues
-from raylog.cli.options import Target, cluster_options, pairs, read_moment
+from raylog.cli.options import Target, cluster_options, json_option, pairs, read_moment
 from raylog.cli.records.json_lines import write_line
 from raylog.cli.records.starting import Place, place_of
 
@@ -62,7 +62,7 @@ Formatter = Callable[["Record"], bytes]
     help="%k key, %v value, %o offset, %p partition, %t topic, %T timestamp (ms), %h headers, %% a percent sign; "
     "\\n and \\t.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead.")
+@json_option("One JSON object a line instead.")
 @click.option("--consumer-props", "props", multiple=True, metavar="KEY=VALUE...", help="Any key of a consumer.")
 @cluster_options
 def consume(

@@ -59,7 +59,8 @@ def produce(
 ) -> None:
     """Write lines to a topic, each line one record.
 
-    With --json a line is a record with its key, headers, timestamp and partition; its offset does not count. So topics
+    With --json a line is a record with its key, headers, timestamp and partition; its offset does not count, nor its
+    timestamp with --delay: a delayed record has the time when it is due. So topics
     are copied: raylog consume --topic a --from-beginning --json | raylog produce --topic b --json
     """
     _check(topic, as_json, key, key_separator, null_marker, delay)

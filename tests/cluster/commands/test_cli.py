@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,14 +154,35 @@ def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:
     wait_for(lambda: not processes_of(ray_pid), "the Ray node has ended, with all of its processes")
     assert "raylog start" in shell.run("status", "--address", "local", expect=1)
 
-    again = shell.run("start", "--address", "local")
-    assert bootstrap in again, "what a service was configured with stays true"
-    assert "Metrics: " in again
+    again = started_in_json(shell)
+    assert again["bootstrap"] == bootstrap, "what a service was configured with stays true"
     assert shell.run("topic", "list", env=away) == "flights\n"
     assert shell.run("topic", "list") == "flights\n"
     back = shell.run("consume", "--topic", "flights", "--from-beginning", "--max-messages", "21000", "--format", "%o ")
     assert len(back.split()) == 21000
-    shell.run("stop")
+    look_into_the_logs(shell)
+    ended = json.loads(shell.run("stop", "--json"))
+    assert list(ended) == ["stopped", "data_dir", "ray_pid", "machines_ended"]
+    assert (ended["stopped"], ended["ray_pid"]) == (True, again["ray_pid"])
+
+
+def started_in_json(shell: Shell) -> dict[str, Any]:
+    """Start two brokers again; what the command prints, which Ray's own warnings must not be between."""
+    again: dict[str, Any] = json.loads(shell.run("start", "--address", "local", "--json"))
+    assert [broker["state"] for broker in again["brokers"]] == ["online"] * 2
+    assert set(again["metrics"]) == {"served", "taken"}
+    assert again["secret_file"] == str(shell.folder / "raylog-data" / "client-secret")
+    assert json.loads(shell.run("topic", "create", "more", "--json"))["created"]
+    shell.run("topic", "delete", "more")
+    return again
+
+
+def look_into_the_logs(shell: Shell) -> None:
+    """Find the logs of a cluster whose topic `flights` is in use."""
+    names = [row["actor"] for row in json.loads(shell.run("logs", "--json"))]
+    assert {"controller", "broker-1", "broker-2"} <= set(names)
+    assert any(name.startswith("replica:flights-0:broker-1:") for name in names), names
+    assert "flights-0" in shell.run("logs", "--partition", "flights-0")
 
 
 def test_a_cluster_that_a_python_process_started_is_found(shell: Shell) -> None:

@@ -47,10 +47,12 @@ def now_s() -> float:
 def test_a_late_retry_comes_back_to_its_group_alone_with_its_count(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         await made(cluster, [b"a", b"b"], {})
+        stamps: dict[bytes, int] = {}
         async with consumer(cluster, **QUICK) as worker, consumer(cluster, group_id="others", **QUICK) as other:
             for message in [await worker.getone(timeout_ms=8_000), await worker.getone(timeout_ms=8_000)]:
                 assert message is not None
                 message.retry(delay="1500ms") if message.value == b"a" else message.ack()
+                stamps[message.value] = message.timestamp_ms
             await worker.commit()
             began_s = now_s()
             async with AsyncAdmin(**cluster.clients()) as admin:
@@ -67,11 +69,13 @@ def test_a_late_retry_comes_back_to_its_group_alone_with_its_count(tmp_path: Pat
             again = await worker.getone(timeout_ms=15_000)
             assert again is not None
             assert (again.value, again.delivery_count, again.topic) == (b"a", 2, "retry.workers.jobs")
+            assert again.timestamp_ms == stamps[b"a"], "its own, though the copy was due later"
             assert now_s() - began_s >= 1.3
             again.retry(delay="300ms")
             third = await worker.getone(timeout_ms=15_000)
             assert third is not None
             assert (third.value, third.delivery_count, third.topic) == (b"a", 3, "retry.workers.jobs")
+            assert third.timestamp_ms == stamps[b"a"]
             third.ack()
             await worker.commit()
             seen = [await other.getone(timeout_ms=8_000), await other.getone(timeout_ms=8_000)]
@@ -90,11 +94,13 @@ def test_counts_go_on_in_the_copy_and_its_dead_letter_names_the_origin(tmp_path:
         await made(cluster, [b"a"], {"queue.order": "key"})
         options = {**QUICK, "retry": "300ms 300ms", "dead_letter_topic": "dlq"}
         counts: list[int] = []
+        stamp_ms = 0
         async with consumer(cluster, **options) as worker:
             for _ in range(3):
                 message = await worker.getone(timeout_ms=15_000)
                 assert message is not None
                 counts.append(message.delivery_count)
+                stamp_ms = message.timestamp_ms
                 message.retry(reason="no luck")
             await worker.commit()
             assert counts == [1, 2, 3]
@@ -102,6 +108,11 @@ def test_counts_go_on_in_the_copy_and_its_dead_letter_names_the_origin(tmp_path:
         cause = cause_of(letter.headers)
         assert cause is not None
         assert (cause.topic, cause.partition, cause.offset, cause.delivery_count) == ("jobs", 0, 0, 3)
+        async with AsyncConsumer(**cluster.clients()) as reader:
+            reader.assign([TopicPartition("jobs", 0)])
+            await reader.seek_to_beginning()
+            (record,) = next(iter((await reader.getmany(timeout_ms=8_000)).values()))
+        assert record.timestamp_ms == stamp_ms == cause.timestamp_ms
         assert not [name for name, _ in letter.headers if name.startswith("raylog-retry")]
 
     run(tmp_path, story)

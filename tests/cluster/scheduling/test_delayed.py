@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -143,6 +144,12 @@ def test_wrong_delays_are_refused_with_the_way_out(topic: str, admin: raylog.Adm
         producer.send(topic, b"x", delay="soon")
     with pytest.raises(ValueError, match="not both"):
         producer.send(topic, b"x", delay=1, deliver_at=1)
+    stated: list[dict[str, Any]] = [{"delay": 1}, {"deliver_at": 1}]
+    for when in stated:  # it would not be the timestamp of the delivered record
+        with pytest.raises(ValueError, match="leave out timestamp_ms"):
+            producer.send(topic, b"x", timestamp_ms=5, **when)
+        with pytest.raises(ValueError, match="leave out timestamp_ms"):
+            producer.send_batch(topic, [b"x"], timestamp_ms=[5], **when)
     with raylog.Producer(acks=1, enable_idempotence=False) as loose, pytest.raises(InvalidConfig, match="acks='all'"):
         loose.send(topic, b"x", delay=1)
     admin.alter_topic_config(topic, {"delay.enable": "false"})

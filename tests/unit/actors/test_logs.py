@@ -2,12 +2,14 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from raylog.actors.logs import SPEAKER, JsonFormatter, Speaker, log_format, set_up_logging
+from raylog.actors.logs import NAMED, SPEAKER, JsonFormatter, Speaker, log_format, name_log, set_up_logging
 from raylog.core.errors import InvalidConfig
 
 
@@ -92,3 +94,22 @@ def test_an_actor_with_an_unknown_format_logs_text_and_says_so_once(
     monkeypatch.setenv("RAYLOG_LOG_FORMAT", "xml")
     set_up_logging("broker-4")
     assert capsys.readouterr().err.count("one of text, json. Logging as text.") == 1
+
+
+def test_a_log_is_found_under_its_actors_name(tmp_path: Path) -> None:
+    log = tmp_path / "worker-ab-01000000-7.err"
+    log.write_text("a line\n")
+    (tmp_path / "2").symlink_to(log)
+    name_log("broker-1", tmp_path / "2")
+    name_log("broker-1", tmp_path / "2")  # a second time changes nothing
+    (link,) = (tmp_path / NAMED).iterdir()
+    assert link.name == f"broker-1.{os.getpid()}"
+    assert link.read_text() == "a line\n"
+
+
+@pytest.mark.parametrize("name", ["worker-ab.out", "terminal"])
+def test_a_process_without_a_log_of_rays_has_no_link(tmp_path: Path, name: str) -> None:
+    (tmp_path / "2").symlink_to(tmp_path / name)
+    name_log("broker-1", tmp_path / "2")
+    name_log("broker-1", tmp_path / "nothing")
+    assert not (tmp_path / NAMED).exists()

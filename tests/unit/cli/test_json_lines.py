@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from raylog.cli.records.json_lines import Line, read_line, write_line
 from raylog.client.consumer.consumer import Consumer
@@ -154,3 +156,37 @@ def test_a_reset_shows_its_plan_until_it_is_executed(cluster: ToyCluster) -> Non
         assert committed(cluster) == 20
     assert "Group g continues there." in at(cluster, *reset, "--execute").out
     assert committed(cluster) == 0
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=20) | st.text(max_size=9).map(str.encode),
+            st.none() | st.binary(max_size=20) | st.text(max_size=9).map(str.encode),
+            st.lists(st.tuples(st.text(min_size=1, max_size=3), st.none() | st.binary(max_size=5)), max_size=4),
+            st.integers(0, 2**43),
+            st.integers(0, 1),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_any_records_are_copied_as_they_are(cluster: ToyCluster, rows: list[Any]) -> None:
+    names = [f"{name}{len(cluster.topics)}" for name in ("a", "b")]
+    for name in names:
+        cluster.create_topic(name, 2)
+    with Producer(**cluster.options) as producer:
+        for key, value, headers, timestamp_ms, partition in rows:
+            producer.send(names[0], value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+    reading = ["--from-beginning", "--max-messages", str(len(rows)), "--json"]
+    read = at(cluster, "consume", "--topic", names[0], *reading)
+    assert at(cluster, "produce", "--topic", names[1], "--json", stdin=read.out).code == 0
+    again = at(cluster, "consume", "--topic", names[1], *reading)
+
+    def by_place(text: str) -> list[dict[str, Any]]:
+        found = [{**json.loads(line), "topic": ""} for line in text.splitlines()]
+        return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+    assert by_place(again.out) == by_place(read.out)
+    assert len(by_place(read.out)) == len(rows)

@@ -17,6 +17,7 @@ from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.transactions import transaction_families
 from raylog.core.metrics.usage import Usage
 from raylog.dashboard import COLUMNS, queries
+from tests.unit.style.sources import ROOT
 
 NAME = re.compile(r"\b(?:kafka|raylog)_[a-z_]+")
 
@@ -83,3 +84,12 @@ def test_the_rules_are_yaml_with_all_alerts() -> None:
     (group,) = yaml.safe_load(run("alerts"))["groups"]
     assert [(rule["alert"], rule["expr"]) for rule in group["rules"]] == [(alert.name, alert.query) for alert in ALERTS]
     assert all(rule["annotations"]["summary"] and rule["annotations"]["action"] for rule in group["rules"])
+
+
+def test_the_pages_name_existing_metrics_of_kafkas() -> None:
+    of_brokers = re.compile(r"\bkafka_(?:controller|server|network|consumergroup|topic)_[a-z_]+[a-z]\b")
+    pages = [(ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("operations.md", "kafka.md", "spark.md")]
+    named = {name for page in pages for name in of_brokers.findall(page)}
+    assert "kafka_controller_asleeppartitionscount" in named
+    exist = names()
+    assert {name for name in named if not any(each.startswith(name) for each in exist)} == set()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.broker.worker_logs import KEPT_VARIABLE, WorkerLogs, is_running, kept_s, remove_old
+from raylog.actors.logs import NAMED
 
 WORKER = "ab" * 28
 ENDED, RUNS = 4_000_001, 4_000_002
@@ -92,3 +93,13 @@ async def test_a_ray_of_others_is_left_alone(tmp_path: Path) -> None:
         logs.start()
         await logs.stop()
     assert len(listed(tmp_path)) == 9
+
+
+def test_the_names_of_removed_logs_are_removed(tmp_path: Path) -> None:
+    names = [f"worker-{WORKER}-01000000-{pid}.err" for pid in (ENDED, RUNS)]
+    write(tmp_path, names, LIMIT_S - 1)
+    (tmp_path / NAMED).mkdir()
+    for pid, name in zip((ENDED, RUNS), names, strict=True):
+        (tmp_path / NAMED / f"broker-1.{pid}").symlink_to(f"../{name}")
+    assert remove_old(tmp_path, LIMIT_S, is_running=lambda pid: pid == RUNS) == 1
+    assert [each.name for each in (tmp_path / NAMED).iterdir()] == [f"broker-1.{RUNS}"]

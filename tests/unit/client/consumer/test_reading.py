@@ -3,6 +3,7 @@
 import gc
 import threading
 import warnings
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -239,6 +240,10 @@ def test_offsets_are_found_by_time_and_at_both_ends(flights: ToyCluster) -> None
         assert consumer.end_offsets([HERE]) == {HERE: 100}
         assert consumer.offsets_for_times({HERE: 33}) == {HERE: OffsetAndTimestamp(33, 33, 0)}
         assert consumer.offsets_for_times({HERE: 1_000}) == {HERE: None}
+        early = datetime(1970, 1, 1, 0, 0, 0, 33_000, UTC)
+        assert consumer.offsets_for_times({HERE: early}) == {HERE: OffsetAndTimestamp(33, 33, 0)}
+        with pytest.raises(ValueError, match="has no zone"):
+            consumer.offsets_for_times({HERE: datetime(2030, 1, 1)})
         assert consumer.topics() == {"flights"}
         assert consumer.partitions_for_topic("flights") == {0}
 

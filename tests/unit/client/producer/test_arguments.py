@@ -45,6 +45,23 @@ def test_a_timestamp_that_cannot_be_stored_is_refused_by_send(
     assert [value for _, _, value in cluster.records("t", 0)] == [b"good"]
 
 
+@pytest.mark.parametrize("when", [{"delay": "1h"}, {"deliver_at": 5}])
+async def test_a_delayed_record_takes_no_timestamp_that_would_be_lost(
+    cluster: ToyCluster, when: dict[str, Any]
+) -> None:
+    cluster.create_topic("t")
+    with Producer(**cluster.options) as producer:
+        with pytest.raises(ValueError, match="has the time when it is due as its timestamp"):
+            producer.send("t", b"x", timestamp_ms=5, **when)
+        with pytest.raises(ValueError, match="has the time when it is due as its timestamp"):
+            producer.send_batch("t", [b"x"], timestamp_ms=[5], **when)
+    async with AsyncProducer(**cluster.options) as sender:
+        with pytest.raises(ValueError, match="leave out timestamp_ms"):
+            await (await sender.send("t", b"x", timestamp_ms=5, **when))
+        with pytest.raises(ValueError, match="leave out timestamp_ms"):
+            await (await sender.send_batch("t", [b"x"], timestamp_ms=[5], **when))
+
+
 def test_timestamps_from_the_first_to_the_last_are_stored(cluster: ToyCluster) -> None:
     cluster.create_topic("t")
     moments = [0, TIMESTAMP_MAX_MS, 1, checked_timestamp(WholeNumber())]  # type: ignore[arg-type]

@@ -21,15 +21,50 @@ for number in range(500):
 if sys.argv[4] == "dropped":
     del producer
 """
+ASYNCIO = """
+import asyncio, sys
+from raylog.client.producer.producer import AsyncProducer
+async def main():
+    global producer
+    producer = AsyncProducer(bootstrap=sys.argv[1], secret=sys.argv[2], linger_ms=60_000)
+    await producer.start()
+    for number in range(500):
+        await producer.send("t", b"value", partition=0)
+    if sys.argv[4] == "flushed":
+        await producer.flush()
+    if sys.argv[4] == "dropped":
+        del producer
+    if sys.argv[4] == "exit":
+        sys.exit(0)
+asyncio.run(main())
+"""
+THREADS = """
+import sys, threading, time
+from raylog.client.producer.producer import Producer
+from raylog.client.consumer.consumer import Consumer
+options = {"bootstrap": sys.argv[1], "secret": sys.argv[2]}
+producer, consumer = Producer(**options), Consumer("t", **options)
+def send():
+    while True:
+        producer.send("t", b"value").result(60)
+def poll():
+    while True:
+        consumer.poll(100)
+for work in (send, send, poll):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(1)
+"""
 UNAVAILABLE = 6
 WAIT_S = 60.0
 
 
-def run(cluster: ToyCluster, delivery_timeout_ms: int, way: str = "held") -> subprocess.Popen[str]:
+def run(
+    cluster: ToyCluster, delivery_timeout_ms: int, way: str = "held", program: str = PROGRAM
+) -> subprocess.Popen[str]:
     secret = cluster.options["secret"]
     arguments = [cluster.bootstrap, secret if isinstance(secret, str) else secret.hex(), str(delivery_timeout_ms), way]
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=None
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=None
     )
 
 
@@ -83,3 +118,23 @@ def test_a_program_whose_records_are_stored_at_once_says_nothing(cluster: ToyClu
     _, printed = program.communicate(timeout=WAIT_S)
     assert stored(cluster) == 500
     assert printed == ""
+
+
+@pytest.mark.parametrize("way", ["held", "exit", "dropped", "flushed"])
+def test_an_asyncio_program_says_how_many_records_were_not_stored(cluster: ToyCluster, way: str) -> None:
+    cluster.create_topic("t")
+    program = run(cluster, 60_000, way, ASYNCIO)
+    _, printed = program.communicate(timeout=WAIT_S)
+    lost = 500 - stored(cluster)
+    is_reported = "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
+    assert is_reported == (lost == 500), printed
+    assert lost == (0 if way == "flushed" else 500)
+
+
+def test_daemon_threads_that_send_and_poll_end_with_their_program(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    program = run(cluster, 60_000, program=THREADS)
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert stored(cluster)
+    assert program.returncode == 0
+    assert "Traceback" not in printed, printed  # what was sent at the end itself is counted as not stored

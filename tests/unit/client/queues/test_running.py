@@ -69,3 +69,11 @@ def test_the_log_shows_where_a_handler_has_failed(caplog: pytest.LogCaptureFixtu
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], TypeError)
     assert "in handler" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["1s", "1.5h", " 30 m "])
+def test_a_pause_given_as_the_reason_is_refused_with_its_name(text: str) -> None:
+    with pytest.raises(TypeError, match="give a pause as delay="):
+        Retry(text)
+    assert str(Retry(text, delay="1s")) == text
+    assert str(Retry("1s is not enough")) == "1s is not enough"

@@ -52,6 +52,11 @@ class ConnectionPool:
         """Endpoints with an open connection."""
         return [endpoint for endpoint, connection in self._open.items() if not connection.is_closed]
 
+    @property
+    def trouble(self) -> str:
+        """Why no broker is reached; empty while one is."""
+        return "" if self.endpoints else self._reach.trouble
+
     async def get(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         """The open connection with this endpoint, opened on demand.
 

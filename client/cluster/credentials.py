@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeAlias
 from raylog.core.errors import InvalidConfig
 from raylog.rpc import Credentials, Token
 from raylog.rpc.auth.credentials import MAX_VALUES, check_secret
-from raylog.rpc.auth.token_text import PREFIX, parse_token
+from raylog.rpc.auth.token_text import PREFIX, parse_token, token_text
 from raylog.rpc.auth.tokens import TokenError
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,11 @@ def read_token(token: str | Token) -> Token:
         raise InvalidConfig(str(error)) from None
 
 
+def token_line(token: Token) -> str:
+    """The token as one line of text."""
+    return token_text(token)
+
+
 class CredentialFile:
     """The secret or the token in a file: a source that connections read each time."""
 
@@ -89,8 +94,9 @@ class CredentialFile:
 
     @property
     def newest(self) -> bytes | Token:
-        """What it held when it was read last; of two values of a secret the new one."""
-        return self._last.token or self._last.client[0]
+        """The token, or of two values of a secret the new one."""
+        found = self()
+        return found.token or found.client[0]
 
     def __repr__(self) -> str:
         return f"<{'Token' if self.is_token else 'Secret'} in {self.path}>"

@@ -47,7 +47,7 @@ class ClusterAddress:
 
     @property
     def secret(self) -> bytes | Token:
-        """The secret or the token; of one in a file, what it held last."""
+        """The secret or the token, in a file as that is now."""
         return newest(self.proof)
 
     @property

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 
 from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.cluster.credentials import token_line
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.runtime import shared
 from raylog.client.task_tokens import require_transactions, require_write
 from raylog.core.errors import InvalidConfig
-from raylog.rpc.auth.token_text import token_text
 from raylog.spark.writing.options import WriteOptions
 from raylog.spark.writing.task_writer import TaskPlan
 
@@ -42,7 +42,7 @@ async def _task_plan(options: WriteOptions, job: str | None) -> TaskPlan:
     if isinstance(found.secret, bytes):
         token = await _token(options, bootstrap, found.secret)
     else:
-        token = token_text(found.secret)
+        token = token_line(found.secret)
         await _check_token(options, bootstrap, found)
     return TaskPlan(
         topic=options.topic,

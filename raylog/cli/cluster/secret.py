@@ -36,7 +36,10 @@ def change(data_dir: Path, client: bool) -> None:
         raise click.ClickException(f"{path} holds two values already; run `raylog secret finish` first")
     write_values(path, [secrets.token_bytes(NEW_SECRET_BYTES), *values])
     click.echo(f"{path} holds a new value and the old one. {NEXT}")
-    click.echo("Give the new one, its first line, to clients that were given the old one; then `raylog secret finish`.")
+    click.echo(
+        "Give the new one, its first line, to clients that have the old one: replace the files that they were given "
+        "(secret_file), restart those that were given the value; then `raylog secret finish`."
+    )
 
 
 @secret.command()

@@ -1,4 +1,4 @@
-"""A secret is changed while clients run: with a file they go on, whenever that is replaced, and trust nobody else."""
+"""A secret is changed while clients run: with a file they go on, whenever it is replaced, and trust no others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,10 @@ class Rotation:
         write_values(self.brokers, read_values(self.brokers)[:1])
         self.cluster.cut_connections()
 
-    def give(self, secret: bytes) -> None:
+    def give(self, secret: bytes, expires_s: int = 2**33) -> None:
         """Replace the clients' file."""
-        text = secret.hex() if self._kind == "secret" else token_text(mint(secret, self._grant))
+        token = token_text(mint(secret, replace(self._grant, expires_s=expires_s)))
+        text = secret.hex() if self._kind == "secret" else token
         fresh = self._copy.with_name("fresh")
         fresh.write_text(text + "\n")
         fresh.replace(self._copy)
@@ -146,11 +148,11 @@ def test_a_file_that_comes_after_the_end_of_the_old_secret_is_waited_for(
 
 def test_a_secret_in_the_arguments_cannot_become_another(tmp_path: Path) -> None:
     with rotation(tmp_path, "secret") as one:
-        options = {"bootstrap": one.cluster.bootstrap, "secret": SECRETS[0]}
+        options: dict[str, Any] = {"bootstrap": one.cluster.bootstrap, "secret": SECRETS[0]}
         with Admin(**options) as admin:
             one.change()
             one.cluster.cut_connections()
-            assert len(admin.describe_topic("t").partitions) == 2, "both are accepted for now"
+            assert len(admin.describe_topic("t").partitions) == 2, "both are accepted until then"
             one.finish()
             with pytest.raises(AuthenticationFailed, match="and the new one if it was changed there"):
                 admin.describe_topic("t")
@@ -171,6 +173,23 @@ def test_a_leader_may_refuse_while_brokers_stay_connected(
         one.give(SECRETS[1])
         late.result(DEADLINE_S)
     assert sum("has changed" in line for line in caplog.messages) == 1
+
+
+def test_a_token_that_ends_is_replaced_by_the_one_in_the_file(tmp_path: Path) -> None:
+    with rotation(tmp_path, "token") as one:
+        end_s = int(time.time()) + 3
+        one.give(SECRETS[0], expires_s=end_s)
+        with (
+            Producer(**one.options) as producer,
+            Consumer("t", auto_offset_reset="earliest", **one.options) as consumer,
+        ):
+            number = 0
+            while time.time() < end_s + 1:
+                producer.send("t", b"%d" % number, partition=0).result(DEADLINE_S)
+                assert [record.value for record in read(consumer, 1)] == [b"%d" % number]
+                number += 1
+                if number == 1:
+                    one.give(SECRETS[0])
 
 
 def test_a_cluster_of_others_at_all_addresses_is_never_trusted(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Final
 
@@ -25,8 +26,8 @@ PORT: Final = 9092
 FIXED: Final = f"--allow-plaintext --config listeners=RAYLOG://:{PORT}"
 REPLICAS: Final = 3
 WHOLE_S: Final = 120.0
-AWAY_S: Final = 8.0
-"""How long the cluster is down, at least: longer than services stay silent about it."""
+AWAY_LINES: Final = 8
+"""What a stop of some minutes may leave in a log: twice a minute, that no broker is reached."""
 GOES_ON_S: Final = 60.0
 FOLDER: Final = "day"
 
@@ -98,16 +99,20 @@ class Cluster:
 
         wait_until(is_whole, WHOLE_S, f"{brokers} brokers are online, and replicas in sync")
 
-    def restart_brokers(self) -> None:
+    def brokers(self) -> list[int]:
+        """The numbers of all brokers."""
+        return [broker["broker"] for broker in self._story.status()["brokers"]]
+
+    def restart(self, brokers: Iterable[int]) -> None:
         """One after the other, as for a new release."""
-        for number in [broker["broker"] for broker in self._story.status()["brokers"]]:
+        for number in brokers:
             self.command(f"stop --broker {number} --data-dir {DISK}")
             self.command(f"start --broker {number} --data-dir {DISK}")
             self.wait_whole(len(self.hosts))
 
     def move_replicas(self, admin: raylog.Admin) -> None:
         """One replica of each partition goes to the broker that has none."""
-        brokers = {broker["broker"] for broker in self._story.status()["brokers"]}
+        brokers = set(self.brokers())
         wanted: dict[tuple[str, int], list[int]] = {}
         for topic in (ORDERS, JOBS):
             for row in admin.describe_topic(topic).partitions:
@@ -157,18 +162,21 @@ def play(story: Story, day: HostDay, dist: Path) -> None:
             )
         day.begin()
         with day.event("brokers restart one by one"):
-            cluster.restart_brokers()
+            cluster.restart(cluster.brokers())
         with day.event("replicas move"):
             cluster.move_replicas(admin)
         with day.event("the clients' secret is changed"):
             cluster.change_secret()
+            cluster.restart(cluster.brokers()[:1])  # the connections with it are made with the new one
         with day.event("a host is lost for good"):
             cluster.lose(story.workers.pop())
-        with day.event("all stops, is away for a while, and starts"):
+        with day.event("all stops, is away for a while, and starts", AWAY_LINES):
+            marks = day.logged()
             story.down()
-            day.wait_until_lost()
+            day.wait_until_lost(marks)
             laptop.write_text(laptop.read_text().replace(f", {lost_address(story)}]", "]"))
             story.up(brokers=3, in_sync=False)
+    assert set(day.times_logged("has changed: new connections prove").values()) == {1}
     day.uses_no_more()
     day.finish()
 

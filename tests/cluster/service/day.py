@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -103,9 +103,16 @@ class Day:
             assert process.poll() is None, (self.folder / f"{what}.err").read_text()
         return True
 
-    def wait_until_lost(self) -> None:
-        """Wait until each service has logged that it reaches no broker."""
-        marks = {service: len(self._lines(f"{service}.log")) for service in SERVICES}
+    def logged(self) -> dict[str, int]:
+        """How many lines each service has in its log."""
+        return {service: len(self._lines(f"{service}.log")) for service in SERVICES}
+
+    def times_logged(self, part: str) -> dict[str, int]:
+        """How many lines of each service have this in them."""
+        return {service: sum(part in line for line in self._lines(f"{service}.log")) for service in SERVICES}
+
+    def wait_until_lost(self, marks: Mapping[str, int]) -> None:
+        """Wait until each service has logged that it reaches no broker, in lines behind these."""
 
         def is_lost(service: str) -> bool:
             return any("has reached no broker" in line for line in self._lines(f"{service}.log")[marks[service] :])
@@ -116,7 +123,7 @@ class Day:
     def event(self, what: str, lines_max: int = LINES) -> Iterator[None]:
         """Something happens to the cluster; afterwards every service goes on, with a line or two in its log."""
         used = {service: len(self.used(service)) for service in SERVICES}
-        before = {service: len(self._lines(f"{service}.log")) for service in SERVICES}
+        before = self.logged()
         began_s = time.monotonic()
         yield
         over_s = time.monotonic()
@@ -128,7 +135,7 @@ class Day:
         lines = {service: self._lines(f"{service}.log")[before[service] :] for service in SERVICES}
         print(f"{began_s - self._began_s:6.1f} s  {what} ({over_s - began_s:.1f} s), then {waits}", flush=True)
         marks = {service: len(self.used(service)) for service in SERVICES}
-        wait_for(lambda: all(len(self.used(each)) > marks[each] + 1 for each in SERVICES), "they note what they use")
+        wait_for(lambda: all(len(self.used(each)) > marks[each] for each in SERVICES), "they note what they use")
         idle = {each: max(row["idle_s"] for row in self.used(each)[used[each] + 1 :]) for each in SERVICES}
         print(f"          longest time without work: {idle}", flush=True)
         for service, found in lines.items():

@@ -130,10 +130,12 @@ def test_services_go_on_over_sockets_alone(tmp_path: Path) -> None:
                     wait_for(lambda: not is_whole(whole.cluster.running().status()), "it is offline")
                 cluster.run(lambda one: one.start_broker(3))
                 with day.event("the cluster stops, is away for a while, and starts"):
+                    marks = day.logged()
                     whole.run(whole.cluster.stop())
-                    day.wait_until_lost()
+                    day.wait_until_lost(marks)
                     cluster.run(LocalCluster.start)
                 assert whole.cluster.bootstrap() == bootstrap
+                assert set(day.times_logged("has changed: new connections prove").values()) == {1}
                 day.uses_no_more()
                 day.finish()
             finally:

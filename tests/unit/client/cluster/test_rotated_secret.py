@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from raylog.client.admin.admin import Admin, AsyncAdmin
+from raylog.client.cluster import cluster_client
+from raylog.client.cluster.discovery import ClusterAddress
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.asynchronous import AsyncProducer
@@ -144,6 +146,28 @@ def test_a_file_that_comes_after_the_end_of_the_old_secret_is_waited_for(
         assert [record.value for record in read(consumer, 1)] == [b"late"]
         assert len(admin.describe_topic("t").partitions) == 2
     assert sum("has changed" in line for line in caplog.messages) == 3
+
+
+async def test_a_client_inside_ray_gets_the_new_secret_from_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rotation(tmp_path, "secret") as one:
+        endpoints = tuple((broker.host, broker.port) for broker in one.cluster.brokers.values())
+        lookups = 0
+
+        async def through_ray(*_: object, **__: object) -> ClusterAddress:
+            nonlocal lookups
+            lookups += 1
+            return ClusterAddress(read_values(one.brokers)[0], endpoints, through_ray=True)
+
+        monkeypatch.setattr(cluster_client, "find_cluster", through_ray)
+        async with AsyncAdmin() as admin:
+            await asyncio.to_thread(one.change)
+            await asyncio.to_thread(one.finish)
+            assert len((await admin.describe_topic("t")).partitions) == 2
+            assert len((await admin.describe_topic("t")).partitions) == 2
+        assert lookups == 2, "once at the start, once when it was refused"
+    assert sum("has got the clients' new secret through Ray" in line for line in caplog.messages) == 1
 
 
 def test_a_secret_in_the_arguments_cannot_become_another(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@
 #                    left out, and its story printed (SHRINK=20000000 takes more events for that search, SHRINK=0 none)
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
+#                    services without Ray through a day of a cluster on hosts: make chaos CHAOS_ARGS="--only day"
 #   make readers     read topics with Ray Data, Spark and columns while workers and leaders are killed, records deleted,
 #                    bits flipped and tokens end: make readers TRIALS=200 SEED=1; READERS_ARGS=--virtual in one process
 #   make hostile     interrupt, cancel and misuse clients at every step of their calls, in minutes (make test: at a few)

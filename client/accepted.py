@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from raylog.client.serializers import Deserializer, Serializer
@@ -45,6 +46,7 @@ PartitionerChoice: TypeAlias = PartitionerName | Callable[..., int | None] | Has
 InterceptorChoice: TypeAlias = Any
 """An object with the methods, its class or dotted name; or several of them."""
 AssignorChoice: TypeAlias = "str | PartitionAssignor | type[PartitionAssignor]"
+PathChoice: TypeAlias = str | PathLike[str]
 PriorityChoice: TypeAlias = Literal["strict"] | Mapping[str, float] | Sequence[float]
 
 ACCEPTED = (
@@ -53,6 +55,7 @@ ACCEPTED = (
     "Duration",
     "InterceptorChoice",
     "PartitionerChoice",
+    "PathChoice",
     "PriorityChoice",
     "SerializerChoice",
 )

@@ -13,6 +13,7 @@ import contextlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from raylog.core.errors import InvalidConfig, did_you_mean
@@ -66,6 +67,15 @@ class ClientConfig:
     )
     token: str | Token | None = key(
         None, "A token, as `raylog token create` prints it, instead of a secret.", shown=False
+    )
+    secret_file: str | PathLike[str] | None = key(
+        None,
+        "A file with the secret, one value or two, instead of `secret`. It is looked at for each new connection, so a "
+        "client goes on when the secret is changed and the file replaced.",
+        accepts="PathChoice",
+    )
+    token_file: str | PathLike[str] | None = key(
+        None, "A file with the token, instead of `token`; read like `secret_file`.", accepts="PathChoice"
     )
     client_id: str = key("raylog", "A name for this client in logs and group descriptions.")
     request_timeout_ms: int = key(30_000, "How long to wait for the answer to one request.", low=1)
@@ -380,6 +390,8 @@ def _checked(wanted: Field[Any], spelt: str, value: Any) -> Any:
         value = _truth(spelt, value)
     elif type_name == "str" and str(wanted.type) in ("str", "str | None") and not isinstance(value, str):
         raise InvalidConfig(f"{spelt} must be text, not {value!r}.")
+    elif wanted.metadata["accepts"] == "PathChoice":
+        value = _path(spelt, value)
     low, high, one_of = wanted.metadata["low"], wanted.metadata["high"], wanted.metadata["one_of"]
     if low is not None and value < low:
         raise InvalidConfig(f"{spelt} must be at least {low}, not {value}.")
@@ -401,6 +413,13 @@ def _whole_number(spelt: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidConfig(f"{spelt} must be a whole number, not {value!r}.")
     return value
+
+
+def _path(spelt: str, value: Any) -> str:
+    path = fspath(value) if isinstance(value, (str, PathLike)) else None
+    if not isinstance(path, str) or not path:
+        raise InvalidConfig(f"{spelt} must be the path of a file, not {value!r}.")
+    return path
 
 
 def _truth(spelt: str, value: Any) -> bool:

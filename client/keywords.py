@@ -15,6 +15,7 @@ from raylog.client.accepted import (
     Duration,
     InterceptorChoice,
     PartitionerChoice,
+    PathChoice,
     PriorityChoice,
     SerializerChoice,
 )
@@ -30,6 +31,12 @@ class ClientKeywords(TypedDict, total=False):
     """A secret of the cluster; text is its hexadecimal form."""
     token: str | Token | None
     """A token, as `raylog token create` prints it, instead of a secret."""
+    secret_file: PathChoice | None
+    """A file with the secret, one value or two, instead of `secret`. It is looked at for each new connection, so a
+    client goes on when the secret is changed and the file replaced.
+    """
+    token_file: PathChoice | None
+    """A file with the token, instead of `token`; read like `secret_file`."""
     client_id: str | None
     """A name for this client in logs and group descriptions."""
     request_timeout_ms: int | None

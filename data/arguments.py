@@ -6,13 +6,20 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from raylog.client.cluster.discovery import read_token
+from raylog.client.cluster.credentials import read_token
 from raylog.client.config import ClientConfig, ConsumerConfig, load
 from raylog.core.errors import InvalidConfig, did_you_mean
 
 Config = TypeVar("Config", bound=ClientConfig)
 logger = logging.getLogger(__name__)
 
+_BESIDE = {
+    "secret": "give secret beside it",
+    "token": "give token beside it",
+    "secret_file": "give secret beside it, or set RAYLOG_SECRET_FILE where the program runs",
+    "token_file": "give token beside it, or set RAYLOG_TOKEN_FILE where the program runs",
+    "bootstrap": "give bootstrap_servers",
+}
 REFUSED_OF_CONSUMER = {
     "group_id": "a dataset belongs to no group; keep the offsets of the records you have",
     "group_instance_id": "a dataset belongs to no group",
@@ -21,9 +28,7 @@ REFUSED_OF_CONSUMER = {
     "partition_assignment_strategy": "tasks share the partitions out by themselves",
     "key_deserializer": "keys come as bytes; convert the column with map_batches",
     "value_deserializer": "values come as bytes; convert the column with map_batches",
-    "secret": "give secret beside it",
-    "token": "give token beside it",
-    "bootstrap": "give bootstrap_servers",
+    **_BESIDE,
 }
 REFUSED_OF_PRODUCER = {
     "transactional_id": "tasks write at least once, and without transactions",
@@ -31,9 +36,7 @@ REFUSED_OF_PRODUCER = {
     "key_serializer": "give key_serializer beside producer_config",
     "value_serializer": "give value_serializer beside producer_config",
     "partitioner": "give partition_field for partitions of your own",
-    "secret": "give secret beside it",
-    "token": "give token beside it",
-    "bootstrap": "give bootstrap_servers",
+    **_BESIDE,
 }
 
 REMOTE_ARGUMENTS = frozenset(

@@ -18,13 +18,13 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from ray.serve.schema import TaskProcessorAdapter, TaskProcessorConfig, TaskResult
 
 from raylog.client.admin.admin import Admin
+from raylog.client.cluster.credentials import CredentialFile
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer, QueueMessage, Reject
@@ -66,17 +66,13 @@ class _Outcome(msgspec.Struct, array_like=True):
 
 
 def _where(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the clients. Raises InvalidConfig for a file that cannot be read."""
-    found: dict[str, Any] = {"bootstrap": given["bootstrap"]} if "bootstrap" in given else {}
-    for proof in ("secret", "token"):
-        path = given.get(f"{proof}_file")
-        if path is not None:
-            try:
-                found[proof] = Path(path).read_text(encoding="utf-8").split("\n")[0].strip()
-            except OSError as error:
-                raise InvalidConfig(
-                    f"The {proof}_file {path} of adapter_config cannot be read: {error.strerror}."
-                ) from None
+    """Return the arguments of the clients, which read the files again. Raises InvalidConfig for one that is none."""
+    found = {name: given[name] for name in ("bootstrap", "secret_file", "token_file") if given.get(name) is not None}
+    for name in found.keys() - {"bootstrap"}:
+        try:
+            CredentialFile(found[name], is_token=name == "token_file")
+        except InvalidConfig as error:
+            raise InvalidConfig(f"In adapter_config: {error.message}") from None
     return found
 
 

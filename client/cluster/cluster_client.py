@@ -8,11 +8,14 @@ here belongs to one event loop. May touch: the network, the clock, and Ray throu
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from raylog.client.cluster.connections import ConnectionPool, call
+from raylog.client.cluster.credentials import CredentialFile
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.discovery import ClusterAddress, Endpoint, find_cluster
 from raylog.client.cluster.failures import Backoff, as_raylog_error
@@ -58,10 +61,13 @@ fetched, at most this often, long before the request's own deadline."""
 SEARCH_S = 60.0
 """How long a client looks for a broker whose connection it has lost, while other brokers answer."""
 SEARCH_PAUSES_MS = (20, 1_000)
+FIND_AGAIN_S = 1.0
+"""At most so often a refused client looks its secret up in Ray."""
 INTERNAL_PREFIX = "__"
 GROUP = "group"
 TRANSACTION = "transaction"
 """Kinds of coordinators."""
+logger = logging.getLogger(__name__)
 TopicsListener = Callable[[set[str]], None]
 
 
@@ -88,6 +94,7 @@ class ClusterClient:
         self.home: Home | None = None
         """Where a client of asyncio lives that calls this directly."""
         self._is_closed = False
+        self._found_again_s = float("-inf")
         self._random = random.Random()  # spreads load, no security purpose
 
     # Lifecycle
@@ -97,7 +104,7 @@ class ClusterClient:
         deadline = Deadline(timeout_s)
         keep_freed_memory(KEPT_BYTES)
         self.address = await self._find(timeout_s)
-        self._pool = ConnectionPool(self.address.secret, self.config.client_id, self._lost, self._broker_endpoints)
+        self._pool = ConnectionPool(self.address.proof, self.config.client_id, self._lost, self._broker_endpoints)
         await self._find_first_broker(self.address, timeout_s, deadline)
         self._periodic = LastingTask(self._refresh_with_age, "raylog-metadata")
 
@@ -244,17 +251,23 @@ class ClusterClient:
     async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         """The connection with this endpoint, opened on demand. Raises ConnectionFailed, AuthenticationFailed.
 
-        A replica or coordinator that refuses a client which has worked counts as moved: another cluster may have its
-        address by now. Whether the secret has become wrong, the brokers say.
+        A client that has worked, and whose secret is in a file or known to Ray, may be too early to have the new one: a
+        refusal is as good as no answer then, and the next attempt proves what the file holds by that time.
+        With a secret that cannot become another one, a replica or coordinator that refuses counts as moved: another
+        cluster may have its address by now. Whether the secret has become wrong, the brokers say.
         """
         self._check_home()
         pool = self._started_pool()
         try:
             return await pool.get(endpoint, timeout_s)
         except AuthenticationFailed as error:
+            place = f"{endpoint[0]}:{endpoint[1]}"
+            if pool.was_used and self.address is not None and self.address.is_renewable:
+                if self.address.through_ray and self._now_s() >= self._found_again_s + FIND_AGAIN_S:
+                    await self._find_again(Deadline(timeout_s))
+                raise ConnectionFailed(f"{place} takes this client for a stranger: {error.message}") from error
             if not pool.was_used or endpoint in self._broker_endpoints():
                 raise
-            place = f"{endpoint[0]}:{endpoint[1]}"
             raise ConnectionFailed(f"{place} belongs to this cluster no more: {error.message}") from error
 
     async def look_for_leader(self, topic: str) -> None:
@@ -431,7 +444,14 @@ class ClusterClient:
 
     async def _find(self, timeout_s: float) -> ClusterAddress:
         config = self.config
-        return await find_cluster(config.bootstrap, config.secret, token=config.token, timeout_s=timeout_s)
+        return await find_cluster(
+            config.bootstrap,
+            config.secret,
+            token=config.token,
+            secret_file=config.secret_file,
+            token_file=config.token_file,
+            timeout_s=timeout_s,
+        )
 
     @property
     def _grant(self) -> Grant | None:
@@ -479,12 +499,19 @@ class ClusterClient:
         )
 
     async def _find_again(self, deadline: Deadline) -> None:
-        """No known broker answers: find those that Ray has restarted at new addresses."""
+        """No known broker answers, or one refuses the secret: Ray knows where they are, and what the secret is now."""
         if not deadline.is_over:
+            self._found_again_s = self._now_s()
             try:
-                self.address = await self._find(deadline.left_s)
+                found = await self._find(deadline.left_s)
             except RaylogError:
-                pass  # the controller may be restarting too; the caller's loop retries both
+                return  # the controller may be restarting too; the caller's loop retries both
+            known = None if self.address is None else self.address.proof
+            if isinstance(known, CredentialFile):
+                found = replace(found, proof=known)
+            elif found.proof != known:
+                logger.warning("Client %r has got the clients' new secret through Ray.", self.config.client_id)
+            self.address, self._started_pool().secret = found, found.proof
 
     async def _fetch_metadata(self, topics: frozenset[str] | None, deadline: Deadline) -> None:
         for reply in await self._request_metadata(topics, deadline):
@@ -511,7 +538,9 @@ class ClusterClient:
     async def _wait_for(self, task: asyncio.Task[None], deadline: Deadline, *, raise_its_error: bool) -> None:
         await asyncio.wait([task], timeout=deadline.left_s)
         if not task.done():
-            raise RequestTimedOut("No broker answered a metadata request in time; check that the cluster runs.")
+            trouble = "" if self._pool is None else self._pool.trouble
+            why = f" ({trouble.rstrip('.')})" if trouble else ""
+            raise RequestTimedOut(f"No broker answered a metadata request in time{why}; check that the cluster runs.")
         if task.cancelled():
             if self._is_closed:
                 raise ClientClosed("The client was closed while it fetched metadata.")

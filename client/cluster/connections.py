@@ -6,16 +6,22 @@ Used by `ClusterClient`. May touch: the network, the event loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
+from raylog.client.cluster.credentials import CredentialFile
 from raylog.client.cluster.discovery import Endpoint
 from raylog.client.cluster.reachable import Reach
 from raylog.client.tasks import outcome
 from raylog.core.errors import ClientClosed, RaylogError, RequestTimedOut
 from raylog.protocol.method import Method, ReplyT, RequestT
-from raylog.rpc import Connection, Secret, client_context, connect
+from raylog.rpc import Connection, Secret, Token, client_context, connect
 
 CONNECT_TIMEOUT_S = 5.0
+TOKEN_MARGIN_S = 10.0
+"""How long before the end of a token in a file it is replaced, at most: clocks differ."""
+TOKEN_PAUSE_S = 0.1
+"""Between two connections while the file still has the token that ends."""
 
 
 class ConnectionPool:
@@ -51,6 +57,11 @@ class ConnectionPool:
     def endpoints(self) -> list[Endpoint]:
         """Endpoints with an open connection."""
         return [endpoint for endpoint, connection in self._open.items() if not connection.is_closed]
+
+    @property
+    def trouble(self) -> str:
+        """Why no broker is reached; empty while one is."""
+        return "" if self.endpoints else self._reach.trouble
 
     async def get(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         """The open connection with this endpoint, opened on demand.
@@ -105,6 +116,8 @@ class ConnectionPool:
         self.was_used = True
         self._open[endpoint] = connection
         connection.on_close(lambda closed: self._forget(endpoint, closed))
+        if isinstance(self.secret, CredentialFile) and isinstance(token := self.secret.newest, Token):
+            _end_before(connection, token.grant.expires_s)
         return connection
 
     def _opened(self, endpoint: Endpoint, task: asyncio.Task[Connection]) -> None:
@@ -117,6 +130,17 @@ class ConnectionPool:
             del self._open[endpoint]
             if self._on_lost is not None and not self._is_closed:
                 self._on_lost(endpoint)
+
+
+def _end_before(connection: Connection, expires_s: float) -> None:
+    """Close a connection shortly before its token ends, so that the next one proves what the file holds by then.
+
+    A server refuses requests with an expired token for good, other than a connection that is lost.
+    """
+    left_s = max(0.0, expires_s - time.time())
+    delay_s = max(TOKEN_PAUSE_S, left_s - min(TOKEN_MARGIN_S, left_s / 10))
+    timer = asyncio.get_running_loop().call_later(delay_s, connection.close, "its token ends")
+    connection.on_close(lambda _: timer.cancel())
 
 
 async def call(

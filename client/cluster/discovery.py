@@ -12,17 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from raylog.client.cluster.credentials import (
+    ENV_SECRET,
+    ENV_TOKEN,
+    ENV_TOKEN_FILE,
+    CredentialFile,
+    Proof,
+    choose_credentials,
+    is_token,
+    newest,
+    parse_secret,
+)
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.ray_session import running_ray_address
 from raylog.core.errors import InvalidConfig, NoClusterFound
 from raylog.rpc import Token
-from raylog.rpc.auth.credentials import check_secret
-from raylog.rpc.auth.token_text import PREFIX, parse_token
-from raylog.rpc.auth.tokens import TokenError
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
-ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
-ENV_TOKEN = "RAYLOG_TOKEN"  # the same
 CONTROLLER_NAME = "controller"
 RAY_NAMESPACE = "raylog"
 RETRY_S = 0.2
@@ -33,11 +39,28 @@ Endpoint: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """How to reach a cluster: a secret or a token, bootstrap brokers, and the source of both."""
+    """How to reach a cluster: what to prove, bootstrap brokers, and the source of both."""
 
-    secret: bytes | Token
+    proof: Proof
     endpoints: tuple[Endpoint, ...]
     through_ray: bool = False
+
+    @property
+    def secret(self) -> bytes | Token:
+        """The secret or the token, in a file as that is now."""
+        return newest(self.proof)
+
+    @property
+    def proof_keys(self) -> dict[str, Any]:
+        """The proof as a client's configuration has it."""
+        if isinstance(self.proof, CredentialFile):
+            return {"token_file" if self.proof.is_token else "secret_file": self.proof.path}
+        return {"secret": self.proof}
+
+    @property
+    def is_renewable(self) -> bool:
+        """Whether the proof may become another one while a client lives: a file is read again, and Ray is queried."""
+        return isinstance(self.proof, CredentialFile) or (self.through_ray and isinstance(self.proof, bytes))
 
     def __repr__(self) -> str:
         """Never show the secret."""
@@ -67,56 +90,13 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
     return tuple(endpoints)
 
 
-def parse_secret(secret: bytes | str) -> bytes:
-    """A secret in bytes; text is its hexadecimal form. Raises InvalidConfig, without the secret in it."""
-    if isinstance(secret, str):
-        if secret.startswith(PREFIX):
-            raise InvalidConfig("The secret is a token: give it as token, not as secret.")
-        try:
-            secret = bytes.fromhex((secret.split() or [""])[0])  # of a file with two values the newest
-        except ValueError:
-            raise InvalidConfig("A secret given as text must be hexadecimal (secret.hex()); or give bytes.") from None
-    if not secret:
-        raise InvalidConfig("The secret is empty; give the cluster's.")
-    try:
-        return check_secret(bytes(secret))
-    except ValueError as error:
-        raise InvalidConfig(str(error)) from None
-
-
-def read_token(token: str | Token) -> Token:
-    """A token; text is its line. Raises InvalidConfig, without the token in it."""
-    try:
-        return token if isinstance(token, Token) else parse_token(token)
-    except TokenError as error:
-        raise InvalidConfig(str(error)) from None
-
-
-def choose_credentials(
-    secret: bytes | str | Token | None, token: str | Token | None, environ: Mapping[str, str] = os.environ
-) -> bytes | Token | None:
-    """The secret or the token to prove: the arguments win, then the environment. None: neither is given.
-
-    Raises InvalidConfig when both are given in the same place, and for malformed ones.
-    """
-    names = ("secret", "token")
-    if not secret and not token:
-        secret, token = environ.get(ENV_SECRET), environ.get(ENV_TOKEN)
-        names = (ENV_SECRET, ENV_TOKEN)
-    if secret and token:
-        raise InvalidConfig(
-            f"{names[0]} and {names[1]} are both given: leave one out, the token if this client may do everything."
-        )
-    if token:
-        return read_token(token)
-    return secret if isinstance(secret, Token) else parse_secret(secret) if secret else None
-
-
 async def find_cluster(
     bootstrap: str | Sequence[str] | None,
-    secret: bytes | str | Token | None,
+    secret: bytes | str | Token | CredentialFile | None,
     *,
     token: str | Token | None = None,
+    secret_file: str | os.PathLike[str] | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     timeout_s: float,
     environ: Mapping[str, str] = os.environ,
 ) -> ClusterAddress:
@@ -125,21 +105,23 @@ async def find_cluster(
     Raises NoClusterFound when there is none within `timeout_s`, InvalidConfig for malformed addresses and credentials.
     """
     bootstrap = bootstrap or environ.get(ENV_BOOTSTRAP)
-    if not bootstrap and not isinstance(secret, Token) and not token:
-        token = None if secret else environ.get(ENV_TOKEN)
-        return await _through_ray(read_token(token) if token else None, timeout_s)
-    chosen = choose_credentials(secret, token, environ)
+    given = {"secret": secret, "token": token, "secret_file": secret_file, "token_file": token_file}
+    has_token = token or token_file or is_token(secret)
+    if not bootstrap and not has_token:
+        tokens = {} if secret or secret_file else {name: environ.get(name, "") for name in (ENV_TOKEN, ENV_TOKEN_FILE)}
+        return await _through_ray(choose_credentials({}, tokens), timeout_s)
+    chosen = choose_credentials(given, environ)
     if not bootstrap:
-        return await _through_ray(chosen if isinstance(chosen, Token) else None, timeout_s)
+        return await _through_ray(chosen, timeout_s)
     if chosen is None:
         raise InvalidConfig(
-            f"bootstrap= needs the cluster's secret or a token: give secret= or token= (in Spark raylog.secret or "
-            f"raylog.token), or set {ENV_SECRET} or {ENV_TOKEN}."
+            f"bootstrap= needs the cluster's secret or a token: give secret=, secret_file=, token= or token_file= (in "
+            f"Spark raylog.secret or raylog.token), or set {ENV_SECRET} or {ENV_TOKEN}."
         )
     return ClusterAddress(chosen, parse_bootstrap(bootstrap))
 
 
-async def _through_ray(token: Token | None, timeout_s: float) -> ClusterAddress:
+async def _through_ray(token: Proof | None, timeout_s: float) -> ClusterAddress:
     """Query the controller until it answers with a broker: after a restart, controller and brokers return by turns."""
     deadline = Deadline(timeout_s)
     while True:

@@ -35,12 +35,14 @@ class Reach:
         self._since_s: float | None = None
         self._warned_s: float | None = None
         self._reasons: dict[Endpoint, str] = {}
+        self.trouble = ""
+        """Why the last attempt failed; empty when a connection was opened since."""
 
     def failed(self, endpoint: Endpoint, reason: str) -> None:
         """An attempt to connect has failed, and no connection is open."""
         now = now_s()
         self._since_s = now if self._since_s is None else self._since_s
-        self._reasons[endpoint] = reason
+        self._reasons[endpoint] = self.trouble = reason
         is_due = self._warned_s is None or now - self._warned_s >= WARN_EVERY_S
         if now - self._since_s >= QUIET_S and is_due:
             self._warned_s = now
@@ -68,6 +70,7 @@ class Reach:
             )
         self._since_s = self._warned_s = None
         self._reasons.clear()
+        self.trouble = ""
 
 
 async def require_an_answer(

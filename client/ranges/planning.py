@@ -15,15 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.discovery import (
-    ENV_BOOTSTRAP,
-    ENV_SECRET,
-    ENV_TOKEN,
-    ClusterAddress,
-    find_cluster,
-    parse_secret,
-    read_token,
-)
+from raylog.client.cluster.credentials import VARIABLES, CredentialFile, is_token, parse_secret, read_token
+from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.config import ConsumerConfig
 from raylog.client.ranges.connected import KEPT, Connected
@@ -88,7 +81,7 @@ class RangesWanted:
     All ranges have one token then, for the topics as they are now and will be."""
     bootstrap: str | None = None
     """The brokers, `host:port[,host:port...]`; None: from the environment, else through Ray."""
-    secret: str | bytes | Token | None = field(default=None, repr=False)
+    secret: str | bytes | Token | CredentialFile | None = field(default=None, repr=False)
     """The cluster's secret (text is its hexadecimal form), or a token that reads all topics named."""
     token_lifetime_s: float = 43_200.0
     """How long the tokens hold with which tasks read; a task that begins or goes on later fails."""
@@ -162,7 +155,7 @@ async def _kept_client(wanted: RangesWanted) -> Connected | None:
 
 def _purpose(wanted: RangesWanted) -> Hashable:
     """What has to be equal for two plans to use one client."""
-    environment = tuple(os.environ.get(name) for name in (ENV_BOOTSTRAP, ENV_SECRET, ENV_TOKEN))
+    environment = tuple(os.environ.get(name) for name in (ENV_BOOTSTRAP, *VARIABLES.values()))
     return wanted.bootstrap, wanted.secret, wanted.consumer, environment
 
 
@@ -184,21 +177,27 @@ async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClien
         await require_an_answer(address.endpoints)
         return await _connected(address, wanted, timeout_s)
     global _remembered
-    token = wanted.secret if isinstance(wanted.secret, Token) else None
+    token = _token(wanted)
     if _remembered is not None:
         try:
-            return await _connected(replace(_remembered, secret=token or _remembered.secret), wanted, 5.0)
+            return await _connected(replace(_remembered, proof=token or _remembered.proof), wanted, 5.0)
         except RaylogError:
             _remembered = None  # the cluster of an earlier query has moved or stopped: look it up again
     _remembered = await _address_from_ray(timeout_s)
-    return await _connected(replace(_remembered, secret=token or _remembered.secret), wanted, timeout_s)
+    return await _connected(replace(_remembered, proof=token or _remembered.proof), wanted, timeout_s)
+
+
+def _token(wanted: RangesWanted) -> Token | CredentialFile | None:
+    """The token that was given, itself or in a file."""
+    given = wanted.secret
+    return given if isinstance(given, (Token, CredentialFile)) and is_token(given) else None
 
 
 async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: float) -> ClusterClient:
     hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in address.endpoints)
     bootstrap = ",".join(f"{host}:{port}" for host, port in hosts)
     client = ClusterClient(
-        replace(wanted.consumer, bootstrap=bootstrap, secret=address.secret, allow_auto_create_topics=False)
+        replace(wanted.consumer, bootstrap=bootstrap, **address.proof_keys, allow_auto_create_topics=False)
     )
     try:
         await client.start(timeout_s)  # which proves the token

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raylog.client.arguments import checked_topic
-from raylog.client.cluster.discovery import read_token
+from raylog.client.cluster.credentials import VARIABLES, choose_credentials
 from raylog.client.config import ConsumerConfig, load
 from raylog.client.keywords import ClientKeywords
 from raylog.client.ranges.arrow import HEADERS
@@ -64,7 +64,7 @@ def read(
     if start is not None and end is not None and last.of(_ANY) < first.of(_ANY):
         raise InvalidConfig("end lies before start: nothing could be read; exchange the two.")
     consumer = load(ConsumerConfig, config, {**keywords, "isolation_level": isolation_level})
-    credentials = read_token(consumer.token) if isinstance(consumer.token, str) else consumer.token or consumer.secret
+    credentials = choose_credentials({name: getattr(consumer, name) for name in VARIABLES}, {})
     bootstrap = consumer.bootstrap
     ranges = plan_read(
         RangesWanted(
@@ -76,7 +76,7 @@ def read(
             may_lie_ahead=True,
             bootstrap=bootstrap if isinstance(bootstrap, str) or bootstrap is None else ",".join(bootstrap),
             secret=credentials,
-            consumer=replace(consumer, bootstrap=None, secret=None, token=None),
+            consumer=replace(consumer, bootstrap=None, secret=None, token=None, secret_file=None, token_file=None),
         )
     )
     reading = RangeReading(fail_on_data_loss=False, isolation_level=isolation_level)

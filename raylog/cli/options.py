@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
 ENV_TOKEN = "RAYLOG_TOKEN"  # the same
+ENV_SECRET_FILE = "RAYLOG_SECRET_FILE"
+ENV_TOKEN_FILE = "RAYLOG_TOKEN_FILE"
 DEFAULT_DATA_DIR = "raylog-data"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -71,38 +73,49 @@ class Target:
         return join(self.address, self.data_dir)
 
     def _proved(self) -> dict[str, str]:
-        """The secret or the token, as an argument of a client; options win over variables."""
+        """The secret or the token, as an argument of a client; options win over variables.
+
+        A command may run for long: it gets the file itself, to be read again. What is no regular file is read once.
+        """
         if self.secret_file is not None and self.token_file is not None:
             raise click.UsageError("--secret-file and --token-file are both given; leave one out")
         if self.token_file is not None:
-            return {"token": self.token_file.read_text(encoding="utf-8")}
-        token = os.environ.get(ENV_TOKEN, "")
-        if token and self.secret_file is None:
-            if os.environ.get(ENV_SECRET):
-                raise click.UsageError(f"{ENV_SECRET} and {ENV_TOKEN} are both set; unset one of them")
-            return {"token": token}
-        return {"secret": self._secret()}
-
-    def _secret(self) -> str:
+            return _file_or_text("token", self.token_file, self.token_file.read_text(encoding="utf-8"))
         if self.secret_file is not None:
-            secret = (self.secret_file.read_text(encoding="utf-8").split() or [""])[0]  # the newest value
-            try:
-                bytes.fromhex(secret)
-            except ValueError:
-                secret = ""
-            if not secret:
-                raise click.UsageError(
-                    f"{self.secret_file} holds no secret in hexadecimal digits; it is the file `client-secret` in "
-                    "the cluster's data directory"
-                )
-            return secret
-        secret = os.environ.get(ENV_SECRET, "")
-        if not secret:
+            return _file_or_text("secret", self.secret_file, _secret_in(self.secret_file))
+        names = {
+            ENV_SECRET: "secret",
+            ENV_TOKEN: "token",
+            ENV_SECRET_FILE: "secret_file",
+            ENV_TOKEN_FILE: "token_file",
+        }
+        found = [name for name in names if os.environ.get(name)]
+        if len(found) > 1:
+            raise click.UsageError(f"{found[0]} and {found[1]} are both set; unset one of them")
+        if not found:
             raise click.UsageError(
                 f"--bootstrap needs the cluster's secret: give --secret-file, or set {ENV_SECRET}; it is the file "
                 f"`client-secret` in the cluster's data directory. Or a token: give --token-file, or set {ENV_TOKEN}"
             )
-        return secret
+        return {names[found[0]]: os.environ[found[0]]}
+
+
+def _file_or_text(kind: str, path: Path, text: str) -> dict[str, str]:
+    return {f"{kind}_file": str(path)} if path.is_file() else {kind: text}
+
+
+def _secret_in(path: Path) -> str:
+    secret = (path.read_text(encoding="utf-8").split() or [""])[0]  # the newest value
+    try:
+        bytes.fromhex(secret)
+    except ValueError:
+        secret = ""
+    if not secret:
+        raise click.UsageError(
+            f"{path} holds no secret in hexadecimal digits; it is the file `client-secret` in the cluster's data "
+            "directory"
+        )
+    return secret
 
 
 def cluster_options(function: Function) -> Function:
@@ -130,12 +143,12 @@ def cluster_options(function: Function) -> Function:
         click.option(
             "--secret-file",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help=f"File with the cluster's secret; otherwise the variable {ENV_SECRET}.",
+            help=f"File with the cluster's secret; otherwise the variable {ENV_SECRET_FILE}, or {ENV_SECRET}.",
         ),
         click.option(
             "--token-file",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help=f"File with a token instead; otherwise the variable {ENV_TOKEN}.",
+            help=f"File with a token instead; otherwise the variable {ENV_TOKEN_FILE}, or {ENV_TOKEN}.",
         ),
         address_option,
         data_dir_option,

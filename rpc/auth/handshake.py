@@ -386,4 +386,7 @@ def _sentence(reason: int, address: str, kind: int) -> str:
         case Refusal.MALFORMED:
             return "The server could not read our part of the handshake: upgrade the older of the two."
         case _:
-            return "The server refused our secret: use the secret of the cluster it belongs to."
+            return (
+                "The server refused our secret: use the secret of the cluster it belongs to, and the new one if it was "
+                "changed there."
+            )

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ENV_TOKEN, ClusterAddress, find_cluster
+from raylog.client.cluster.credentials import token_line
+from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.runtime import shared
 from raylog.client.task_tokens import require_transactions, require_write
@@ -41,7 +42,7 @@ async def _task_plan(options: WriteOptions, job: str | None) -> TaskPlan:
     if isinstance(found.secret, bytes):
         token = await _token(options, bootstrap, found.secret)
     else:
-        token = options.token or os.environ.get(ENV_TOKEN, "")
+        token = token_line(found.secret)
         await _check_token(options, bootstrap, found)
     return TaskPlan(
         topic=options.topic,

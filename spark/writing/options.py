@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raylog.client.cluster.discovery import parse_secret, read_token
+from raylog.client.cluster.credentials import parse_secret, read_token
 from raylog.client.config import WHERE, ProducerConfig, kafka_name, keys_of, load
 from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.spark.options import canonical

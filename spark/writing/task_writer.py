@@ -16,7 +16,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from raylog.client.cluster.discovery import read_token
+from raylog.client.cluster.credentials import read_token
 from raylog.client.producer.bulk import send_all
 from raylog.client.producer.producer import Producer
 from raylog.client.producer.transactions.state import Identity as ProducerIdentity

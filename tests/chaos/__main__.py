@@ -25,7 +25,8 @@ from tests.chaos.evidence.report import as_plain, summary, table
 SHARES: Final = {"processes": 0.3, "nodes": 0.15, "network": 0.15, "copies": 0.2, "spark": 0.2}
 """Relative to the minutes. A node takes longer to return, so its part has fewer faults in its time."""
 OUTBOX: Final = "outbox"
-"""A part of its own: it needs no Ray, and is run by its name only."""
+DAY: Final = "day"
+"""Parts of their own, run by their names only: the first needs no Ray, the second a network of hosts."""
 END_S: Final = 60.0
 
 
@@ -40,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
         from tests.chaos.outbox import run_part
 
         return run_part(options.kills, options.seed, options.minutes)
+    if options.only == DAY:
+        from tests.chaos.day import run_part as play_day
+
+        return play_day()
     if "RAY_TMPDIR" in os.environ:
         return _one_part(options, given)
     # A separate folder isolates it from other Rays on this machine; short, because it becomes part of socket names.
@@ -139,7 +144,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--only", choices=(*PARTS, OUTBOX), help="one part instead of all, or the outbox")
+    parser.add_argument("--only", choices=(*PARTS, OUTBOX, DAY), help="one part, or the outbox, or a service's day")
     parser.add_argument("--kills", type=int, default=1_000, help="of relays, with --only outbox (default 1000)")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long faults are injected (default 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule and of the clients (default 1)")

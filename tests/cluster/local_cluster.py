@@ -23,6 +23,7 @@ from raylog.actors.replica.server import ReplicaServer
 from raylog.core.config import ClusterConfig
 from raylog.core.errors import ConnectionFailed
 from raylog.launch.voters import voters_among
+from raylog.rpc import Secret
 from raylog.storage.directory import META, partition_folder
 from tests.waiting import eventually
 
@@ -38,6 +39,8 @@ class LocalCluster:
     root: Path
     brokers: int = 3
     config: Mapping[str, str] = field(default_factory=dict)
+    secret: Secret = SECRET
+    """What every process reads for each connection."""
 
     def __post_init__(self) -> None:
         # Tests that look into replicas need them awake; those about sleep say so.
@@ -88,7 +91,7 @@ class LocalCluster:
         return ControllerServer(
             ControllerSpec(
                 data_directory=self.root,
-                secret=SECRET,
+                secret=self.secret,
                 cluster_id=self.cluster_id,
                 cluster_config=self.config,
                 voters=self.voters,
@@ -126,7 +129,11 @@ class LocalCluster:
     async def start_broker(self, broker: int) -> None:
         """Start one broker on its directory."""
         spec = BrokerSpec(
-            broker=broker, folder=self.root / f"broker-{broker}", secret=SECRET, cluster_id=CLUSTER_ID, node_id="here"
+            broker=broker,
+            folder=self.root / f"broker-{broker}",
+            secret=self.secret,
+            cluster_id=CLUSTER_ID,
+            node_id="here",
         )
         server = BrokerServer(spec, find_controller=self.find_controller, factory=self, on_fatal=self.fatal.append)
         self.broker_servers[broker] = server
@@ -262,7 +269,7 @@ class LocalCluster:
         """Start a coordinator unless it runs (a port of the controller)."""
         if (kind, index) in self.coordinators:
             return
-        spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config)
+        spec = CoordinatorSpec(kind=kind, index=index, secret=self.secret, cluster_config=self.config)
         server = coordinator_server(spec, find_controller=self.find_controller, on_fatal=self.fatal.append)
         self.coordinators[(kind, index)] = server
         self._spawn(server.start())

@@ -166,13 +166,16 @@ class Host:
             ["nsenter", "--target", str(self._init), "--all", "--root", "--wd", "ps", "-A", "f", "-o", "pid,args"]
         )
 
+    def enter_command(self) -> list[str]:
+        """The command that runs another one on the host, by its first words, with the variables of a user."""
+        enter = ["nsenter", "--target", str(self._init), "--all", "--root", "--wd"]
+        return [*enter, "env", "-i", "TERM=dumb", f"HOME={HOME}", "USER=root", "SHELL=/bin/bash", "PIP_NO_INDEX=1"]
+
     def run(self, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Run a shell command as a logged-in user; returns its output. Raises :class:`CommandFailed`."""
         shell = f"cd; source ~/.bashrc; {command}"
-        enter = ["nsenter", "--target", str(self._init), "--all", "--root", "--wd"]
-        account = ["env", "-i", "TERM=dumb", f"HOME={HOME}", "USER=root", "SHELL=/bin/bash", "PIP_NO_INDEX=1"]
         return run(
-            [*enter, *account, "bash", "--login", "-i", "-c", shell],
+            [*self.enter_command(), "bash", "--login", "-i", "-c", shell],
             timeout_s,
             f"{self.name}: {command}",
         )

@@ -36,12 +36,12 @@ PROGRAM: Final = "raylog-venv/bin/python clients.py"
 class Story:
     """A laptop and the cluster that it starts on other hosts."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, folder: Path, workers: int = 2) -> None:
         """Build the hosts; the laptop gets the wheel, the key and the shipped `cluster.yaml`."""
         self.lab = lab
         self.laptop = lab.add("laptop", 2)
         self.head = lab.add("head", 10)
-        self.workers = [lab.add("worker1", 11), lab.add("worker2", 12)]
+        self.workers = [lab.add(f"worker{number}", 10 + number) for number in range(1, workers + 1)]
         self.began = time.monotonic()
         lab.give_key(self.laptop)
         home = self.laptop.root / HOME.relative_to("/")

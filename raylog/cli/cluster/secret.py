@@ -41,7 +41,8 @@ def change(data_dir: Path, client: bool, as_json: bool) -> None:
         as_json,
         {"file": str(path), "client": client, "values": len(values) + 1},
         f"{path} holds a new value and the old one. {NEXT}",
-        "Give the new one, its first line, to clients that were given the old one; then `raylog secret finish`.",
+        "Give the new one, its first line, to clients that have the old one: replace the files that they were given "
+        "(secret_file), restart those that were given the value; then `raylog secret finish`.",
     )
 
 

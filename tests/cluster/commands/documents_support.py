@@ -17,7 +17,14 @@ from pathlib import Path
 from raylog.cli.cluster.ray_node import STATE_FILE, recorded, stop_node
 from tests.unit.style.sources import ROOT
 
-LEFT_OUT = ("RAY_ADDRESS", "RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAYLOG_DATA_DIR", "PYTHONWARNINGS")
+LEFT_OUT = (
+    "RAY_ADDRESS",
+    "RAYLOG_BOOTSTRAP",
+    "RAYLOG_SECRET",
+    "RAYLOG_SECRET_FILE",
+    "RAYLOG_DATA_DIR",
+    "PYTHONWARNINGS",
+)
 """Variables that would direct a command to another cluster, or make it stricter than a reader's."""
 
 

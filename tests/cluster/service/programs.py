@@ -1,7 +1,8 @@
 """Three services without Ray: a producer, a member of a group and a worker of a queue, each a process of its own.
 
-``python programs.py WHAT FOLDER FIRST``: each notes what it has done in FOLDER/WHAT.done, one number a line, what it
-uses once a second in FOLDER/WHAT.used, and logs warnings to FOLDER/WHAT.log. It goes on until SIGTERM.
+``python programs.py WHAT FOLDER FIRST``: each notes what it has done in FOLDER/WHAT.done, one number a line, once a
+second in FOLDER/WHAT.used what it uses and its longest time without work, and logs warnings to FOLDER/WHAT.log. It goes
+on until SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Service:
         self._done: TextIO = (folder / f"{what}.done").open("a", buffering=1)
         self._used: TextIO = (folder / f"{what}.used").open("a", buffering=1)
         self._sampled_s = 0.0
+        self._done_s = time.monotonic()
+        self._idle_s = 0.0
         self.goes_on = True
+        (folder / f"{what}.pid").write_text(str(os.getpid()))
 
     def end(self, *_: object) -> None:
         """SIGTERM: leave the loop."""
@@ -47,6 +51,8 @@ class Service:
         """Note what counts as done, in one write: a process that ends amid it would leave half a line otherwise."""
         text = "".join(f"{number}\n" for number in numbers)
         if text:
+            now_s = time.monotonic()
+            self._idle_s, self._done_s = max(self._idle_s, now_s - self._done_s), now_s
             self._done.write(text)
 
     def failed(self, error: BaseException) -> None:
@@ -70,7 +76,9 @@ class Service:
             "threads": threading.active_count(),
             "sockets": sum(name.startswith("socket:") for name in opened),
             "cpu_s": round(sum(os.times()[:2]), 2),
+            "idle_s": round(max(self._idle_s, now_s - self._done_s), 2),
         }
+        self._idle_s = 0.0
         self._used.write(json.dumps(used) + "\n")
 
 

@@ -1,11 +1,12 @@
-"""Three processes without Ray go through a day: restarts, moves, a lost broker, a full stop.
+"""Three processes without Ray go through a day: restarts, moves, a changed secret, a lost broker, a full stop.
 
-The cluster is real shells, sockets and files in this process. They were given `bootstrap=` once. Nothing is lost,
-nothing is stored twice, and they use as much at the end as before.
+The cluster is real shells, sockets and files in this process. They were given `bootstrap=` once, and the file of a
+secret. Nothing is lost, nothing is stored twice, and they use as much at the end as before.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,8 @@ from typing import Any, Final
 import pytest
 
 import raylog
-from tests.cluster.local_cluster import SECRET, LocalCluster
+from raylog.rpc.auth.secret_files import CLIENT_FILE, NEW_SECRET_BYTES, SecretFiles, make_secrets, write_values
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.service.day import PARTITIONS, Day
 from tests.cluster.service.programs import JOBS, ORDERS
 from tests.spark.whole_cluster import WholeCluster
@@ -85,6 +87,14 @@ async def restart_coordinators(cluster: LocalCluster) -> None:
         await cluster.restart_coordinator(*place)
 
 
+def change_secret(files: SecretFiles, day: Day) -> None:
+    """What `raylog secret change --client` and `finish` do, and the copy for services between the two."""
+    old, new = files().client[0], secrets.token_bytes(NEW_SECRET_BYTES)
+    write_values(files.folder / CLIENT_FILE, [new, old])
+    day.give(new.hex())
+    write_values(files.folder / CLIENT_FILE, [new])
+
+
 async def crash_leaders(cluster: LocalCluster) -> None:
     states = list(cluster.running().image.partitions())
     for state in states:
@@ -97,28 +107,36 @@ async def crash_leaders(cluster: LocalCluster) -> None:
 def test_services_go_on_over_sockets_alone(tmp_path: Path) -> None:
     whole = WholeCluster(tmp_path / "cluster", brokers=3)
     whole.cluster.config = {**whole.cluster.config, **CONFIG}
+    make_secrets(tmp_path / "secrets")
+    whole.cluster.secret = files = SecretFiles(tmp_path / "secrets")
     with whole:
-        bootstrap, secret = whole.cluster.bootstrap(), SECRET.hex()
-        with raylog.Admin(bootstrap=bootstrap, secret=secret) as admin:
+        bootstrap = whole.cluster.bootstrap()
+        day, cluster = Day(tmp_path / "day", bootstrap), Sockets(whole)
+        day.give(files().client[0].hex())
+        with raylog.Admin(bootstrap=bootstrap, secret_file=day.secret_file) as admin:
             create(admin)
-            day, cluster = Day(tmp_path / "day", bootstrap), Sockets(whole)
             try:
-                day.begin(secret)
+                day.begin()
                 for what in (restart_brokers, restart_controller, restart_coordinators, crash_leaders):
                     with day.event(what.__name__.replace("_", " ")):
                         cluster.run(what)
                 with day.event("all partitions move"):
                     move_partitions(admin)
+                with day.event("the clients' secret is changed"):
+                    change_secret(files, day)
+                    cluster.run(restart_brokers)
                 with day.event("a broker is lost with its replicas"):
                     whole.run(without_broker(whole.cluster, 3))
                     wait_for(lambda: not is_whole(whole.cluster.running().status()), "it is offline")
                 cluster.run(lambda one: one.start_broker(3))
                 with day.event("the cluster stops, is away for a while, and starts"):
+                    marks = day.logged()
                     whole.run(whole.cluster.stop())
-                    day.wait_until_lost()
+                    day.wait_until_lost(marks)
                     cluster.run(LocalCluster.start)
                 assert whole.cluster.bootstrap() == bootstrap
+                assert set(day.times_logged("has changed: new connections prove").values()) == {1}
                 day.uses_no_more()
-                day.finish(secret)
+                day.finish()
             finally:
                 day.kill()

@@ -7,7 +7,10 @@ from click.testing import CliRunner
 
 from raylog.cli.app import cli
 
-FORGOTTEN = ("RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAYLOG_TOKEN", "RAY_ADDRESS")
+FORGOTTEN = (
+    *("RAYLOG_BOOTSTRAP", "RAYLOG_SECRET", "RAYLOG_TOKEN", "RAYLOG_SECRET_FILE", "RAYLOG_TOKEN_FILE"),
+    "RAY_ADDRESS",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.client.cluster.discovery import parse_secret
+from raylog.client.cluster.credentials import parse_secret
 from raylog.rpc.auth.secret_files import CLIENT_FILE, CLUSTER_FILE, SecretFiles, make_secrets
 from tests.unit.cli.support import raylog, refusal
 

@@ -43,7 +43,8 @@ def test_a_token_is_made_shown_and_used(cluster: ToyCluster, tmp_path: Path) -> 
     assert (described["read"], described["write"]) == (["flights", "weather"], ["delays"])
     place = ("--bootstrap", cluster.bootstrap)
     assert raylog("produce", "--topic", "delays", *place, "--token-file", str(path), stdin="late").code == 0
-    assert raylog("topic", "list", *place, RAYLOG_TOKEN=line).out.split() == ["delays", "flights", "weather"]
+    for variable in ({"RAYLOG_TOKEN": line}, {"RAYLOG_TOKEN_FILE": str(path)}):
+        assert raylog("topic", "list", *place, **variable).out.split() == ["delays", "flights", "weather"]
     refused = raylog("produce", "--topic", "weather", *place, stdin="late", RAYLOG_TOKEN=line)
     assert "lacks the right to write to 'weather'" in refusal(refused, 1)
 

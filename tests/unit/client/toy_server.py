@@ -49,7 +49,7 @@ from raylog.protocol.method import Endpoint
 from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
-from raylog.rpc import Permissions, Request, RequestConnection, RpcServer
+from raylog.rpc import Permissions, Request, RequestConnection, RpcServer, Secret
 from raylog.storage.batch.header import claims_of
 from tests.unit.client.toy_partition import Fault, ToyPartition
 from tests.unit.client.toy_replica import ToyReplica
@@ -79,7 +79,7 @@ class ToyEndpoint:
 class ToyCluster:
     """The cluster, on a thread and loop of its own. A context manager; tests call its methods from their thread."""
 
-    def __init__(self, brokers: int = 1, secret: bytes = SECRET) -> None:
+    def __init__(self, brokers: int = 1, secret: Secret = SECRET) -> None:
         self.runtime = Runtime()
         self.secret = secret
         self.broker_ids = list(range(brokers))

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from raylog.core.errors import InvalidConfig
+from raylog.rpc import Grant, mint
+from raylog.rpc.auth.token_text import token_text
 
 serve = pytest.importorskip("raylog.serve_tasks", reason="ray[serve] is not installed")
 
@@ -12,12 +14,11 @@ serve = pytest.importorskip("raylog.serve_tasks", reason="ray[serve] is not inst
 @pytest.mark.parametrize("proof", ["secret", "token"])
 def test_a_secret_is_named_by_a_path(proof: str, tmp_path: Path) -> None:
     path = tmp_path / proof
-    path.write_text("c0ffee\nthe one before\n")
-    assert serve._where({"bootstrap": "host:9", f"{proof}_file": str(path)}) == {"bootstrap": "host:9", proof: "c0ffee"}
+    path.write_text(token_text(mint(b"a secret for tests", Grant(2**33))) if proof == "token" else "c0ffee" * 8)
+    given = {"bootstrap": "host:9", f"{proof}_file": str(path)}
+    assert serve._where(given) == given, "a worker lives for long, and its clients read the file again"
     assert serve._where({}) == {}
-    with pytest.raises(
-        InvalidConfig, match=f"The {proof}_file .*missing of adapter_config cannot be read: No such file"
-    ):
+    with pytest.raises(InvalidConfig, match=f"In adapter_config: The {proof}_file .*missing cannot be read: No such"):
         serve._where({f"{proof}_file": str(tmp_path / "missing")})
 
 

@@ -18,9 +18,9 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_state"
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
 FORWARDING_TOPIC: Final = "__forwarding"
-COORDINATED_TOPICS: Final = frozenset(
-    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC, SCHEDULED_TOPIC, FORWARDING_TOPIC}
-)
+FENCED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+"""Topics that coordinators write to as producers, whose epochs fence the coordinators before them."""
+COORDINATED_TOPICS: Final = FENCED_TOPICS | {SHARE_STATE_TOPIC, SCHEDULED_TOPIC, FORWARDING_TOPIC}
 """Topics that coordinators and leader roles own: only processes of the cluster may write to them."""
 METADATA_TOPIC: Final = "__cluster_metadata"
 RESOURCE: Final = "raylog"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from raylog.actors.actor_specs import ReplicaSpec
-from raylog.actors.naming import COORDINATED_TOPICS, INTERNAL_PREFIX
+from raylog.actors.naming import FENCED_TOPICS, INTERNAL_PREFIX
 from raylog.core.config import (
     AS_PRODUCED,
     LOG_APPEND_TIME,
@@ -131,7 +131,7 @@ def scrub_pace(cluster: Mapping[str, str]) -> ScrubPace:
 def log_settings(spec: ReplicaSpec) -> tuple[LogConfig, FlushPolicy]:
     """Return how the log of a replica is written, kept and brought to disk."""
     log, flush = topic_settings(spec.topic_config, spec.cluster_config, internal=spec.topic.startswith(INTERNAL_PREFIX))
-    if spec.topic in COORDINATED_TOPICS:  # a coordinator's epoch is all that fences the one before it, for good
+    if spec.topic in FENCED_TOPICS:  # a coordinator's epoch is all that fences the one before it, for good
         log = replace(log, producer_id_expiration_ms=NO_LIMIT_MS)
     return log, flush
 

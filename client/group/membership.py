@@ -381,11 +381,6 @@ class Membership:
             return None
         return LeaveGroupRequest(self.group, [LeavingMember(self.member_id, None)])
 
-    def left(self) -> None:
-        """The member has left voluntarily; its partitions were revoked before."""
-        self.lose("it has left", member_too=True)
-        self.lost = False
-
 
 def _notify(assignor: PartitionAssignor, partitions: Sequence[TopicPartition], generation: int) -> None:
     try:

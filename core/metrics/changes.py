@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.metadata.records import MetadataRecord, PartitionChanged, TopicCreated
+from raylog.core.metadata.records import MetadataRecord, PartitionChanged, TopicDeleted
 
 
 class PartitionChanges:
@@ -33,7 +33,7 @@ class PartitionChanges:
         for record in records:
             if isinstance(record, PartitionChanged):
                 self._changed(record)
-            elif isinstance(record, TopicCreated):  # a topic of the same name may have been deleted
+            elif isinstance(record, TopicDeleted):  # a later topic may have its name, or none may
                 for key in [entry for entry in self._known if entry[0] == record.topic]:
                     del self._known[key]
 

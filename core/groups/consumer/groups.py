@@ -319,6 +319,8 @@ class ConsumerGroups:
         if now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + self._settings.topics_check_ms
             self._requested = set().union(*(group.subscribed() for group in self._groups.values()))
+            read = self._requested.union(*(group.topics for group in self._groups.values()))
+            self._known = {topic: facts for topic, facts in self._known.items() if topic in read}
             self._look_up(self._requested, decision)
 
     def drop_request(self, request: RequestId) -> bool:

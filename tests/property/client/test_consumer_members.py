@@ -189,7 +189,8 @@ class GroupOfMembers(RuleBasedStateMachine):
         if request is None or client.waiting is not None or client.is_silent:
             return
         client.owned.clear()
-        client.member.left()
+        client.member.lose("it has left", member_too=True)
+        client.member.lost = False
         self.requests += 1
         self._step(
             LeaveReceived(

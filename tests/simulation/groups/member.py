@@ -142,7 +142,8 @@ class Member:
 
         def goodbye(_: Any, __: RaylogError | None) -> None:
             self._give_back()
-            self.membership.left()
+            self.membership.lose("it has left", member_too=True)
+            self.membership.lost = False
             if request is None:
                 self.end("it is closed")
             else:

@@ -190,6 +190,8 @@ class Plan:
     """The names of what is mixed in this run, in ``whole-everything``."""
     parts: tuple[type[Part], ...] = ()
     """What the features bring that are in a file of their own."""
+    visits: int = 8
+    """How often what comes back every other day comes, in a run of weeks; 28 of them are eight weeks."""
     disks: bool = False
     """Whether each node has a virtual disk; else losing power loses no file."""
     config: dict[str, str] = field(default_factory=dict)

@@ -107,3 +107,5 @@ def test_coordinators_are_fenced_for_good_and_others_for_a_setting() -> None:
     assert expiration_ms("t", **{"producer.id.expiration.ms": "1000"}) == 1000
     for topic in ("__consumer_offsets", "__transaction_state"):
         assert expiration_ms(topic, **{"producer.id.expiration.ms": "1000"}) == NO_LIMIT_MS
+    for topic in ("__scheduled", "__share_state", "__forwarding"):  # clients' producers write there, and leaders own it
+        assert expiration_ms(topic, **{"producer.id.expiration.ms": "1000"}) == 1000

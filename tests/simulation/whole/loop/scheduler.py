@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from asyncio.events import _set_running_loop
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
@@ -70,6 +70,14 @@ class Scheduler:
         """Have a timer of a process fire at its time."""
         self._number += 1
         heappush(self._agenda, (handle.when(), self._number, process, handle, ()))
+
+    def timers(self) -> dict[SimProcess, Counter[str]]:
+        """Return how many timers each process has, by what they call."""
+        found: dict[SimProcess, Counter[str]] = {}
+        for _, _, owner, call, _ in self._agenda:
+            if owner is not None and not call.cancelled():
+                found.setdefault(owner, Counter())[call._callback.__qualname__] += 1
+        return found
 
     def runnable(self, process: SimProcess) -> None:
         """Let a process with ready callbacks run."""

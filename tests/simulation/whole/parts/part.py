@@ -39,7 +39,7 @@ class Part:
     """Whether no clock may be wrong: what is removed by age could go at once."""
     may_differ: ClassVar[frozenset[str]] = frozenset()
     """Topics whose replicas need not be the same at the end."""
-    patience_s: ClassVar[float] = 0.0
+    patience_s: float = 0.0
     """How much longer the end of a run may take with it."""
 
     def __init__(self, world: World) -> None:

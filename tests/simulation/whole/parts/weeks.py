@@ -1,7 +1,8 @@
 """Weeks with few clients, of days that have a minute: what is to end after days ends then, and nothing else does.
 
 A producer that comes back every other day goes on in order, a transactional id and a group are remembered for a week
-and not for much longer, a record that was delayed for days comes when it is due, and old records go.
+and not for much longer, a record that was delayed for days comes when it is due, and old records go. Every other day a
+guest comes and goes, too, and nothing of it stays in any process.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
+from raylog.core.config import SLEEP_KEY
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
+from tests.simulation.whole.guests import Guest
+from tests.simulation.whole.holdings import Sizes, holdings, rising
 from tests.simulation.whole.parts.part import DELIVERY_MS, Part
 from tests.simulation.world import Violation
 
@@ -29,12 +33,15 @@ AT: Final = TopicPartition(TOPIC, 0)
 GROUP: Final = "of-weeks"
 DAY_S: Final = 60.0
 """Of periods that have days in what ships. The cluster's own ticks cost too much for longer ones."""
-VISITS: Final = 8
 EVERY_S: Final = 2 * DAY_S
 DELAY_S: Final = 5 * DAY_S
 RULE: Final = "W84"
 """What ends after days ends then, and nothing else does."""
 LATE_S: Final = 20.0
+FLAT: Final = "W85"
+"""No process holds more from visit to visit, once what is forgotten by age has been forgotten."""
+SETTLED_S: Final = 8.5 * DAY_S
+"""By then the first guest's traces have aged away: each visit begins what an earlier one ends."""
 PERIODS: Final = {
     "producer.id.expiration.ms": str(int(1_000 * DAY_S)),
     "transactional.id.expiration.ms": str(int(7_000 * DAY_S)),
@@ -49,21 +56,23 @@ class Weeks(Part):
     """The weeks at the end of one world."""
 
     comes_to_rest = False
-    patience_s = (2 * VISITS + 4) * DAY_S
     clocks_agree = True  # a process believes the clock that it finds at its start
 
     def __init__(self, world: World) -> None:
         """Nothing is sent."""
         super().__init__(world)
-        self.sent: list[bytes] = []
+        self.patience_s = (2 * world.plan.visits + 4) * DAY_S
+        self.sent: dict[bytes, float] = {}
         self.due_s = 0.0
+        self.marks: list[Sizes] = []
 
     @classmethod
     def join(cls, plan: Plan, chance: random.Random) -> Plan:
-        """Set the periods, unless another feature has set shorter ones."""
+        """Set the periods, unless another feature has set shorter ones. In half of the runs no coordinator ends."""
         if plan.forgets_producers_s:
             return replace(plan, parts=tuple(part for part in plan.parts if part is not cls))
-        return replace(plan, config={**plan.config, **PERIODS})
+        stays = {} if plan.sleeps or chance.random() < 0.5 else {SLEEP_KEY: "-1"}
+        return replace(plan, config={**plan.config, **PERIODS, **stays})
 
     async def make_topics(self, admin: AsyncAdmin) -> None:
         """Create the topic: a segment a day, of which a week is kept."""
@@ -80,15 +89,24 @@ class Weeks(Part):
         await self._send(client, producer, b"first", delay_ms=int(DELAY_S * 1000))
         self.due_s = began_s + DELAY_S
         await self._commit(client)
-        for visit in range(VISITS):
-            self.world.waits_for = f"visit {visit} of {VISITS}"
+        for visit in range(self.world.plan.visits):
+            self.world.waits_for = f"visit {visit} of {self.world.plan.visits}"
+            await Guest(self.world, f"guest-{visit}").run()
             await self._send(client, producer, b"visit %d" % visit)
             await self._transaction(client)
             await self._check_read(client, self.world.now_s - began_s)
             await self._check_offset(client, self.world.now_s - began_s)
             self._check_log(self.world.now_s - began_s)
             await asyncio.sleep(EVERY_S)
+            if self.world.now_s - began_s > SETTLED_S:
+                self.marks.append(holdings(self.world, {"the producer": producer}))
+        self._check_flat()
         await client.call("stop", producer.stop(), DELIVERY_S + 10.0)
+
+    def _check_flat(self) -> None:
+        """Nothing has grown all along."""
+        for (process, where), sizes in rising(self.marks).items():
+            raise Violation(FLAT, f"{process} holds more and more in {where}: {sizes}")
 
     def _check_log(self, age_s: float) -> None:
         """What is older than a week, and the day of its segment, is on no replica any more."""
@@ -104,7 +122,7 @@ class Weeks(Part):
         except RaylogError as error:
             raise Violation("W16", f"{TOPIC} does not take {value!r}: {error!r}") from error
         if delay_ms is None:
-            self.sent.append(value)
+            self.sent[value] = self.world.now_s
 
     async def _transaction(self, client: Client) -> None:
         """Use a transactional id, remembered or not."""
@@ -131,6 +149,9 @@ class Weeks(Part):
         consumer = AsyncConsumer(group_id=GROUP, enable_auto_commit=False)
         await client.call("start", consumer.start(), LAST_API_S)
         found = await client.call("committed", consumer.committed(AT), LAST_API_S)
+        if found is not None and age_s > 8 * DAY_S:  # the coordinator may have slept, and looks first when it is awake
+            await asyncio.sleep(LATE_S)
+            found = await client.call("committed", consumer.committed(AT), LAST_API_S)
         await client.call("stop", consumer.stop(), 35.0)
         if found is None and age_s < 7 * DAY_S:
             raise Violation(RULE, f"the offset of {GROUP} is missing after {age_s / DAY_S:.1f} days")
@@ -144,15 +165,17 @@ class Weeks(Part):
         consumer.assign([AT])
         found: list[bytes] = []
         until_s = self.world.now_s + LATE_S
-        while self.sent[-1] not in found or (self.world.now_s > self.due_s and b"first" not in found):
+        is_awaited = self.world.now_s < self.due_s + LATE_S < until_s
+        last = list(self.sent)[-1]
+        while last not in found or (is_awaited and b"first" not in found):
             if self.world.now_s > until_s:
                 break
             records = (await client.call("getmany", consumer.getmany(timeout_ms=300), 2.5)).get(AT, [])
             found += [record.value for record in records]
         await client.call("stop", consumer.stop(), 35.0)
-        young = self.sent[-4:]  # of the last six days
+        young = [value for value, sent_s in self.sent.items() if self.world.now_s - sent_s < 6 * DAY_S]
         if [value for value in found if value in young] != young:
-            raise Violation(RULE, f"after {age_s / DAY_S:.1f} days {found} are there, of {self.sent}")
+            raise Violation(RULE, f"after {age_s / DAY_S:.1f} days {found} are there, of {[*self.sent]}")
         if len(found) != len(set(found) - {b"in a transaction"}) + found.count(b"in a transaction"):
             raise Violation(RULE, f"after {age_s / DAY_S:.1f} days a record is there twice: {found}")
         if (b"first" in found) != (self.world.now_s > self.due_s + LATE_S) and age_s < 7 * DAY_S:

@@ -19,7 +19,9 @@ from raylog.client.queues.source import QueueSource
 from raylog.client.reading.decode import OpenPiece, corrupt
 from raylog.core.coordinators.share import KeyShare
 from raylog.core.errors import ClusterAuthorizationFailed
+from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.ids import Offset
+from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.protocol import elsewhere
@@ -27,6 +29,7 @@ from raylog.rpc.auth import handshake
 from raylog.rpc.auth.permissions import Permissions
 from raylog.storage.log import index, partition_log
 from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.log.producer_state import ProducerState
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.bugs import SEEDS, Bug
@@ -132,6 +135,30 @@ PART_BUGS: Final = (
         PartitionLog,
         "append_as_follower",
         lambda original: lambda self, payload, now_ms: original(self, payload, self.segments[0].created_ms),
+    ),
+    _bug(
+        "a coordinator remembers the topics of groups that are gone",
+        ("weeks",),
+        ("W85",),
+        ConsumerGroups,
+        "tick",
+        Edit(" if topic in read}", "}").of,
+    ),
+    _bug(
+        "brokers and controllers remember the partitions of topics that are gone",
+        ("weeks",),
+        ("W85",),
+        PartitionChanges,
+        "note",
+        Edit("isinstance(record, TopicDeleted)", "False").of,
+    ),
+    _bug(
+        "a log remembers each producer for good",
+        ("weeks",),
+        ("W85",),
+        ProducerState,
+        "expire",
+        lambda _: lambda *_: [],
     ),
     _bug(
         "a reader of a table goes on at its position in another life of the topic",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 
@@ -26,9 +26,14 @@ from raylog.actors.metadata.voter import Files
 from raylog.actors.metadata.voter_runner import VoterDisk
 from raylog.actors.replica import cleaner, consumer_reads, effects, opening, ports, runner, watermark_keeper
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
+from raylog.client.consumer.sessions import consumer_session, group_session, handover
+from raylog.client.group.consumer_membership import ConsumerMembership
+from raylog.client.group.membership import Membership
 from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.consumers import coordinator as consumers
+from tests.simulation.consumers import member as consumer_members
 from tests.simulation.groups import coordinator as groups
+from tests.simulation.groups import member as group_members
 from tests.simulation.metadata.controller import MetadataController
 from tests.simulation.partition.controller import ControllerNode
 from tests.simulation.partition.replica_disk import OpenedLog, VirtualKeeper, VirtualSync
@@ -88,12 +93,19 @@ def test_the_log_and_its_virtual_twin_take_exactly_what_the_port_states(kind: ty
     assert all(each.default is inspect.Parameter.empty for each in (*port, *found))
 
 
-def given_in(modules: Iterable[object], calls: set[str]) -> dict[str, set[tuple[int, tuple[str | None, ...]]]]:
-    """How many arguments by place, and which by name, each of these methods is given in some modules."""
-    found: dict[str, set[tuple[int, tuple[str | None, ...]]]] = {}
+Given = dict[str, set[tuple[int, tuple[str | None, ...]]]]
+"""How many arguments by place, and which by name, each method is given."""
+
+
+def given_in(modules: Iterable[object], calls: set[str], objects: Collection[str] = ()) -> Given:
+    """What each of these methods is given in some modules; ``objects``: of variables and attributes of these names."""
+    found: Given = {}
     for module in modules:
         for node in ast.walk(ast.parse(inspect.getsource(module))):  # type: ignore[arg-type]
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in calls:
+                owner = node.func.value
+                if objects and getattr(owner, "attr", getattr(owner, "id", "")) not in objects:
+                    continue
                 names = tuple(each.arg for each in node.keywords)
                 found.setdefault(node.func.attr, set()).add((len(node.args), names))
     return found
@@ -135,3 +147,23 @@ def test_the_shell_and_the_simulator_of_storage_make_the_same_calls() -> None:
         assert of_log <= shipped[name], (name, of_log, shipped[name])
     assert not simulated.keys() & {"truncate_to", "truncate_fully_and_start_at"}
     assert given_in((shell,), {"_cut_log"}) == {"_cut_log": {(1, ())}}
+
+
+MEMBERS: list[tuple[type, object, object]] = [
+    (Membership, group_session, group_members),
+    (ConsumerMembership, consumer_session, consumer_members),
+]
+"""Each machine of a group's member, the shipped session that drives it, and what stands in for that in a simulation."""
+
+
+@pytest.mark.parametrize(("machine", "session", "stand_in"), MEMBERS, ids=[kind.__name__ for kind, _, _ in MEMBERS])
+def test_a_simulated_member_drives_its_machine_as_the_shipped_session_does(
+    machine: type, session: object, stand_in: object
+) -> None:
+    """No method that the session does not call, and none with other arguments: such a member would test itself."""
+    calls = set(calls_of(machine))
+    shipped = given_in((session, handover), calls, ("member", "membership"))
+    simulated = given_in((stand_in,), calls, ("member", "membership"))
+    assert len(simulated) >= 6
+    for name, shapes in simulated.items():
+        assert shapes <= shipped.get(name, set()), (name, shapes, shipped.get(name))

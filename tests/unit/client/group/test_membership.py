@@ -107,6 +107,5 @@ def test_a_static_member_only_pauses_and_a_dynamic_one_says_goodbye() -> None:
     assert stable(instance_id="one").leave_request() is None
     dynamic = stable()
     assert dynamic.leave_request() == LeaveGroupRequest("board", [LeavingMember("c-1", None)])
-    dynamic.left()
-    assert not dynamic.lost
+    dynamic.lose("it has left", member_too=True)
     assert dynamic.commit_identity == (NO_GENERATION, "")

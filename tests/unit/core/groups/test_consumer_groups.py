@@ -22,6 +22,7 @@ from raylog.core.errors import (
 )
 from raylog.core.features import CONSUMER_GROUPS_LEVEL
 from raylog.core.groups.events import (
+    DeleteGroupReceived,
     DescribeGroupReceived,
     MemberHeartbeatReceived,
     OffsetCommitReceived,
@@ -30,6 +31,7 @@ from raylog.core.groups.events import (
     TopicsSeen,
 )
 from raylog.core.groups.settings import GroupSettings
+from tests.simulation.whole.holdings import sizes_below
 from tests.unit.core.groups.context import GROUP, Groups
 
 TOPIC, TOPIC_ID = "orders", "t1"
@@ -136,6 +138,17 @@ def described(groups: Groups) -> dict[str, object]:
     found = groups.replies[groups.request]
     assert isinstance(found, dict)
     return found
+
+
+def test_topics_that_no_group_reads_any_more_are_forgotten() -> None:
+    groups, first = started()
+    assert sizes_below(("", groups.machine))["ConsumerGroups._known"] == 1
+    first.beat(epoch=-1)
+    groups.tick(groups.settings.topics_check_ms)
+    groups.request += 1
+    groups.step(DeleteGroupReceived(cause="test", now_ms=groups.now_ms, request=groups.request, group=GROUP))
+    groups.tick(groups.settings.topics_check_ms)
+    assert not sizes_below(("", groups.machine))["ConsumerGroups._known"]
 
 
 def test_a_member_joins_before_its_topics_are_known() -> None:

@@ -2,8 +2,9 @@
 
 from raylog.core.ids import BrokerId, LeaderEpoch, PartitionEpoch
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.metadata.records import PartitionChanged, TopicCreated
+from raylog.core.metadata.records import PartitionChanged, TopicCreated, TopicDeleted
 from raylog.core.metrics.changes import PartitionChanges
+from tests.simulation.whole.holdings import sizes_below
 
 
 def changed(leader: int, epoch: int, *isr: int, unclean: int = 0, partition: int = 0) -> PartitionChanged:
@@ -59,5 +60,14 @@ def test_what_was_there_before_is_no_change() -> None:
 
 def test_a_recreated_topic_begins_from_scratch() -> None:
     changes = PartitionChanges()
-    changes.note([created(), changed(1, 9, 1, 2, 3), created(), changed(1, 1, 1)])
+    deleted = TopicDeleted(topic_id="i", topic="t")
+    changes.note([created(), changed(1, 9, 1, 2, 3), deleted, created(), changed(1, 1, 1)])
     assert figures(changes) == (2, 0, 0, 0)
+
+
+def test_nothing_is_kept_of_topics_that_were_deleted() -> None:
+    changes = PartitionChanges()
+    for _ in range(3):
+        changes.note([created(), changed(1, 1, 1, 2), changed(1, 1, 1, partition=1)])
+        changes.note([TopicDeleted(topic_id="i", topic="t")])
+    assert not sizes_below(("", changes))["PartitionChanges._known"]

@@ -22,6 +22,7 @@ from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_br
 from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller, require_ray
 from raylog.launch.ending.stopping import stop_actors
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
+from raylog.launch.lasting_thread import in_lasting_thread
 from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.launch.placement import (
     LOOPBACK,
@@ -402,7 +403,7 @@ def _ensure_ray(address: str | None) -> bool:
 
     put_on_path_for_ray()
     with forked_workers():
-        ray.init(**own_ray_options())
+        in_lasting_thread(lambda: ray.init(**own_ray_options()))
     keep_ray_token_private()
     return True
 

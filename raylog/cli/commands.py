@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -69,6 +70,8 @@ class Commands(click.Group):
     command_class = PlainCommand
     sections: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Titles, and the commands below each; those that none has come last, as `Commands`."""
+    elsewhere: Mapping[str, str] = MappingProxyType({})
+    """What to type instead of a name that is none here."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,6 +82,8 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def _unknown(self, ctx: click.Context, name: str) -> str:
+        if name in self.elsewhere:
+            return f"Unknown command {name!r}: {self.elsewhere[name]}"
         deeper = [path for path in self._paths(ctx.command_path) if path.split()[-1] == name]
         if deeper:
             return f"Unknown command {name!r}; did you mean {' or '.join(f'`{path}`' for path in deeper[:4])}?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -14,7 +15,19 @@ from raylog.cli.output import show_json, show_table
 STYLE: Final = {"topic": "bold", "cluster": "bold", "default": ""}
 
 
-@click.group(cls=Commands)
+class Settings(Commands):
+    """The group; settings are changed elsewhere."""
+
+    elsewhere = MappingProxyType(
+        dict.fromkeys(
+            ("alter", "set"),
+            "a topic's settings change while it is used, by `raylog topic alter NAME --config`; the cluster's, which "
+            "are the defaults of its topics, by `raylog stop` and `raylog start --config`.",
+        )
+    )
+
+
+@click.group(cls=Settings)
 def config() -> None:
     """Show the settings of topics and of the cluster."""
 

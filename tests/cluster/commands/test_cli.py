@@ -223,6 +223,7 @@ def test_in_the_foreground_a_signal_stops_cluster_and_ray(shell: Shell) -> None:
         ray_pid = json.loads((shell.folder / "raylog-data" / "ray.json").read_text())["pid"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(COMMAND_TIMEOUT_S) == 0
+        assert "SIGTERM received" not in (shell.folder / "output").read_text(), "Ray's trace of C++ frames"
         wait_for(lambda: not processes_of(ray_pid), "the Ray node has ended")
         assert not (shell.folder / "raylog-data" / "ray.json").exists()
     finally:

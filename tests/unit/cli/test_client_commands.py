@@ -2,6 +2,10 @@
 
 import itertools
 import json
+import os
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -389,3 +393,22 @@ def test_a_group_is_described_with_its_lag_in_records_and_seconds(cluster: ToyCl
     assert row == {"topic": "flights", "partition": 0, "committed": 1, "end": 3, "lag": 2, "member": None}
     shown = at(cluster, "group", "describe", "board").out
     assert "lag (s)" in shown
+
+
+def test_a_command_is_fast_where_the_address_is_known(cluster: ToyCluster) -> None:
+    program = (
+        f"import sys; sys.argv[1:] = ['topic', 'list', '--json', '--bootstrap', {cluster.bootstrap!r}]\n"
+        "import raylog.cli\n"
+        "try: raylog.cli.main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "loaded = {name.split('.')[0] for name in sys.modules} & {'ray', 'numpy', 'pandas', 'pyarrow', 'sqlalchemy'}\n"
+        "assert (code, loaded) == (0, set()), (code, loaded)\n"
+    )
+    took_s = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        variables = {**os.environ, "RAYLOG_SECRET": SECRET.hex()}
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60, env=variables)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(took_s) < 0.8, "a quarter of a second of processor time on an idle machine; this one may be busy"

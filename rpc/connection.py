@@ -325,6 +325,8 @@ class Connection(Caller, asyncio.BufferedProtocol):
             self._on_ready(self)
 
     def _authentication_late(self) -> None:
+        if self._transport is None and not self._accepted:
+            return  # there is no peer yet: `connect` reports that none was reached
         if self._greeting is not None:
             self._refuse(
                 AuthenticationFailed(f"{self.peer} did not authenticate within {self._limits.auth_timeout_s} seconds.")

@@ -83,7 +83,10 @@ class ConnectionPool:
             async with asyncio.timeout(timeout_s):
                 return await outcome(task, lambda: self._is_closed, "connected")
         except TimeoutError as error:
-            raise RequestTimedOut(str(error)) from error
+            place = f"{endpoint[0]}:{endpoint[1]}"
+            raise RequestTimedOut(
+                f"No connection with {place} yet: check that the broker runs and is reachable."
+            ) from error
 
     async def close(self) -> None:
         """Close every connection, and cancel those being opened. Queued data is sent first."""

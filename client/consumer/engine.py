@@ -120,6 +120,7 @@ class Engine:
         """The loop has work to do before records may be taken."""
         self._next_commit_s = math.inf
         self._committing: asyncio.Task[None] | None = None
+        self._is_uncommitted = False  # the last automatic commit failed, and the log says so
         self._commits: set[asyncio.Task[None]] = set()
         """Those under way that no caller awaits."""
         self._abandoned: asyncio.Task[None] | None = None
@@ -566,8 +567,10 @@ class Engine:
     def _committed_in_background(self, _: object, error: RaylogError | None) -> None:
         # A rebalance follows a refused commit, and the next commit a failed one: poll() has nothing to raise.
         if error is not None:
-            logger.warning("Positions were not committed; the next automatic commit tries again: %s", error)
+            level = logging.DEBUG if self._is_uncommitted else logging.WARNING  # once, while no coordinator is there
+            logger.log(level, "Positions were not committed; automatic commits go on trying: %s", error)
             self.notify()
+        self._is_uncommitted = error is not None
 
     def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

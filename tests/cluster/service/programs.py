@@ -27,6 +27,8 @@ JOBS: Final = "jobs"
 GROUP: Final = "board"
 QUEUE: Final = "workers"
 PAUSE_S: Final = 0.05
+DELIVERY_MS: Final = 900_000
+"""Longer than a full stop and start of all hosts may take: no record fails meanwhile."""
 SAMPLE_S: Final = 1.0
 
 
@@ -86,7 +88,7 @@ def produce(service: Service, first: int) -> None:
     """Send numbered records to both topics; done is what was acknowledged in both."""
     waiting: deque[tuple[int, raylog.RecordMetadata | object, object]] = deque()
     number = first
-    with raylog.Producer(acks="all", client_id="producer") as producer:
+    with raylog.Producer(acks="all", client_id="producer", delivery_timeout_ms=DELIVERY_MS) as producer:
         while service.goes_on:
             text = str(number).encode()
             sent = (number, producer.send(ORDERS, text, key=text[-1:]), producer.send(JOBS, text, key=text[-1:]))

@@ -1,6 +1,7 @@
 """Calls, notifications and payloads over real sockets, in both directions."""
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import itertools
@@ -20,11 +21,11 @@ from raylog.core.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
-from raylog.rpc import Connection, FrameTooLarge, Request, TooManyPendingCalls
+from raylog.rpc import Connection, FrameTooLarge, Limits, Request, TooManyPendingCalls, connect
 from raylog.rpc import connection as connections
 from raylog.rpc.framing import decode_args
 from raylog.rpc.host.occasional import OccasionalDefects
-from tests.unit.rpc.support import HandlerBug, leave, limits, serving, until
+from tests.unit.rpc.support import SECRET, HandlerBug, leave, limits, serving, until
 
 
 def noise(size: int, seed: int = 1) -> bytes:
@@ -308,3 +309,17 @@ async def test_an_end_without_handler_refuses_requests() -> None:
         with pytest.raises(RaylogError, match="takes no requests"):
             await accepted[0].call("hello", timeout_s=5)
         await leave(connection)
+
+
+async def test_a_host_that_does_not_answer_is_no_stranger(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a host that has lost its power: the greeting's time is over before there is a connection."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
+        for _ in range(3):  # more than the system keeps for it
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        with pytest.raises(ConnectionFailed, match=r"within 0\.5 seconds: check that the broker runs"):
+            await connect(*full.getsockname(), secret=SECRET, timeout_s=0.5, limits=Limits(auth_timeout_s=0.1))
+    assert "did not authenticate" not in caplog.text

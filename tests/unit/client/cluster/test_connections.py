@@ -1,11 +1,14 @@
 """The connections of a client."""
 
 import asyncio
+import contextlib
+import socket
 from typing import cast
 
 import pytest
 
 from raylog.client.cluster.connections import ConnectionPool
+from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.rpc import Connection
 
 
@@ -26,3 +29,19 @@ async def test_a_cancellation_that_meets_the_opening_is_not_lost(monkeypatch: py
     getting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await getting
+
+
+async def test_a_caller_with_less_time_than_the_opening_is_named_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as waiting:
+        for _ in range(3):  # more than the system keeps for it
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        pool, endpoint = ConnectionPool(b"a secret of the tests"), full.getsockname()
+        patient = asyncio.create_task(pool.get(endpoint, 5.0))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestTimedOut, match=rf"No connection with 127.0.0.1:{endpoint[1]} yet"):
+            await pool.get(endpoint, 0.1)
+        await pool.close()
+        with pytest.raises(RaylogError):
+            await patient

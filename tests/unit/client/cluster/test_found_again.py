@@ -16,9 +16,10 @@ from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.core.errors import AuthenticationFailed
 from raylog.core.ids import TopicPartition
-from tests.unit.client.consumer_support import fill, numbers, with_coordinator
+from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster
+from tests.waiting import wait_for
 
 PARTITIONS = 3
 DEADLINE_S = 20.0
@@ -139,3 +140,25 @@ def test_a_partition_without_a_leader_at_the_start_delays_no_other(cluster: ToyC
         while TopicPartition("t", 1) not in found:
             assert time.monotonic() < began_s + 2 * DEADLINE_S
             found |= consumer.poll(100).keys()
+
+
+def test_a_group_without_brokers_logs_once_that_positions_wait(
+    cluster: ToyCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = with_coordinator(cluster)
+    cluster.create_topic("t")
+    fill(cluster, "t", 0, numbers(0, 3))
+    often = {"auto_commit_interval_ms": 20, "request_timeout_ms": 200, "heartbeat_interval_ms": 50}
+    options: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", **often, **cluster.options}
+    place = TopicPartition("t", 0)
+    with Consumer("t", **options) as consumer:
+        assert len(read(consumer, 3)) == 3
+        with cluster.outage():
+            end_s = time.monotonic() + 2.0
+            while time.monotonic() < end_s:
+                consumer.poll(50)
+        cluster.runtime.run(coordinator.start(), 10)
+        fill(cluster, "t", 0, numbers(3, 4))
+        assert len(read(consumer, 1)) == 1
+        wait_for(lambda: consumer.poll(50) == {} and consumer.committed(place) == 4, "positions are committed again")
+    assert sum("Positions were not committed" in line for line in caplog.messages) == 1, caplog.messages

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 LATER_MS: Final = 60_000
-"""After the topic is gone, and before the next guest comes."""
+"""After the topic was deleted, and before the next guest comes."""
 FOUND_S: Final = 20.0
 
 
@@ -61,11 +61,11 @@ class Guest(Client):
         await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
 
     async def _schedule(self, admin: AsyncAdmin) -> None:
-        """Leave a record that is due when its topic is gone, and take another one back."""
+        """Leave a record that is due when its topic was deleted, and take another one back."""
         async with AsyncProducer(delivery_timeout_ms=DELIVERY_MS, max_block_ms=API_MS) as producer:
-            for value in (b"left", b"taken back"):
-                work = producer.send(self.name, value, delay=LATER_MS)
-                stored = await self.call("delivery", await self.call("send", work, API_S + 5.0), DELIVERY_S + 60.0)
+            left, back = [producer.send(self.name, value, delay=LATER_MS) for value in (b"left", b"taken back")]
+            await self.call("delivery", await self.call("send", left, API_S + 5.0), DELIVERY_S + 60.0)
+            stored = await self.call("delivery", await self.call("send", back, API_S + 5.0), DELIVERY_S + 60.0)
         await self.call("cancel", admin.cancel_scheduled(stored.schedule, timeout_s=API_S), API_S + 5.0)
 
     async def _consume(self) -> None:

@@ -1,12 +1,13 @@
 """How much the processes of a world hold: the size of every collection that can be reached from their servers.
 
 Sizes are added up by the class and the attribute that holds the collection, so that no other order in which objects are
-found changes them. Taken at equal moments, when all that came has gone again, a size that rises each time is a leak.
+found changes them. Taken at equal moments, when all that came was deleted again, a size that rises each time is a leak.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +134,7 @@ def rising(marks: Sequence[Sizes]) -> dict[tuple[str, str], list[int]]:
     for key in sorted(set().union(*marks)):
         sizes = [mark.get(key, 0) for mark in marks]
         half = (len(sizes) + 1) // 2
-        rises = sum(before < after for before, after in zip(sizes, sizes[1:], strict=False))
+        rises = sum(before < after for before, after in itertools.pairwise(sizes))
         if key[0].startswith("replica:__") and key[1] in KEPT_A_DAY:
             continue
         if rises >= max(RISES_MIN, RISING_SHARE * (len(sizes) - 1)) and min(sizes[half:]) > max(sizes[:half]):

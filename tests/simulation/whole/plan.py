@@ -43,12 +43,9 @@ all kinds, and of transaction coordinators and clients while markers are written
 ACCOUNTS: Final = "whole-transactions-compacted"
 """The same with a compacted topic in the transactions, and with coordinators' logs that are cleaned as often as that;
 some on virtual disks. At the end removals and markers are forgotten, and what has a cleaned log is restarted."""
-SCHEDULES: Final = "whole-schedules"
-"""Delayed records, which clients cancel and move; faults of all kinds, in half of the runs on virtual disks."""
 HALVES: Final = "whole-halves"
-"""The same with half messages beside delayed records: their senders stop at any step, and checkers decide then."""
-CONSUMERS: Final = "whole-consumers"
-"""Groups whose coordinator assigns member by member (KIP-848); faults of all kinds, members with instance ids."""
+"""Half messages and delayed records; faults of all kinds, in half of the runs on virtual disks. The senders stop at any
+step, and checkers decide then."""
 QUEUES: Final = "whole-queues"
 """Two groups that work on a topic as a queue, one of them in the order of keys; faults of all kinds, and of the leaders
 of the queue, of its states and of its dead letters."""
@@ -71,9 +68,7 @@ WHOLE_PROFILES: Final = (
     COMPACTION,
     TRANSACTIONS,
     ACCOUNTS,
-    SCHEDULES,
     HALVES,
-    CONSUMERS,
     QUEUES,
     FORWARDING,
     EVERYTHING,
@@ -245,9 +240,6 @@ def draw(profile: str, seed: int) -> Plan:
     plan = replace(_draw(profile, seed), is_cooperative=seed % 2 == 0, has_default_protocol=seed % 4 == 3)
     if profile == WHOLE:
         return replace(plan, **CLIENTS)
-    if profile == CONSUMERS:
-        is_open = seed % 2 == 1
-        return replace(plan, **CLIENTS, has_consumer_protocol=not is_open, has_default_protocol=is_open)
     if profile == MINORITY:
         return replace(plan, **ONE_LOST, **CLIENTS)
     if profile == DISK:
@@ -269,11 +261,8 @@ def draw(profile: str, seed: int) -> Plan:
         return _with_transactions(plan, seed)
     if profile == ACCOUNTS:
         return _with_accounts(_with_transactions(plan, seed), seed)
-    if profile == SCHEDULES:
-        return _with_schedules(plan, seed)
     if profile == HALVES:
-        halves = _with_schedules(plan, seed)
-        return replace(halves, delayers=1, payers=random.Random(f"halves {seed}").choice([1, 2, 3]))
+        return _with_halves(plan, seed)
     if profile == QUEUES:
         return _with_queues(plan, seed)
     if profile == FORWARDING:
@@ -408,14 +397,15 @@ def _with_transactions(plan: Plan, seed: int) -> Plan:
     )
 
 
-def _with_schedules(plan: Plan, seed: int) -> Plan:
+def _with_halves(plan: Plan, seed: int) -> Plan:
     chance = random.Random(f"schedules {seed}")
     return replace(
         plan,
         topics=1,
         producers=1,
         members=1,
-        delayers=chance.choice([1, 2, 3]),
+        delayers=1,
+        payers=random.Random(f"halves {seed}").choice([1, 2, 3]),
         schemes=("strike_scheduler", "strike_scheduler"),
         disks=chance.random() < 0.5,
         fault_pause_s=chance.choice([0.4, 1.0, 3.0]),

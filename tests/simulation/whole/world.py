@@ -378,6 +378,8 @@ class _Logs(logging.Handler):
         process = world.scheduler.current
         text = record.getMessage()
         world.cleanings += " was cleaned up to offset " in text
+        for part in world.parts:
+            part.logged(text)
         partition, is_role, _ = text.partition(": leader ")
         if is_role:
             world.elections += 1

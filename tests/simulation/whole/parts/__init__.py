@@ -12,6 +12,7 @@ from tests.simulation.whole.parts.foreign import Foreign
 from tests.simulation.whole.parts.part import Part
 from tests.simulation.whole.parts.renewed_kinds import RenewedKinds
 from tests.simulation.whole.parts.retention import Retention
+from tests.simulation.whole.parts.rows import Rows
 from tests.simulation.whole.parts.sizes import Sizes
 from tests.simulation.whole.parts.tokens import Tokens
 from tests.simulation.whole.parts.unclean_tables import UncleanTables
@@ -31,4 +32,5 @@ PARTS: Final[dict[str, type[Part]]] = {
     "clocks": Clocks,
     "weeks": Weeks,
     "awake-limit": AwakeLimit,
+    "strange-rows": Rows,
 }

@@ -17,9 +17,7 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import (
-    ClientClosed,
     CorruptMessage,
-    DeliveryTimedOut,
     ElectionNotNeeded,
     InvalidReplicaAssignment,
     NoReassignmentInProgress,
@@ -30,8 +28,8 @@ from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import CorruptBatch
 from tests.simulation.storage.nodes import File
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
-from tests.simulation.whole.transactions.clients import refusals
+from tests.simulation.whole.parts.part import API_MS, Part, Until, started
+from tests.simulation.whole.parts.sender import Sender
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ class Flip:
     at: TopicPartition
 
 
-class FrailProducer(Client):
+class FrailProducer(Sender):
     """Sends records, some in transactions, until the world is quiet."""
 
     def __init__(self, world: World, name: str, part: Damage) -> None:
@@ -75,22 +73,11 @@ class FrailProducer(Client):
 
     async def run(self) -> None:
         """Send."""
-        while not self.world.is_quiet:
-            producer = await started(self, self._producer)
-            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
-                while not self.world.is_quiet and await self._transaction(producer):
-                    pass
-            await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
+        await self.work(self._producer, self._transaction, begins=True)
 
     def _producer(self) -> AsyncProducer:
-        return AsyncProducer(
-            transactional_id=self.name,
-            transaction_timeout_ms=6_000,
-            delivery_timeout_ms=DELIVERY_MS,
-            max_block_ms=API_MS,
-            batch_size=self.pick([100, 1_000]),
-            compression_type=self.pick(["none", "lz4"]),
-        )
+        batch, codec = self.pick([100, 1_000]), self.pick(["none", "lz4"])
+        return self.producer(is_transactional=True, batch_size=batch, compression_type=codec)
 
     async def _transaction(self, producer: AsyncProducer) -> bool:
         is_kept, values = self.chance(0.7), []
@@ -102,26 +89,16 @@ class FrailProducer(Client):
                 if not is_kept:
                     self._part.aborted.add(values[-1])
                 work = producer.send(FRAIL, values[-1], partition=0)
-                _ = self.beside(self._ignored(await self.call("send", work, API_S + 5.0)))
+                _ = self.beside(self.ignored(await self.call("send", work, API_S + 5.0)))
             end = producer.commit_transaction() if is_kept else producer.abort_transaction()
             await self.call("end", end, DELIVERY_S + 2 * API_S)
         except RaylogError as error:
-            self._failed(error)
+            self.failed(error)
             return False
         if is_kept:
             self._part.stored += values
         await asyncio.sleep(self.between(0.0, self.world.plan.send_pause_s))
         return True
-
-    async def _ignored(self, future: object) -> None:
-        try:
-            await future  # type: ignore[misc]
-        except RaylogError as error:
-            self._failed(error)
-
-    def _failed(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *refusals(self.world)))):
-            raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
 class FrailReader(Client):

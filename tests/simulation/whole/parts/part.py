@@ -68,6 +68,9 @@ class Part:
     def look(self) -> None:
         """Claims that hold at any time; raises Violation."""
 
+    def logged(self, text: str) -> None:
+        """Take a line that a process has logged."""
+
     async def finish(self, admin: AsyncAdmin, until: Until) -> None:
         """Claims that hold when everything is healed and whole; raises Violation."""
 

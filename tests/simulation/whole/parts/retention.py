@@ -16,11 +16,11 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, OffsetOutOfRange, RaylogError
+from raylog.core.errors import InvalidRecordState, OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
-from tests.simulation.whole.transactions.clients import refusals
+from tests.simulation.whole.parts.sender import Sender
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ GOES_ON_S: Final = 20.0
 """Longest time in which a record of the end of a run is read, and worked on."""
 
 
-class AgedProducer(Client):
+class AgedProducer(Sender):
     """Sends records to both topics: plainly, delayed, and in transactions that are committed or aborted."""
 
     def __init__(self, world: World, name: str, part: Retention) -> None:
@@ -77,51 +77,28 @@ class AgedProducer(Client):
             future = await self.call("send", producer.send(topic, value, partition=0), API_S)
             stored = await self.call("delivery", future, DELIVERY_S)
         except RaylogError as error:
-            self._failed(error)
+            self.failed(error)
             return b""
         self._part.sent_s[WHERE[topic]][stored.offset] = sent_s
         return value
 
     async def _transactions(self) -> None:
-        while not self.world.is_quiet:
-            producer = await started(self, self._transactional)
-            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
-                while not self.world.is_quiet and await self._transaction(producer):
-                    pass
-            await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
-
-    def _transactional(self) -> AsyncProducer:
-        return AsyncProducer(
-            transactional_id=self.name,
-            transaction_timeout_ms=6_000,
-            delivery_timeout_ms=DELIVERY_MS,
-            max_block_ms=API_MS,
-        )
+        await self.work(lambda: self.producer(is_transactional=True), self._transaction, begins=True)
 
     async def _transaction(self, producer: AsyncProducer) -> bool:
         try:
             await self.call("begin", producer.begin_transaction(), API_S)
             for topic in (AGED, FULL):
                 work = producer.send(topic, b"in a transaction", partition=0)
-                _ = self.beside(self._ignored(await self.call("send", work, API_S + 5.0)))
+                _ = self.beside(self.ignored(await self.call("send", work, API_S + 5.0)))
             await asyncio.sleep(self.between(0.0, 3.0))  # retention waits for what is open
             end = producer.commit_transaction() if self.chance(0.6) else producer.abort_transaction()
             await self.call("end", end, DELIVERY_S + 2 * API_S)
         except RaylogError as error:
-            self._failed(error)
+            self.failed(error)
             return False
         await asyncio.sleep(self.between(0.0, 2 * self.world.plan.send_pause_s))
         return True
-
-    async def _ignored(self, future: object) -> None:
-        try:
-            await future  # type: ignore[misc]
-        except RaylogError as error:
-            self._failed(error)
-
-    def _failed(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *refusals(self.world)))):
-            raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
 class AgedReader(Client):

@@ -16,10 +16,11 @@ from raylog.client.accepted import IsolationLevel
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidTxnState, OffsetOutOfRange, RaylogError
+from raylog.core.errors import InvalidTxnState, OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started, woken
+from tests.simulation.whole.parts.part import API_MS, Part, Until, started, woken
+from tests.simulation.whole.parts.sender import Sender
 from tests.simulation.whole.plan import with_cleaners
 from tests.simulation.whole.transactions.clients import refusals
 from tests.simulation.world import Violation
@@ -33,12 +34,11 @@ AT: Final = TopicPartition(TOPIC, 0)
 RULE: Final = "W81"
 """What an unclean election costs are records: the log goes on, and is read to its end."""
 FIRST_S: Final = (2.0, 6.0)
-TXN_S: Final = 6.0
 END_S: Final = 30.0
 """Longest time until a reader of committed records is at the end, once what hangs was ended."""
 
 
-class UncleanWriter(Client):
+class UncleanWriter(Sender):
     """Writes records of few keys, in transactions or not."""
 
     def __init__(self, world: World, name: str, *, transactional: bool) -> None:
@@ -49,24 +49,11 @@ class UncleanWriter(Client):
 
     async def run(self) -> None:
         """Write until the world is quiet."""
-        while not self.world.is_quiet:
-            producer = await started(self, self._producer)
-            is_ready = not self._transactional or await self.tried(
-                "init", producer.init_transactions(), API_S, *refusals(self.world)
-            )
-            while is_ready and not self.world.is_quiet and await self.write(producer):
-                pass
-            await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
-            await asyncio.sleep(self.between(0.1, 0.5))
+        await self.work(self.made, self.write, begins=self._transactional)
 
-    def _producer(self) -> AsyncProducer:
-        return AsyncProducer(
-            transactional_id=self.name if self._transactional else None,
-            transaction_timeout_ms=int(TXN_S * 1000),
-            delivery_timeout_ms=DELIVERY_MS,
-            max_block_ms=API_MS,
-            batch_size=self.pick([100, 500, 16_384]),
-        )
+    def made(self) -> AsyncProducer:
+        """Make the next producer."""
+        return self.producer(is_transactional=self._transactional, batch_size=self.pick([100, 500, 16_384]))
 
     async def write(self, producer: AsyncProducer) -> bool:
         """Write some records; return whether the producer can go on."""
@@ -78,25 +65,15 @@ class UncleanWriter(Client):
                 value = f"{self.name}/{self._count}/{'x' * int(self.between(0, 100))}".encode()
                 key = b"key %d" % int(self.between(0, 3))
                 future = await self.call("send", producer.send(TOPIC, value, key=key, partition=0), API_S + 5.0)
-                _ = self.beside(self._ignored(future))
+                _ = self.beside(self.ignored(future))
             if self._transactional:
                 end = producer.commit_transaction() if self.chance(0.6) else producer.abort_transaction()
                 await self.call("end", end, DELIVERY_S + 2 * API_S)
         except RaylogError as error:
-            self._failed(error)
+            self.failed(error)
             return False
         await asyncio.sleep(self.between(0.0, self.world.plan.send_pause_s))
         return True
-
-    async def _ignored(self, future: object) -> None:
-        try:
-            await future  # type: ignore[misc]
-        except RaylogError as error:
-            self._failed(error)
-
-    def _failed(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, (DeliveryTimedOut, ClientClosed, *refusals(self.world)))):
-            raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
 class UncleanTableReader(Client):
@@ -194,7 +171,7 @@ class UncleanTables(Part):
         client = UncleanWriter(self.world, "unclean-finish", transactional=True)
 
         async def unwritten() -> str:
-            producer = await started(client, client._producer)
+            producer = await started(client, client.made)
             try:
                 if not await client.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
                     return "no producer has begun"

@@ -20,8 +20,8 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started, woken
-from tests.simulation.whole.transactions.clients import refusals
+from tests.simulation.whole.parts.part import API_MS, Part, Until, started, woken
+from tests.simulation.whole.parts.sender import Sender
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class Watcher(Client):
                     sight.end = position
 
 
-class Scribe(Client):
+class Scribe(Sender):
     """Writes transactions, some of which it aborts or leaves to their timeout, and records without any."""
 
     def __init__(self, world: World, name: str, part: Watchers) -> None:
@@ -231,25 +231,20 @@ class Scribe(Client):
 
     async def run(self) -> None:
         """Write until the world is quiet."""
-        plain = await started(self, lambda: AsyncProducer(delivery_timeout_ms=DELIVERY_MS, max_block_ms=API_MS))
-        while not self.world.is_quiet:
-            producer = await started(self, self._producer)
-            if await self.tried("init", producer.init_transactions(), API_S, *refusals(self.world)):
-                while not self.world.is_quiet and await self._transaction(producer):
-                    await self._plain(plain)
-                    await asyncio.sleep(self.between(0.0, 2 * self.world.plan.send_pause_s))
-            await self.call("stop", producer.stop(), DELIVERY_S + 10.0)
-            await asyncio.sleep(self.between(0.1, 0.5))
+        plain = await started(self, self.producer)
+
+        async def once(producer: AsyncProducer) -> bool:
+            if not await self._transaction(producer):
+                return False
+            await self._plain(plain)
+            await asyncio.sleep(self.between(0.0, 2 * self.world.plan.send_pause_s))
+            return True
+
+        await self.work(self._producer, once, begins=True)
         await self.call("stop", plain.stop(), DELIVERY_S + 10.0)
 
     def _producer(self) -> AsyncProducer:
-        return AsyncProducer(
-            transactional_id=self.name,
-            transaction_timeout_ms=int(TXN_S * 1000),
-            delivery_timeout_ms=DELIVERY_MS,
-            max_block_ms=API_MS,
-            batch_size=self.pick([100, 16_384]),
-        )
+        return self.producer(is_transactional=True, batch_size=self.pick([100, 16_384]))
 
     def _value(self) -> bytes:
         self._count += 1
@@ -261,7 +256,7 @@ class Scribe(Client):
             future = await self.call("send", producer.send(TOPIC, self._value(), partition=at.partition), API_S)
             await self.call("delivery", future, DELIVERY_S)
         except RaylogError as error:
-            self._refused(error)
+            self.failed(error)
 
     async def _transaction(self, producer: AsyncProducer) -> bool:
         """Return whether the producer can go on."""
@@ -275,7 +270,7 @@ class Scribe(Client):
                 at = self.pick(self._part.own)
                 work = producer.send(TOPIC, value, key=b"key", partition=at.partition)
                 future = await self.call("send", work, API_S + 5.0)
-                _ = self.beside(self._ignored(future))
+                _ = self.beside(self.ignored(future))
                 if self.chance(0.3):
                     await asyncio.sleep(self.between(0.0, 0.5))
             if not is_kept and self.chance(0.1):
@@ -283,19 +278,9 @@ class Scribe(Client):
             end = producer.commit_transaction() if is_kept else producer.abort_transaction()
             await self.call("end", end, DELIVERY_S + 2 * API_S)
         except RaylogError as error:
-            self._refused(error)
+            self.failed(error)
             return False
         return True
-
-    async def _ignored(self, future: object) -> None:
-        try:
-            await future  # type: ignore[misc]
-        except RaylogError as error:
-            self._refused(error)
-
-    def _refused(self, error: RaylogError) -> None:
-        if not (error.retriable or isinstance(error, refusals(self.world))):
-            raise Violation("W8", f"{self.name}: it failed for good: {error!r}") from error
 
 
 class Watchers(Part):

@@ -10,7 +10,7 @@ from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups
 from tests.simulation.planted.bugs import Edit
-from tests.simulation.whole.plan import CONSUMERS
+from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.bugs import Bug
 
 
@@ -21,54 +21,52 @@ def _returns(result: object) -> Callable[[Any], Callable[..., Any]]:
     return patch
 
 
+def _bug(name: str, target: Any, attribute: str, patch: Callable[[Any], Any], rules: tuple[str, ...]) -> Bug:
+    return Bug(name, target, attribute, patch, rules, 20, EVERYTHING, 1, ("consumer-protocol",))
+
+
 CONSUMER_BUGS: Final = (
-    Bug(
+    _bug(
         "a partition goes to its next owner before the former has given it up",
         heartbeats,
         "next_current",
         Edit("if owners.get(place, current.member_id) == current.member_id", "").of,
         ("W10",),
-        20,
-        CONSUMERS,
     ),
-    Bug(
+    _bug(
         "a group of the consumer protocol keeps members that are silent",
         ConsumerGroups,
         "tick",
         Edit("session.deadline_ms <= now_ms", "False").of,
         ("W9", "W1"),
-        20,
-        CONSUMERS,
     ),
-    Bug(
+    _bug(
         "a heartbeat is answered without its assignment",
         heartbeats,
         "answer",
         Edit("whole or session.sent != assigned", "False").of,
         ("W9", "W1"),
-        20,
-        CONSUMERS,
     ),
-    Bug(
-        "a coordinator does not restore what is held", ConsumerGroup, "_claim", _returns(None), ("W10",), 20, CONSUMERS
+    _bug(
+        "a coordinator does not restore what is held",
+        ConsumerGroup,
+        "_claim",
+        _returns(None),
+        ("W10",),
     ),
-    Bug("topics that are looked up stay unknown", ConsumerGroups, "seen", _returns(None), ("W9", "W1"), 20, CONSUMERS),
-    Bug(
+    _bug("topics that are looked up stay unknown", ConsumerGroups, "seen", _returns(None), ("W9", "W1")),
+    _bug(
         "a member never confirms what it was assigned",
         ConsumerMembership,
         "heartbeat_request",
         Edit("reports = says_all or (self._owes_report and self.is_in_force)", "reports = is_join").of,
         ("W9", "W1"),
-        20,
-        CONSUMERS,
     ),
-    Bug(
+    _bug(
         "the epoch of a group starts again after a failover",
         ConsumerGroup,
         "apply",
         Edit("self.image = record", "self.image = record if self.sessions else None").of,
         ("W10", "W9"),
-        20,
-        CONSUMERS,
     ),
 )

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from raylog.actors.coordinators.live_rows import LiveRows
+from raylog.actors.coordinators.server import CoordinatorServer
+from raylog.actors.queues import keeper
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.roles.time_of_day import TimeOfDay
@@ -137,7 +140,47 @@ PART_BUGS: Final = (
         lambda original: lambda self, payload, now_ms: original(self, payload, self.segments[0].created_ms),
     ),
     _bug(
-        "a coordinator remembers the topics of groups that are gone",
+        "a coordinator loads its log up to a row that it cannot read",
+        ("strange-rows",),
+        ("W86", "W7", "W6", "W9", "W10"),
+        LiveRows,
+        "__iter__",
+        Edit("self.pass_over(error)\n            continue", "return").of,
+    ),
+    _bug(
+        "a coordinator does not load a log with a row that is none",
+        ("strange-rows",),
+        ("W86", "W9", "W1", "W8", "W10"),
+        LiveRows,
+        "__iter__",
+        Edit("self.pass_over(error)\n            continue", "raise").of,
+    ),
+    _bug(
+        "rows that a coordinator passes over are not named",
+        ("strange-rows",),
+        ("W86",),
+        CoordinatorServer,
+        "_name_unreadable",
+        Edit("logger.error(", "logger.debug(").of,
+    ),
+    _bug(
+        "rows that a coordinator passes over are not counted",
+        ("strange-rows", "transactions"),
+        ("W86",),
+        LiveRows,
+        "pass_over",
+        lambda _: lambda *_: None,
+    ),
+    _bug(
+        "the states of queues are lost behind a row that cannot be read",
+        ("strange-rows", "queues"),
+        ("W86", "W9", "W10", "W40", "W44", "W46"),
+        keeper.KeeperRole,
+        "_replay",
+        Edit("self._pass_over(offset, error)", "return").of,
+    ),
+    _bug(
+        "a coordinator remembers the topics of groups that were deleted",
         ("weeks",),
         ("W85",),
         ConsumerGroups,
@@ -145,7 +188,7 @@ PART_BUGS: Final = (
         Edit(" if topic in read}", "}").of,
     ),
     _bug(
-        "brokers and controllers remember the partitions of topics that are gone",
+        "brokers and controllers remember the partitions of topics that were deleted",
         ("weeks",),
         ("W85",),
         PartitionChanges,

@@ -12,7 +12,7 @@ from raylog.actors.scheduling.delivering import Deliveries
 from raylog.actors.scheduling.role import SchedulerRole
 from raylog.core.scheduling.machine import SchedulerMachine
 from tests.simulation.planted.bugs import Edit
-from tests.simulation.whole.plan import SCHEDULES
+from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.bugs import Bug
 
 
@@ -23,7 +23,7 @@ def _edit(*texts: str) -> Callable[[Any], Any]:
 def _bug(
     name: str, target: Any, attribute: str, patch: Callable[[Any], Any], rules: tuple[str, ...], seeds: int = 12
 ) -> Bug:
-    return Bug(name, target, attribute, patch, rules, seeds, SCHEDULES)
+    return Bug(name, target, attribute, patch, rules, seeds, EVERYTHING, 1, ("delays",))
 
 
 SCHEDULE_BUGS: Final = (
@@ -50,7 +50,7 @@ SCHEDULE_BUGS: Final = (
         Bodies,
         "read",
         _edit("held, index = self._at(offset)", "held, index = self._at(offset)[0], 0"),
-        ("W31", "W32", "W33", "W9"),
+        ("W30", "W31", "W32", "W33", "W9"),
     ),
     _bug(
         "a cancellation is answered before it is committed",
@@ -106,7 +106,7 @@ SCHEDULE_BUGS: Final = (
         SchedulerRole,
         "_load",
         _edit("await self._replay(offset, end)", "await self._replay(offset, end - 3)"),
-        ("W31", "W32", "W33", "W9", "W10"),
+        ("W31", "W32", "W33", "W9", "W10", "W8"),
         30,
     ),
 )

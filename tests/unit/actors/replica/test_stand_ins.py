@@ -157,7 +157,7 @@ MEMBERS: list[tuple[type, object, object]] = [
 
 
 @pytest.mark.parametrize(("machine", "session", "stand_in"), MEMBERS, ids=[kind.__name__ for kind, _, _ in MEMBERS])
-def test_a_simulated_member_drives_its_machine_as_the_shipped_session_does(
+def test_a_simulated_member_drives_its_machine_as_the_session_does(
     machine: type, session: object, stand_in: object
 ) -> None:
     """No method that the session does not call, and none with other arguments: such a member would test itself."""

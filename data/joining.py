@@ -7,6 +7,7 @@ import os
 import ray
 
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP
+from raylog.client.cluster.lasting_thread import in_lasting_thread
 from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
 from raylog.core.errors import NoClusterFound
 
@@ -22,6 +23,6 @@ def join_ray(bootstrap: str | None) -> None:
     if address is not None:
         ray.init(address=address, log_to_driver=False)
     elif bootstrap is not None or os.environ.get(ENV_BOOTSTRAP):
-        ray.init(**own_ray_options())
+        in_lasting_thread(lambda: ray.init(**own_ray_options()))
     else:
         raise NoClusterFound()

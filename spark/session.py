@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raylog.client.cluster.lasting_thread import in_lasting_thread
 from raylog.core.errors import RaylogError, SparkStartFailed
 from raylog.spark import java
 from raylog.spark.driver import DriverJvm, end_jvm
@@ -275,7 +276,8 @@ def _join_ray() -> bool:
             "(ray://...). Run it on a node, for example with `ray job submit`."
         )
     if not ray.is_initialized():
-        ray.init(log_to_driver=False)  # the executors' JVMs log into Ray's log folder, not over the program's output
+        # The executors' JVMs log into Ray's log folder, not over the program's output.
+        in_lasting_thread(lambda: ray.init(log_to_driver=False))
         node: Any = ray._private.worker._global_node
         has_started = node.is_head()
         if has_started:

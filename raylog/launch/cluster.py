@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from raylog.client.cluster.lasting_thread import in_lasting_thread
 from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
 from raylog.client.progress import Progress, Say
 from raylog.core.config import ClusterConfig, validate_cluster_config
@@ -22,7 +23,6 @@ from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_br
 from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller, require_ray
 from raylog.launch.ending.stopping import stop_actors
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
-from raylog.launch.lasting_thread import in_lasting_thread
 from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.launch.placement import (
     LOOPBACK,

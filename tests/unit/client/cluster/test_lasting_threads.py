@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from raylog.launch.lasting_thread import in_lasting_thread
+from raylog.client.cluster.lasting_thread import in_lasting_thread
 
 PR_SET_PDEATHSIG = 1
 Child = subprocess.Popen[bytes]

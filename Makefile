@@ -15,6 +15,7 @@
 #   make readers     read topics with Ray Data, Spark and columns while workers and leaders are killed, records deleted,
 #                    bits flipped and tokens end: make readers TRIALS=200 SEED=1; READERS_ARGS=--virtual in one process
 #   make hostile     interrupt, cancel and misuse clients at every step of their calls, in minutes (make test: at a few)
+#   make wakes       what ten thousand wakes leave in each process, in an hour or so; make wakes WAKES=1000
 #   make chaos-figures     measure the time until partitions have a leader again
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each; make simulate-notes notes
 #                    which seed does so soonest, with which make test begins: after a change of what the seeds draw
@@ -50,6 +51,7 @@ PIPELINES_ARGS ?=
 # on, the last one has only what may take longer (tests/workers.py): for more cores. On two the suite ends minutes earlier
 # with three, and a test or two then have to run again.
 WORKERS ?= 2
+WAKES ?= 10000
 QUICK ?=
 BENCH_ARGS ?=
 export QUICK
@@ -59,7 +61,7 @@ CHECKED := raylog actors client core data outbox protocol rpc spark storage pysp
 
 PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
-.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers hostile wheel clean distclean
+.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers hostile wakes wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -109,6 +111,9 @@ hostile: $(VENV)/.installed-test compiled
 	RAYLOG_HOSTILE_POINTS=all $(PY) -m pytest --timeout 1800 tests/cluster/hostile $(PYTEST_ARGS)
 chaos-figures: $(VENV)/.installed-test compiled
 	$(PY) -m tests.chaos.figures $(CHAOS_ARGS)
+
+wakes: $(VENV)/.installed-test compiled
+	$(PY) -m tools.wakes --wakes $(WAKES)
 
 simulate-planted: $(VENV)/.installed-test
 	$(PY) -m tests.simulation --planted

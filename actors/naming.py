@@ -32,6 +32,11 @@ REPLICA_PREFIX: Final = "replica:"
 SPARE_PREFIX: Final = "replica:spare:"
 """Begins the names of spare replicas; no topic's replica has such a name, because a partition's number is missing."""
 
+MAKERS_NAMESPACE: Final = "raylog-makers"
+"""Ray namespace of the processes that make replicas: they belong to their brokers, and are no part of the cluster."""
+MAKER_PREFIX: Final = "raylog-maker-"
+"""Begins their names."""
+
 
 def broker_name(broker: int) -> str:
     """Return the actor name of a broker."""

@@ -5,22 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
-
-import ray
+from typing import Final
 
 from raylog.actors.actor_specs import ControllerSpec, CoordinatorSpec
 from raylog.actors.naming import RESOURCE, coordinator_name
-from raylog.actors.processes.ray_coordinator import ACTORS
-from raylog.actors.processes.ray_support import (
-    A_SHARE,
-    LOOPBACK,
-    MAKE_TIMEOUT_S,
-    actor_options,
-    answer,
-    find_actor,
-    wait_until_ended,
-)
+from raylog.actors.processes.made_actors import ActorTrouble, MadeActors, Recipe
+from raylog.actors.processes.ray_support import A_SHARE, LOOPBACK
 from raylog.rpc.host.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
@@ -30,9 +20,10 @@ _not_started: Final = OccasionalWarning(logger)  # each request for it tries aga
 class RayCoordinators:
     """Starts and ends coordinators, one after the other for each of them: an actor's name is free once it has ended."""
 
-    def __init__(self, spec: ControllerSpec, config: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, spec: ControllerSpec, actors: MadeActors, config: Callable[[], Mapping[str, str]]) -> None:
         """``spec``: the controller's, which has the secret; ``config`` returns the cluster's configuration."""
         self._spec = spec
+        self._actors = actors
         self._config = config
         self._last: dict[str, tuple[asyncio.Task[None], bool]] = {}
         """The latest work on each coordinator that is not done, and whether it is a start."""
@@ -51,12 +42,12 @@ class RayCoordinators:
             allow_plaintext=self._spec.allow_plaintext,
             folder=self._spec.data_directory,
         )
-        self._work(name, lambda: make_coordinator(spec), is_start=True)
+        self._work(name, lambda: make_coordinator(self._actors, spec), is_start=True)
 
     def end(self, kind: str, index: int) -> None:
         """End a coordinator's actor for good; returns at once."""
         name = coordinator_name(kind, index)
-        self._work(name, lambda: end_coordinator(name), is_start=False)
+        self._work(name, lambda: end_coordinator(self._actors, name), is_start=False)
 
     def _work(self, name: str, work: Callable[[], Awaitable[None]], *, is_start: bool) -> None:
         earlier = self._last.get(name)
@@ -77,29 +68,23 @@ async def _after(earlier: asyncio.Task[None] | None, work: Callable[[], Awaitabl
     await work()
 
 
-async def make_coordinator(spec: CoordinatorSpec) -> None:
+async def make_coordinator(actors: MadeActors, spec: CoordinatorSpec) -> None:
     """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
+    name = coordinator_name(spec.kind, spec.index)
+    # Beyond one machine where a broker is, and with it the secrets.
+    resources = {RESOURCE: A_SHARE} if spec.host != LOOPBACK else {}
     try:
-        options = actor_options(coordinator_name(spec.kind, spec.index))
-        if spec.host != LOOPBACK:
-            options["resources"] = {RESOURCE: A_SHARE}  # where a broker is, and with it the secrets
-        actor = ray.remote(ACTORS[spec.kind]).options(**options)
-        handle: Any = actor.remote(spec)
-        await answer(handle.endpoint.remote(), MAKE_TIMEOUT_S)
-    except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-        _not_started.warn("%s was not started: %s", coordinator_name(spec.kind, spec.index), error)
+        await actors.start(name, Recipe(kind=spec.kind, arguments=(spec,), resources=resources))
+    except ActorTrouble as error:
+        _not_started.warn("%s was not started: %s", name, error)
 
 
-async def end_coordinator(name: str) -> None:
+async def end_coordinator(actors: MadeActors, name: str) -> None:
     """End a coordinator's actor for good: it has stored everything and serves nothing. Failures are logged.
 
     It is not stopped first: one that had stopped, and whose controller died before it ended it, would keep its name.
     """
-    handle = find_actor(name)
-    if handle is None:
-        return
     try:
-        ray.kill(handle, no_restart=True)
-        await wait_until_ended(name)
-    except (ray.exceptions.RayError, TimeoutError) as error:
-        logger.warning("%s has not ended: %s", name, error)
+        await actors.end(name, is_stopped_first=False)
+    except ActorTrouble as error:
+        logger.warning("%s", error)

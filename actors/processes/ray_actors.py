@@ -125,11 +125,16 @@ class Controller:
         from raylog.actors.broker.node_watch import NodeWatch
         from raylog.actors.controller.server import ControllerServer
         from raylog.actors.processes.coordinator_factory import RayCoordinators
+        from raylog.actors.processes.made_actors import OwnActors
+        from raylog.actors.processes.makers import Makers, starts_per_maker
+        from raylog.actors.processes.ray_maker import hire
 
         set_up_logging(CONTROLLER)
         if spec.host != LOOPBACK:
             spec = replace(spec, host=node_address())
-        self._coordinators = RayCoordinators(spec, lambda: self._server.image.config)
+        here = ray.get_runtime_context().get_node_id()
+        self._makers = Makers(OwnActors(), lambda: hire(here, CONTROLLER), starts_per_maker())
+        self._coordinators = RayCoordinators(spec, self._makers, lambda: self._server.image.config)
         self._spec = spec
 
         async def start() -> None:
@@ -190,6 +195,7 @@ class Controller:
         """Stop serving and close the log cleanly; the caller ends the actor afterwards."""
         await self._nodes.stop()
         await self._server.stop()
+        await self._makers.stop()
 
 
 class Broker:
@@ -202,6 +208,9 @@ class Broker:
         from raylog.actors.broker.worker_logs import WorkerLogs, kept_s
         from raylog.actors.dozing.processes import SystemProcesses
         from raylog.actors.metrics.node import NodePage
+        from raylog.actors.processes.made_actors import OwnActors
+        from raylog.actors.processes.makers import Makers, starts_per_maker
+        from raylog.actors.processes.ray_maker import hire
         from raylog.actors.processes.replica_factory import RayReplicaFactory
         from raylog.actors.processes.spares import SpareReplicas
 
@@ -213,12 +222,19 @@ class Broker:
 
         async def start() -> None:
             here = replace(spec, secret=await secret_here(spec.secret, keep=True))
-            self._spares = SpareReplicas(here.folder, node_id=here.node_id, secret=here.secret)
+            self._makers = Makers(OwnActors(), lambda: hire(here.node_id, name), starts_per_maker())
+            self._spares = SpareReplicas(here.folder, actors=self._makers, node_id=here.node_id, secret=here.secret)
             self._dozers = Dozers(SystemProcesses(here.folder))
             self._server = BrokerServer(
                 here,
                 find_controller=find_controller,
-                factory=RayReplicaFactory(here.node_id, self._spares, self._dozers, lambda: self._server.brokers_here),
+                factory=RayReplicaFactory(
+                    self._makers,
+                    self._spares,
+                    self._dozers,
+                    node_id=here.node_id,
+                    sharing=lambda: self._server.brokers_here,
+                ),
                 on_fatal=end_process,
                 resting=self._dozers,
             )
@@ -294,6 +310,7 @@ class Broker:
         await self._spares.stop()
         await self._dozers.stop()
         await self._server.stop()
+        await self._makers.stop()  # last: until then replicas may be started and ended
 
 
 def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
+
+import ray
 
 from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.logs import set_up_logging
@@ -68,3 +71,9 @@ class TransactionCoordinator(GroupCoordinator):
 
 ACTORS: Final[dict[str, type[Any]]] = {"group": GroupCoordinator, "transaction": TransactionCoordinator}
 """The actor's class by the kind of coordinator: Ray shows its name."""
+
+
+@cache
+def coordinator_class(kind: str) -> Any:
+    """Return the class of which Ray makes coordinators of a kind: the same for all, because Ray stores each new one."""
+    return ray.remote(ACTORS[kind])

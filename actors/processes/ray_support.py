@@ -18,7 +18,7 @@ from typing import Any, Final
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylog.actors.naming import CONTROLLER, NAMESPACE
+from raylog.actors.naming import CONTROLLER, MAKER_PREFIX, NAMESPACE
 from raylog.actors.processes.restart_notes import RestartNotes
 from raylog.core.errors import ConnectionFailed
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 A_SHARE: Final = 0.0001
 """How much of the resource controller and coordinators claim: the least there is, to be put where Raylog runs."""
-ACTOR_PREFIXES: Final = ("broker-", "replica:", "group-coordinator-", "transaction-coordinator-")
+ACTOR_PREFIXES: Final = ("broker-", "replica:", "group-coordinator-", "transaction-coordinator-", MAKER_PREFIX)
 UNUSED: Final = ("pyarrow", "pydantic", "starlette")
 """Libraries that Ray imports into each worker where they are installed: pyarrow with numpy 11 MB and a quarter of a CPU
 second, pydantic (a dependency of ray[default] and ray[serve]) 10 MB and a fifth."""

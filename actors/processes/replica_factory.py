@@ -9,22 +9,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Final
-
-import ray
+from typing import Final
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.broker.resting import Resting
-from raylog.actors.naming import NAMESPACE
-from raylog.actors.processes.ray_replica import replica_class
-from raylog.actors.processes.ray_support import (
-    CONTROL_TIMEOUT_S,
-    MAKE_TIMEOUT_S,
-    actor_options,
-    answer,
-    find_actor,
-    wait_until_ended,
-)
+from raylog.actors.processes.made_actors import REPLICA, ActorRaised, MadeActors, Recipe
+from raylog.actors.processes.ray_support import CONTROL_TIMEOUT_S
 from raylog.actors.processes.spare_roles import name_of
 from raylog.actors.processes.spares import SpareReplicas
 from raylog.actors.processes.turns import Turns
@@ -40,25 +30,34 @@ TURN_S: Final = 5.0
 
 
 class RayReplicaFactory:
-    """Makes replicas as Ray actors pinned to this broker's node, for the supervisor."""
+    """Makes replicas as Ray actors on this broker's node, for the supervisor."""
 
-    def __init__(self, node_id: str, spares: SpareReplicas, resting: Resting, sharing: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        actors: MadeActors,
+        spares: SpareReplicas,
+        resting: Resting,
+        *,
+        node_id: str,
+        sharing: Callable[[], int],
+    ) -> None:
         """``node_id`` is Ray's id of the node that holds the data directory; ``sharing`` brokers share its machine."""
-        self._resting = resting
+        self._actors = actors
         self._node_id = node_id
+        self._resting = resting
         self._spares = spares
         self._turns = Turns(TURNS, sharing)
         self._ends = Turns(ENDS, sharing)
 
     async def ensure(self, spec: ReplicaSpec) -> None:
-        """Make the replica's actor unless it runs; returns when it serves. Raises Ray's errors and TimeoutError."""
+        """Make the replica's actor unless it runs; returns when it serves. Raises ActorTrouble and OSError."""
         with self._spares.held_back(), self._resting.held_awake(name_of(spec)):
             if await self._spares.adopt(spec):
                 return
             name = name_of(spec)
+            recipe = Recipe(kind=REPLICA, arguments=(spec,), node_id=self._node_id)
             async with self._turns.turn():  # in the order of the requests
-                handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(spec)
-                serves = asyncio.ensure_future(answer(handle.endpoint.remote(), MAKE_TIMEOUT_S))
+                serves = asyncio.ensure_future(self._actors.start(name, recipe))
                 try:
                     await asyncio.wait({serves}, timeout=TURN_S)
                 except asyncio.CancelledError:
@@ -66,34 +65,25 @@ class RayReplicaFactory:
                     raise
             try:
                 await serves
-            except ray.exceptions.RayTaskError:
+            except ActorRaised:
                 # It failed to start, or its broker died between stopping it and ending it: make way for another.
                 await self.end(name)
                 raise
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Send the replica's actor its changed settings; raises Ray's errors, ValueError and TimeoutError."""
-        handle: Any = ray.get_actor(await self._spares.actor_of(name_of(spec)), namespace=NAMESPACE)
+        """Send the replica's actor its changed settings; raises ActorTrouble."""
+        actor = await self._spares.actor_of(name_of(spec))
         with self._resting.held_awake(name_of(spec)):
-            await answer(handle.reconfigure.remote(spec), CONTROL_TIMEOUT_S)
+            await self._actors.call(actor, "reconfigure", spec, timeout_s=CONTROL_TIMEOUT_S)
 
     async def end(self, name: str) -> None:
-        """Stop the replica's actor and end it for good; no error when there is none."""
+        """Stop the replica's actor and end it for good; no error when there is none. Raises ActorTrouble."""
         actor = await self._spares.actor_of(name)
-        handle = find_actor(actor)
-        if handle is not None:
+        if await self._actors.exists(actor):
             async with self._ends.turn():
-                await self._end(name, actor, handle)
+                with self._resting.held_awake(name):
+                    await self._actors.end(actor, is_stopped_first=True)
         await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is
-
-    async def _end(self, name: str, actor: str, handle: Any) -> None:
-        with self._resting.held_awake(name):
-            try:
-                await answer(handle.stop.remote(), CONTROL_TIMEOUT_S)
-            except (ray.exceptions.RayError, TimeoutError) as error:
-                logger.info("%s did not stop cleanly: %s", name, error)
-            ray.kill(handle, no_restart=True)
-            await wait_until_ended(actor)
 
     async def living(self, broker: int) -> set[str]:
         """Return the names of this broker's replicas that have an actor; raises Ray's errors."""

@@ -12,15 +12,22 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import ray
 
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.naming import NAMESPACE, REPLICA_PREFIX, SPARE_PREFIX, spare_prefix
-from raylog.actors.processes.ray_replica import replica_class
-from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S, actor_options, answer, find_actor, wait_until_ended
+from raylog.actors.processes.made_actors import (
+    REPLICA,
+    ActorRaised,
+    ActorTrouble,
+    MadeActors,
+    NoSuchActor,
+    Recipe,
+)
+from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S
 from raylog.actors.processes.spare_plan import QUIET_MS, Sight, choose, plan
 from raylog.actors.processes.spare_roles import name_of, noted_roles, role_file, write_role
 from raylog.rpc import Secret
@@ -35,9 +42,10 @@ QUERY_S: Final = 2.0
 class SpareReplicas:
     """Spares of one broker, and which of its replicas run in what was one."""
 
-    def __init__(self, folder: Path, *, node_id: str, secret: Secret) -> None:
+    def __init__(self, folder: Path, *, actors: MadeActors, node_id: str, secret: Secret) -> None:
         """Makes no spares before :meth:`start`; roles that were noted earlier hold from the first query on."""
         self._folder = folder
+        self._actors = actors
         self._node_id = node_id
         self._secret = secret
         self._roles: dict[str, str] = {}
@@ -86,38 +94,41 @@ class SpareReplicas:
     async def adopt(self, spec: ReplicaSpec) -> bool:
         """Have a spare serve the replica, and return when it does; False: it needs a process of its own.
 
-        Raises Ray's errors, OSError and TimeoutError.
+        Raises ActorTrouble and OSError.
         """
         await self._load()
         replica = name_of(spec)
-        if replica in self._roles:
-            handle = find_actor(self._roles[replica])
-            if handle is None:
-                await self.forget(replica)  # it was ended for good
-                return False
-        else:
-            actor = choose(self._idle, self._roles, self._barred, replica)
-            if actor is None or find_actor(replica) is not None:
-                return False
-            self._idle.remove(actor)
-            self._roles[replica] = actor
-            handle = find_actor(actor)
-            if handle is None:
-                del self._roles[replica]
-                return False
-            try:
-                await asyncio.to_thread(write_role, role_file(self._folder, actor), spec)
-            except OSError:
-                del self._roles[replica]
-                self._idle.append(actor)
-                raise
+        if replica not in self._roles and not await self._take_spare(spec):
+            return False
+        actor = self._roles[replica]
         try:
-            await answer(handle.adopt.remote(spec), MAKE_TIMEOUT_S)
-        except ray.exceptions.RayTaskError:
+            await self._actors.call(actor, "adopt", spec, timeout_s=MAKE_TIMEOUT_S)
+        except NoSuchActor:  # it was ended for good
+            await self.forget(replica)
+            return False
+        except ActorRaised:
             # It could not start. A dedicated actor would have ended; end this one too, and do not use up another.
-            await self._end(self._roles[replica])
+            await self._actors.end(actor, is_stopped_first=False)
             await self.forget(replica)
             self._barred.add(replica)  # last: forgetting a replica lifts the bar
+            raise
+        return True
+
+    async def _take_spare(self, spec: ReplicaSpec) -> bool:
+        """Note which spare becomes the replica, before it is called; False: none does."""
+        replica = name_of(spec)
+        if choose(self._idle, self._roles, self._barred, replica) is None or await self._actors.exists(replica):
+            return False
+        actor = choose(self._idle, self._roles, self._barred, replica)  # again: another may have taken it meanwhile
+        if actor is None:
+            return False
+        self._idle.remove(actor)
+        self._roles[replica] = actor
+        try:
+            await asyncio.to_thread(write_role, role_file(self._folder, actor), spec)
+        except OSError:
+            del self._roles[replica]
+            self._idle.append(actor)
             raise
         return True
 
@@ -144,7 +155,7 @@ class SpareReplicas:
                     self._roles[name_of(spec)] = actor
                     continue
                 if actor is not None:
-                    await self._end(actor)
+                    await self._actors.end(actor, is_stopped_first=False)
                 await asyncio.to_thread(file.unlink, missing_ok=True)
             self._loaded = True
 
@@ -169,7 +180,7 @@ class SpareReplicas:
             return max(QUIET_MS - quiet_ms, 100) / 1000
         living = await _living(spare_prefix(broker))
         self._idle = [name for name in self._idle if name in living]
-        roles = {name: await _role(name) for name in living - set(self._idle) - set(self._roles.values())}
+        roles = {name: await self._role(name) for name in living - set(self._idle) - set(self._roles.values())}
         taken = set(self._roles.values())  # again: time has passed
         self._idle += sorted(name for name, role in roles.items() if role == "" and name not in taken)
         todo = plan(
@@ -184,7 +195,7 @@ class SpareReplicas:
         )
         self._idle = [name for name in self._idle if name not in todo.end]
         for name in todo.end:
-            await self._end(name)
+            await self._actors.end(name, is_stopped_first=False)
         if not todo.make:
             return LOOK_S
         await self._make(f"{spare_prefix(broker)}{secrets.token_hex(4)}")
@@ -192,27 +203,19 @@ class SpareReplicas:
 
     async def _make(self, name: str) -> None:
         spare = SpareSpec(role_file=role_file(self._folder, name), data_directory=self._folder, secret=self._secret)
-        handle: Any = replica_class().options(**actor_options(name, node_id=self._node_id)).remote(None, spare)
-        await answer(handle.role.remote(), MAKE_TIMEOUT_S)
+        recipe = Recipe(kind=REPLICA, arguments=(None, spare), node_id=self._node_id, first_call="role")
+        await self._actors.start(name, recipe)
         self._idle.append(name)
 
-    async def _end(self, actor: str) -> None:
-        handle = find_actor(actor)
-        if handle is not None:
-            ray.kill(handle, no_restart=True)
-            await wait_until_ended(actor)
+    async def _role(self, name: str) -> str | None:
+        """Return the replica that an actor is, "" for a spare, None when it does not answer."""
+        try:
+            return str(await self._actors.call(name, "role", timeout_s=QUERY_S))
+        except ActorTrouble:
+            return None
 
 
 async def _living(prefix: str) -> set[str]:
     """Return the names of Raylog's actors that begin so, including those that start."""
     known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
     return {entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith(prefix)}
-
-
-async def _role(name: str) -> str | None:
-    """Return the replica that an actor is, "" for a spare, None when it does not answer."""
-    handle = find_actor(name)
-    try:
-        return None if handle is None else str(await answer(handle.role.remote(), QUERY_S))
-    except (ray.exceptions.RayError, TimeoutError):
-        return None

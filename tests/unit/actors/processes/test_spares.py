@@ -1,21 +1,22 @@
 """Which spare becomes which replica, when spares are made and ended, and the notes about their roles."""
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
-from ray.exceptions import RayTaskError
 
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.naming import replica_name, spare_prefix
 from raylog.actors.processes import spares
+from raylog.actors.processes.made_actors import ActorRaised, NoSuchActor, Recipe
 from raylog.actors.processes.spare_plan import QUIET_MS, Plan, Sight, choose, plan
 from raylog.actors.processes.spare_roles import name_of, noted_roles, read_role, role_file, write_role
 from raylog.core.errors import DataDirectoryError
 
 ACTOR = f"{spare_prefix(1)}0a1b2c3d"
+IDLE = (f"{spare_prefix(1)}0000000a", f"{spare_prefix(1)}0000000b")
 
 
 def quiet(*idle: str, wanted: int, unknown: tuple[str, ...] = (), stray: tuple[str, ...] = ()) -> Sight:
@@ -113,27 +114,74 @@ def test_no_replica_is_named_like_a_spare(spec: ReplicaSpec) -> None:
         assert ":broker-1:" in name, "a broker that is stopped on purpose finds all that is its own"
 
 
-async def test_a_replica_that_failed_in_a_spare_takes_no_second_one(
-    spec: ReplicaSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[str] = []
+class Actors:
+    """The actors of a broker, by name; a call raises ``error``, if there is one."""
 
-    async def fails(*_: object) -> None:
-        raise RayTaskError("adopt", "", OSError("no room"))  # type: ignore[no-untyped-call]
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+        self.error: Exception | None = None
+        self.adopted: list[str] = []
 
+    async def start(self, name: str, recipe: Recipe) -> None:
+        self.names.add(name)
+
+    async def exists(self, name: str) -> bool:
+        await asyncio.sleep(0)
+        return name in self.names
+
+    async def call(self, name: str, method: str, *_: object, timeout_s: float) -> None:
+        await asyncio.sleep(0)
+        if name not in self.names:
+            raise NoSuchActor(name)
+        if self.error is not None:
+            raise self.error
+        assert (method, timeout_s > 0) == ("adopt", True)
+        self.adopted.append(name)
+
+    async def end(self, name: str, *, is_stopped_first: bool) -> None:
+        self.names.discard(name)
+
+
+@pytest.fixture
+def kept(spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch) -> spares.SpareReplicas:
     async def none(_: str) -> set[str]:
         return set()
 
-    async def end(_: spares.SpareReplicas, actor: str) -> None:
-        ended.append(actor)
-
-    monkeypatch.setattr(spares, "answer", fails)
     monkeypatch.setattr(spares, "_living", none)
-    monkeypatch.setattr(spares.SpareReplicas, "_end", end)
-    monkeypatch.setattr(spares, "find_actor", lambda name: None if name == name_of(spec) else mock.MagicMock())
-    kept = spares.SpareReplicas(tmp_path, node_id="n", secret=b"s" * 32)
-    kept._idle = ["replica:spare:1:a", "replica:spare:1:b"]
-    with pytest.raises(RayTaskError):
+    found = spares.SpareReplicas(spec.data_directory, actors=Actors(*IDLE), node_id="n", secret=b"s" * 32)
+    found._idle = list(IDLE)
+    return found
+
+
+def actors_of(kept: spares.SpareReplicas) -> Actors:
+    assert isinstance(kept._actors, Actors)
+    return kept._actors
+
+
+async def test_a_replica_that_failed_in_a_spare_takes_no_second_one(
+    spec: ReplicaSpec, kept: spares.SpareReplicas
+) -> None:
+    actors_of(kept).error = ActorRaised("no room")
+    with pytest.raises(ActorRaised):
         await kept.adopt(spec)
     assert not await kept.adopt(spec), "it needs a process of its own"
-    assert ended == ["replica:spare:1:a"]
+    assert actors_of(kept).names == {IDLE[1]}
+
+
+async def test_replicas_that_start_together_take_a_spare_each(spec: ReplicaSpec, kept: spares.SpareReplicas) -> None:
+    starting = [replace(spec, partition=partition) for partition in range(3)]
+    assert await asyncio.gather(*(kept.adopt(replica) for replica in starting)) == [True, True, False]
+    assert sorted(actors_of(kept).adopted) == list(IDLE)
+
+
+async def test_a_spare_that_has_ended_leaves_no_note(spec: ReplicaSpec, kept: spares.SpareReplicas) -> None:
+    actors_of(kept).names.clear()
+    assert not await kept.adopt(spec)
+    assert noted_roles(spec.data_directory, spec.secret) == []
+    assert await kept.actor_of(name_of(spec)) == name_of(spec)
+
+
+async def test_a_replica_that_has_an_actor_takes_no_spare(spec: ReplicaSpec, kept: spares.SpareReplicas) -> None:
+    actors_of(kept).names.add(name_of(spec))
+    assert not await kept.adopt(spec)
+    assert actors_of(kept).adopted == []

@@ -119,25 +119,24 @@ class WorkerPool(NotPickled):
 
     def _run(self, timeout: float | None, idle_timeout: float | None) -> None:
         self._begin()
-        threads = [
-            threading.Thread(target=self._work, name=f"raylog-worker-{number}", daemon=True)
-            for number in range(self._workers)
-        ]
-        for thread in threads:
-            thread.start()
+        ready, threads = self._ready, []
         listener = self._consumer._engine.listener
-        listener.before = self._before_listener
         try:
+            for number in range(self._workers):
+                thread = threading.Thread(target=self._work, args=(ready,), name=f"raylog-worker-{number}", daemon=True)
+                threads.append(thread)
+                thread.start()
+            listener.before = self._before_listener
             self._poll_until(timeout, idle_timeout)
         finally:
             try:
                 self._end()
             finally:
                 listener.before = None
-                for _ in threads:
-                    self._ready.put(None)
+                ready.put(None)  # one for all: Ctrl-C may come behind it, and no worker waits for good
                 for thread in threads:  # idle by now, but for a handler that hangs
-                    thread.join(0.1 if self._active else 5)
+                    if thread.ident is not None:  # else Ctrl-C came before it was started
+                        thread.join(0.1 if self._active else 5)
         if self._failure is not None:
             raise self._failure
 
@@ -323,9 +322,13 @@ class WorkerPool(NotPickled):
 
     # The workers' threads
 
-    def _work(self) -> None:
-        take, lanes, ledger = self._ready.get, self._lanes, self._ledger
-        while (lane := take()) is not None:
+    def _work(self, ready: SimpleQueue[Lane | None]) -> None:
+        lanes, ledger = self._lanes, self._ledger
+        while True:
+            lane = ready.get()
+            if lane is None:
+                ready.put(None)  # for the next worker
+                return
             with self._lock:
                 chunk = lane.chunks[0]
                 chunk.is_active = True
@@ -345,7 +348,7 @@ class WorkerPool(NotPickled):
                 self._handled += chunk.done
                 ledger.chunk_ended(chunk)
                 if lanes.chunk_ended(lane):
-                    self._ready.put(lane)  # behind the others: no lane waits for long
+                    ready.put(lane)  # behind the others: no lane waits for long
             self._progress.set()
 
     def _handle(self, chunk: Chunk) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from raylog.client.workers.pool import WorkerPool
 from raylog.core.ids import TopicPartition
 from tests.cluster.hostile.striking import MANY, Interrupt, Strike, spread
 from tests.cluster.hostile.world import NEXT_S, Remains, World
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what an interrupted call has left, and the next one closes
 RECORDS = 60
@@ -128,4 +131,37 @@ def test_a_run_of_a_pool_is_interrupted_anywhere(world: World) -> None:
             committed = consumer.committed(TopicPartition(topic, 0)) or 0
             assert set(range(committed)) <= handled, strike.place
             pool.run(timeout=0.05)  # it works again
+    remains.check()
+
+
+class StrikeIn(Strike):
+    """A strike in one function alone, at each of its own steps."""
+
+    def __init__(self, code: CodeType, at: int) -> None:
+        super().__init__(at)
+        self._code = code
+
+    def _entered(self, frame: FrameType, *rest: object) -> Callable[..., Any] | None:
+        return super()._entered(frame, *rest) if frame.f_code is self._code else None
+
+
+def test_the_workers_of_a_pool_end_wherever_its_run_is_interrupted(world: World) -> None:
+    topic, group, remains = filled(world), world.name(), Remains()
+    options = {**world.options, "group_id": group, "enable_auto_commit": False}
+    code = WorkerPool._run.__code__
+    with Consumer(topic, **options) as consumer:
+        at = 0
+        while True:
+            strike = StrikeIn(code, at)
+            with suppress(Interrupt), strike:
+                WorkerPool(consumer, print, workers=3).run(timeout=0.02)
+            wait_for(
+                lambda: not [each for each in threading.enumerate() if each.name.startswith("raylog-worker")],
+                f"the workers have ended, after {strike.place}",
+                NEXT_S,
+            )
+            if not strike.place:
+                break  # all steps were struck
+            at += 1
+    assert at > 5
     remains.check()

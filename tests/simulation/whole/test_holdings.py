@@ -29,7 +29,7 @@ def test_what_rises_all_along_is_a_leak(sizes: list[int], leaks: bool) -> None:
     assert rising([{key: size} for size in sizes]) == ({key: sizes} if leaks else {})
 
 
-def test_collections_are_found_behind_attributes_methods_and_other_collections() -> None:
+def test_collections_are_found_wherever_they_are_held() -> None:
     inner = PartitionChanges()
     inner._known = {("t", number): (1, 1) for number in range(3)}
     held = [{"one": 1}, deque([1, 2], maxlen=2), partial(print, [1, 2, 3, 4], inner.note)]

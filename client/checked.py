@@ -2,7 +2,8 @@
 
 `checks_arguments` wraps the public methods of a class whose parameters have an annotation of `CHECKS`; parameters with
 others are checked where they are read. What is iterated once comes to the method as a list. Hot calls check by
-themselves. Pure.
+themselves, and so do those that hand records over: CPython runs signal handlers when a call with an argument list comes
+back, and what the wrapped method had returned would be lost there. Pure.
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ def number(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         raise TypeError(f"{name} must be a number, not {type(value).__name__}: {value!r:.100}.")
     return value
+
+
+def whole_or_none(name: str, value: Any) -> Any:
+    """An int, or None: its default."""
+    return None if value is None else whole(name, value)
+
+
+def number_or_none(name: str, value: Any) -> Any:
+    """A number of seconds or milliseconds, or None: without a limit, or the default."""
+    return None if value is None else number(name, value)
 
 
 def truth(name: str, value: Any) -> Any:

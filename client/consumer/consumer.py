@@ -18,7 +18,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from raylog.client.arguments import check_topics
-from raylog.client.checked import checks_arguments
+from raylog.client.checked import checks_arguments, number, number_or_none, whole, whole_or_none
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
@@ -62,7 +62,7 @@ def _alone(
     return call
 
 
-@checks_arguments()
+@checks_arguments("poll", "consume", "consume_batch")
 class Consumer(ConsumerState, SynchronousClient):
     """Reads records. A context manager; also an iterator over records.
 
@@ -168,6 +168,7 @@ class Consumer(ConsumerState, SynchronousClient):
         Raises UnknownTopicOrPartition, NoOffsetForPartition, CorruptMessage, RecordDeserializationFailed, without
         auto_offset_reset OffsetOutOfRange and LogTruncation, and fatal group errors.
         """
+        timeout_ms, max_records = number("timeout_ms", timeout_ms), whole_or_none("max_records", max_records)
         limit = self.config.max_poll_records if max_records is None else max_records
         assignment = self._engine.assignment
         before = assignment.handing.moved
@@ -179,6 +180,7 @@ class Consumer(ConsumerState, SynchronousClient):
 
     def consume(self, num: int = 1, timeout: float | None = None) -> list[Record]:
         """Up to `num` records in one list, as soon as there are any; [] after `timeout` seconds (None: never)."""
+        num, timeout = whole("num", num), number_or_none("timeout", timeout)
         timeout_ms = math.inf if timeout is None or timeout < 0 else timeout * 1000
         assignment = self._engine.assignment
         before = assignment.handing.moved
@@ -195,6 +197,7 @@ class Consumer(ConsumerState, SynchronousClient):
         is several times faster than `consume`; `to_arrow()` of the result makes a table. Deserializers are not applied.
         Raises as `poll`.
         """
+        max_records, timeout = whole_or_none("max_records", max_records), number_or_none("timeout", timeout)
         limit = sys.maxsize if max_records is None else max_records
         timeout_s = math.inf if timeout is None or timeout < 0 else timeout
         assignment = self._engine.assignment

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self, Unpack
 
-from raylog.client.checked import checks_arguments
+from raylog.client.checked import checks_arguments, number, number_or_none, whole_or_none
 from raylog.client.config import show_keys
 from raylog.client.guard import of_another_process, this_process
 from raylog.client.keywords import QueueConsumerKeywords
@@ -28,7 +28,7 @@ LOOK_S = 0.5
 """How often a thread that waits looks up, so that a signal such as Ctrl-C ends the wait."""
 
 
-@checks_arguments()
+@checks_arguments("getone", "poll")
 class QueueConsumer(SynchronousClient):
     """A member of a queue's group. A context manager; also an iterator over messages.
 
@@ -95,7 +95,7 @@ class QueueConsumer(SynchronousClient):
 
         Raises InconsistentGroupProtocol where the group has other settings, or is no queue's; ClientClosed.
         """
-        found = self._taken(1, timeout_ms)
+        found = self._taken(1, number_or_none("timeout_ms", timeout_ms))
         return found[0] if found else None
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[QueueMessage]:
@@ -103,6 +103,7 @@ class QueueConsumer(SynchronousClient):
 
         With order by key, the retry or release of a message gives back later ones of its key: skip what `is_settled`.
         """
+        timeout_ms, max_records = number("timeout_ms", timeout_ms), whole_or_none("max_records", max_records)
         return self._taken(self.config.max_poll_records if max_records is None else max_records, timeout_ms)
 
     def __iter__(self) -> Self:

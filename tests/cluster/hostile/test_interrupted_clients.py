@@ -17,7 +17,7 @@ from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.workers.pool import WorkerPool
 from raylog.core.ids import TopicPartition
-from tests.cluster.hostile.striking import MANY, Interrupt, Strike, spread
+from tests.cluster.hostile.striking import MANY, Interrupt, Strike, passes_on, spread
 from tests.cluster.hostile.world import NEXT_S, Remains, World
 from tests.waiting import wait_for
 
@@ -132,6 +132,9 @@ def test_a_run_of_a_pool_is_interrupted_anywhere(world: World) -> None:
             assert set(range(committed)) <= handled, strike.place
             pool.run(timeout=0.05)  # it works again
     remains.check()
+
+
+passes_on(QueueConsumer.poll, QueueConsumer.getone, QueueConsumer.__next__)
 
 
 class StrikeIn(Strike):

@@ -132,6 +132,7 @@ def test_a_client_on_another_loop_says_so_at_once(world: World, name: str, ended
         first.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_records_of_a_loop_that_has_ended_have_failed(world: World) -> None:
     topic = world.topic()
 

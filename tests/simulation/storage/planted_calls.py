@@ -201,7 +201,7 @@ CALL_BUGS = (
             "append(base_offset - self.base_offset, self.size)",
             "append(base_offset - self.base_offset, self.size + size)",
         ),
-        ("a cut leaves recent positions", 90, Segment, "cut", "self._recent.clear()", "pass"),
+        ("a cut leaves recent positions", 120, Segment, "cut", "self._recent.clear()", "pass"),
         (
             "a place in a file names a wrong end",
             5,

@@ -173,12 +173,15 @@ class OutboxRelay(NotPickled):
 
     async def _keep_shards(self, shards: Iterable[int], producer: ResumedProducer) -> None:
         """Keep shards until the end, or until one of them fails; one that a framework cancels begins again."""
-        working, failures, is_over = set(shards), [], asyncio.Event()
+        working, is_over = set(shards), asyncio.Event()
+        failures: list[BaseException] = []
 
         async def keep(shard: int) -> None:
             try:
                 await self._keep_shard(shard, producer)
-            except Exception as failure:  # whatever ends a shard ends the relay, which raises it
+            except asyncio.CancelledError:
+                raise  # by the relay, or by a framework: then the shard is kept again
+            except BaseException as failure:  # whatever ends a shard ends the relay, which raises it
                 failures.append(failure)
             working.discard(shard)
             if failures or not working:

@@ -42,8 +42,6 @@ class Renewed:
         self.life = 0
         self.stored: list[bytes] = []
         """What was acknowledged in the present life, in this order."""
-        self.delayed: set[bytes] = set()
-        """What was sent with a delay, in any life: it is undeliverable once that is over."""
         self.delivered: dict[str, set[bytes]] = {}
         """What each reader that stays has got."""
 
@@ -137,7 +135,6 @@ class Renewer(Client):
         if self.world.plan.delayers:
             self._values += 1
             value = b"%d/%d/delayed" % (self._part.life, self._values)
-            self._part.delayed.add(value)
             work = producer.send(TOPIC, value, partition=0, delay=DELAY_MS)
             future = await self.call("send delayed", work, API_S + 5.0)
             await self.call("store delayed", future, DELIVERY_S + 60.0)

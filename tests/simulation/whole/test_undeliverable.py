@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from raylog.core.dead_letters import Cause, Reason, dead_headers
 from raylog.core.ids import TopicPartition
-from tests.simulation.whole.forwarding.clients import UNDELIVERABLE, LettersReader
-from tests.simulation.whole.forwarding.letters import Letters
-from tests.simulation.whole.renewed import Renewed
+from tests.simulation.whole.forwarding.clients import AGAIN, PING, UNDELIVERABLE, LettersReader
+from tests.simulation.whole.forwarding.letters import Headers, Letters
 from tests.simulation.world import Violation
 
 pytestmark = pytest.mark.sim
@@ -18,17 +18,21 @@ pytestmark = pytest.mark.sim
 AT = TopicPartition(UNDELIVERABLE, 0), 0
 
 
-def reader(renewed: Renewed) -> LettersReader:
-    world: Any = SimpleNamespace(letters=Letters(), renewed=renewed, books=None)
-    return LettersReader(world, "reader")
+def landed(name: bytes, headers: Headers) -> None:
+    world: Any = SimpleNamespace(letters=Letters(), books=None)
+    LettersReader(world, "reader")._arrived(AT, name, headers)
+
+
+def left(topic: str) -> Headers:
+    cause = Cause(reason=Reason.UNDELIVERABLE, topic=topic, partition=0, offset=5)
+    return tuple(dead_headers((), cause))
 
 
 def test_a_delayed_record_of_an_earlier_topic_may_land_there() -> None:
-    renewed = Renewed()
-    renewed.delayed.add(b"6/5/delayed")
-    reader(renewed)._arrived(AT, b"6/5/delayed", ())
+    landed(b"6/5/delayed", left("created-again"))
 
 
-def test_what_no_client_has_sent_may_not() -> None:
+@pytest.mark.parametrize("headers", [(), left(PING), left(AGAIN)])
+def test_what_no_client_has_sent_may_not(headers: Headers) -> None:
     with pytest.raises(Violation, match="which no client has sent"):
-        reader(Renewed())._arrived(AT, b"6/5/delayed", ())
+        landed(b"expirer/5", headers)

@@ -10,10 +10,11 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
+from raylog.core.dead_letters import cause_of
 from raylog.core.errors import ClientClosed, DeliveryTimedOut, RaylogError, RedriveRunning
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
-from tests.simulation.whole.forwarding.letters import Fleeting
+from tests.simulation.whole.forwarding.letters import Fleeting, Headers
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ PARTITIONS: Final = 2
 TTL_MS: Final = 3_000
 """More than clocks may differ by: else no record could be seen too early."""
 CIRCLE_TTL_MS: Final = 60
+
+
+def is_ours(headers: Headers) -> bool:
+    """Whether an undeliverable record is this feature's to judge: those of other features say which topic they left."""
+    cause = cause_of(headers)
+    return cause is None or cause.topic in (FLEETING, LETTERS, AGAIN, PING, PONG)
 
 
 async def make_topics(admin: AsyncAdmin) -> None:
@@ -157,13 +164,11 @@ class LettersReader(Client):
             return []
         return [TopicPartition(UNDELIVERABLE, number) for number in sorted(found or ())]
 
-    def _arrived(
-        self, at: tuple[TopicPartition, int], name: bytes, headers: tuple[tuple[str, bytes | None], ...]
-    ) -> None:
+    def _arrived(self, at: tuple[TopicPartition, int], name: bytes, headers: Headers) -> None:
         letters = self.world.letters
         if at[0].topic == LETTERS:
             letters.dead(self.name, at, name, headers, arguments.now_ms())
         elif at[0].topic == AGAIN:
             letters.sent_on(self.name, at, name, headers)
-        elif name in letters.records:  # records of other features land there as well, and those judge them
+        elif is_ours(headers):
             letters.landed(self.name, at, name, headers)

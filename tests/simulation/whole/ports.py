@@ -17,8 +17,10 @@ import threading
 import time
 import types
 import uuid
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.actors.clock import since_boot_ns
 from raylog.actors.token_clock import TokenClock, token_clock
 from raylog.rpc import Connection
 from raylog.storage import filesystem
@@ -57,9 +59,33 @@ def bind(scheduler: Scheduler, network: Network, system: object = filesystem) ->
             for real, virtual in shims:
                 if value is real:
                     setattr(module, name, virtual)
+        for function in functions_of(module):
+            _rebind_defaults(function, shims)
     vars(filesystem).update({name: getattr(files, name) for name in filesystem.CALLS})
     # Servers keep connections in sets, whose order must not depend on addresses.
     Connection.__hash__ = SimFuture.__hash__  # type: ignore[assignment]
+
+
+def functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
+    """Yield the functions of a module and the methods of its classes."""
+    own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+    members = [member for value in own if isinstance(value, type) for member in vars(value).values()]
+    for value in [*own, *members]:
+        found = getattr(value, "fget", None) or getattr(value, "__func__", value)
+        if isinstance(found, types.FunctionType):
+            yield found
+
+
+def _rebind_defaults(function: types.FunctionType, shims: Sequence[tuple[object, object]]) -> None:
+    """Bind a function's default arguments, which keep what a name meant when the module was imported."""
+
+    def bound(value: object) -> object:
+        return next((virtual for real, virtual in shims if value is real), value)
+
+    if function.__defaults__:
+        function.__defaults__ = tuple(map(bound, function.__defaults__))
+    if function.__kwdefaults__:
+        function.__kwdefaults__ = {name: bound(value) for name, value in function.__kwdefaults__.items()}
 
 
 def _copy(module: types.ModuleType, **changed: Any) -> types.ModuleType:
@@ -99,6 +125,7 @@ def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tup
         (token_clock, token_clock_here),
         (time, _copy(time, **clock)),
         *((getattr(time, name), virtual) for name, virtual in clock.items()),
+        (since_boot_ns, clock["monotonic_ns"]),
         (random, _copy(random, Random=Seeded, **bounded)),
         (
             secrets,

@@ -13,6 +13,7 @@ from raylog.core.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
     InvalidUpdateVersion,
+    NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     RaylogError,
@@ -108,6 +109,22 @@ class Leader:
     def exposed_watermark(self) -> Offset | None:
         """The high watermark for clients; None until it has reached the start of this epoch (rule R3)."""
         return self.visibility.exposed
+
+    def judged(self, error: RaylogError) -> RaylogError:
+        """Return the error for a producer whose batch was refused: one to be retried while this log is not settled.
+
+        From a final refusal a producer concludes that its batch is stored nowhere, numbers it again or cuts it, and
+        sends it a second time. Until each replica that may lead next has fetched in this epoch, it may hold the batch
+        behind the offset at which it diverges (ADR 0132).
+        """
+        others = (self.followers[broker] for broker in self.isr.maximal if broker != self._me)
+        is_settled = not self.isr.state.elr and all(progress.durable_end is not None for progress in others)
+        if is_settled or error.retriable:
+            return error
+        return NotEnoughReplicas(
+            "Not all replicas in sync have followed this leader yet, so that a batch which it refuses may be stored in "
+            f"one of them; try again. It was refused with {type(error).__name__}: {error.message}"
+        )
 
     # ------------------------------------------------------------ state from the controller
 

@@ -290,7 +290,7 @@ class ReplicaMachine(ReplicaViews):
                 self._log.disk.append_failed(event.now_ms)
             produce = self._leader.produces.take(event.request)
             if produce is not None and produce.acks != 0:
-                error = event.error or KafkaStorageError()
+                error = self._leader.judged(event.error or KafkaStorageError())
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
         elif self._follower is not None:
             self._follower.on_append_failed(event)

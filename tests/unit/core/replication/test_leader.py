@@ -10,6 +10,8 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     OutOfOrderSequence,
+    RaylogError,
+    RecordTooLarge,
     RequestTimedOut,
     StaleBrokerEpoch,
     UnknownLeaderEpoch,
@@ -189,9 +191,32 @@ def test_a_failed_append_is_refused_with_its_reason() -> None:
     context.produce_requested()
     failed = AppendFailed(cause="x", now_ms=1, request=context.last_request)
     assert isinstance(only(RefuseRequest, context.step(failed).now).error, KafkaStorageError)
+
+
+def refusal(context: Context, error: RaylogError) -> RaylogError:
     context.produce_requested()
-    failed = AppendFailed(cause="x", now_ms=1, request=context.last_request, error=OutOfOrderSequence())
-    assert isinstance(only(RefuseRequest, context.step(failed).now).error, OutOfOrderSequence)
+    failed = AppendFailed(cause="x", now_ms=1, request=context.last_request, error=error)
+    return only(RefuseRequest, context.step(failed).now).error
+
+
+@pytest.mark.parametrize("error", [OutOfOrderSequence("a hole"), RecordTooLarge("900 bytes")])
+def test_a_refusal_is_final_only_when_no_other_log_may_hold_the_batch(error: RaylogError) -> None:
+    context = leading()
+    first = refusal(context, error)
+    assert isinstance(first, NotEnoughReplicas)
+    assert error.message in first.message
+    context.fetched_by(SECOND, 0)
+    assert isinstance(refusal(context, error), NotEnoughReplicas), "the third may hold it, and lead next"
+    context.fetched_by(THIRD, 0)
+    assert refusal(context, error) is error
+
+
+def test_a_replica_that_came_back_may_hold_what_a_leader_refuses() -> None:
+    context = leading()
+    for follower in (SECOND, THIRD):
+        context.fetched_by(follower, 0)
+    context.notified(partition_state(partition_epoch=1, incarnations={SECOND: 10 * SECOND + 1}))
+    assert isinstance(refusal(context, OutOfOrderSequence("a hole")), NotEnoughReplicas)
 
 
 def test_losing_the_leadership_refuses_everything_parked() -> None:

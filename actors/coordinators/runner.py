@@ -19,6 +19,7 @@ from raylog.core.coordinators.events import (
     RequestDropped,
     SleepRefused,
     SleepRequested,
+    StoreProof,
     Tick,
 )
 from raylog.core.coordinators.writing import RowQueue
@@ -31,11 +32,17 @@ RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
 
 _FENCE: Final = "fence"
+_ANY_EPOCH: Final = -1
 
 
 def fence_row(epoch: int) -> list[object]:
     """Return the key of an incarnation's first row: storing it fences the earlier incarnations."""
     return [_FENCE, epoch]
+
+
+def proof_row() -> list[object]:
+    """Return the key of a row that stands for nothing: storing it shows that no later incarnation has begun."""
+    return [_FENCE, _ANY_EPOCH]
 
 
 class CoordinatorRequest(Answerable, Protocol):
@@ -111,6 +118,7 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         self._rows: RowQueue[RowT] = RowQueue(ports.wake_writer)
         effects: dict[type[Any], Callable[[Any], object]] = {
             AppendRecords: self._append,
+            StoreProof: self._prove,
             Reply: self._reply,
             Refuse: self._refuse,
             ProposeSleep: lambda _: ports.propose_sleep(),
@@ -211,6 +219,11 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
                 "shorter names, or raise max.message.bytes of its topic."
             )
         self._rows.add(rows)
+
+    def _prove(self, _: StoreProof) -> None:
+        # Rows that are under way may have been stored before the request came.
+        if not self._rows.has_queued:
+            self._rows.add([self._ports.row(proof_row(), None)])
 
     def _reply(self, effect: Reply) -> None:
         request = self._requests.pop(effect.request, None)

@@ -70,6 +70,17 @@ class AppendRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreProof:
+    """Have a row stored before the step's reply that was queued after its request: one without meaning will do.
+
+    A reply that writes nothing states what an earlier step stored. A coordinator that was deposed without knowing it
+    has none of its successor's rows; storing a row shows that there is no successor yet (ADR 0131).
+    """
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeSleep:
     """Propose to the controller that this coordinator ends; :class:`SleepRefused` follows if it does not agree.
 

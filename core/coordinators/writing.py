@@ -33,6 +33,11 @@ class RowQueue(Generic[RowT]):
         self._under_way = 0
         """Rows in the batch that is being appended; 0 = none is."""
 
+    @property
+    def has_queued(self) -> bool:
+        """Whether rows wait that are not under way yet."""
+        return bool(self._rows)
+
     def end(self) -> int:
         """Return how many rows were added."""
         return self._end

@@ -281,7 +281,7 @@ class CoordinatorMachine:
                 decision.reply(event.request, rows)
             case DescribeGroupReceived():
                 if (named := self._named_group(event, decision)) is not None:
-                    decision.reply(event.request, self._description(named, event))
+                    decision.reply_proved(event.request, self._description(named, event))
             case DeleteGroupReceived():
                 self._delete(event, decision)
             case RequestDropped():
@@ -393,7 +393,7 @@ class CoordinatorMachine:
                 UnstableOffsetCommit(f"A transaction is about to commit offsets of group {event.group!r}; try again."),
             )
         else:
-            decision.reply(event.request, offsets.fetch(self._offsets, event.group, event.partitions))
+            decision.reply_proved(event.request, offsets.fetch(self._offsets, event.group, event.partitions))
 
     def _delete(self, event: DeleteGroupReceived, decision: GroupDecision) -> None:
         group = self._named_group(event, decision)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
 from raylog.core.errors import RaylogError
-from raylog.core.groups.events import AppendRecords, Effect, ProposeSleep
+from raylog.core.groups.events import AppendRecords, Effect, ProposeSleep, StoreProof
 from raylog.core.groups.records import Record
 from raylog.core.groups.settings import GroupSettings
 
@@ -34,6 +34,11 @@ class GroupDecision(LoggedDecision[Effect, Record]):
     def reply(self, request: RequestId, result: Result) -> None:
         """Answer the request once everything written so far is committed."""
         self.after_sync.append(Reply(cause=self.cause, request=request, result=result))
+
+    def reply_proved(self, request: RequestId, result: Result) -> None:
+        """Answer the request with what is stored, once it is proved that no later incarnation has begun."""
+        self.now.append(StoreProof(cause=self.cause))
+        self.reply(request, result)
 
     def refuse(self, request: RequestId, error: RaylogError) -> None:
         """Refuse the request at once: an error depends on no record that could be lost."""

@@ -17,6 +17,7 @@ from raylog.core.coordinators.events import ProposeSleep as ProposeSleep
 from raylog.core.coordinators.events import RequestDropped as RequestDropped
 from raylog.core.coordinators.events import SleepRefused as SleepRefused
 from raylog.core.coordinators.events import SleepRequested as SleepRequested
+from raylog.core.coordinators.events import StoreProof as StoreProof
 from raylog.core.coordinators.events import Tick as Tick
 from raylog.core.decision import Refuse, Reply
 from raylog.core.features import CONSUMER_GROUPS_LEVEL
@@ -237,5 +238,5 @@ Notice = RequestDropped | Tick | SleepRequested | SleepRefused | TopicsSeen
 """Events that are answered to no client."""
 Event = RequestEvent | Notice
 
-Effect = AppendRecords | Reply | Refuse | ProposeSleep | LookUpTopics
+Effect = AppendRecords | StoreProof | Reply | Refuse | ProposeSleep | LookUpTopics
 """A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""

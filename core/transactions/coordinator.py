@@ -436,7 +436,7 @@ class TransactionMachine:
             decision.refuse(event.request, TransactionalIdNotFound(message))
             return
         identity = txn.writer if txn.state.is_open else txn.producer
-        decision.reply(
+        decision.reply_proved(
             event.request,
             {
                 "transactional_id": txn.transactional_id,

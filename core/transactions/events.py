@@ -13,6 +13,7 @@ from raylog.core.coordinators.events import (
     RequestDropped,
     SleepRefused,
     SleepRequested,
+    StoreProof,
     Tick,
 )
 from raylog.core.decision import Refuse, Reply
@@ -165,5 +166,5 @@ class RequestProducerIds:
     count: int
 
 
-Effect = AppendRecords | Reply | Refuse | EndTxn | RequestProducerIds | ProposeSleep
+Effect = AppendRecords | StoreProof | Reply | Refuse | EndTxn | RequestProducerIds | ProposeSleep
 """A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""

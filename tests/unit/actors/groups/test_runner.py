@@ -8,7 +8,12 @@ import pytest
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, NotCoordinator, RecordTooLarge
+from raylog.core.errors import (
+    CoordinatorLoadInProgress,
+    InvalidRequest,
+    NotCoordinator,
+    RecordTooLarge,
+)
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 
 Row = tuple[list[object], list[object] | None]
@@ -109,14 +114,36 @@ def test_a_commit_is_answered_when_its_last_row_is_stored(ports: Ports) -> None:
 
 def test_a_read_waits_for_what_it_returns_and_an_error_waits_for_nothing(ports: Ports) -> None:
     first = ports.send("offset_fetch", "g", None)
+    assert first.answers == []
+    ports.store()
     assert first.answers == [[]]
     ports.send("offset_commit", *commit_args(0))
     read = ports.send("offset_fetch", "g", None)
     refused = ports.send("heartbeat", "g", 1, "m", None)
     assert read.answers == []
     assert len(refused.answers) == 1
-    ports.store()
+    assert ports.store() == 1, "the commit proves as much as a row of its own"
     assert read.answers == [[["t" * 32, "orders", 0, 7, -1, ""]]]
+
+
+def test_a_deposed_coordinator_returns_no_offset(ports: Ports) -> None:
+    ports.send("offset_commit", *commit_args(0))
+    ports.store()
+    reads = [ports.send("offset_fetch", "g", None), ports.send("describe_group", "g")]
+    ports.runner.end()  # the row is refused: a later incarnation has begun
+    for request in reads:
+        (error,) = request.answers
+        assert isinstance(error, NotCoordinator)
+
+
+def test_rows_under_way_prove_nothing_to_a_later_read(ports: Ports) -> None:
+    ports.send("offset_commit", *commit_args(0))
+    ports.runner.take_batch(BATCH_BYTES)
+    read = ports.send("offset_fetch", "g", None)
+    ports.runner.stored()
+    assert read.answers == [], "they may have been stored before it came"
+    assert ports.store() == 1
+    assert len(read.answers) == 1
 
 
 def test_a_malformed_request_is_refused_and_leaves_nothing(ports: Ports) -> None:
@@ -175,7 +202,10 @@ def test_a_replay_restores_what_was_stored_and_passes_over_fences(ports: Ports) 
     assert isinstance(error, CoordinatorLoadInProgress)
     later.runner.serve()
     assert later.runner.rows_replayed == 2
-    assert later.send("offset_fetch", "g", None).answers == ports.send("offset_fetch", "g", None).answers
+    reads = [each.send("offset_fetch", "g", None) for each in (ports, later)]
+    ports.store()
+    later.store()
+    assert reads[0].answers == reads[1].answers != []
 
 
 def test_a_proposal_to_end_waits_for_the_rows_before_it() -> None:
@@ -191,7 +221,9 @@ def test_a_proposal_to_end_waits_for_the_rows_before_it() -> None:
     ports.store()
     assert ports.proposals == 1
     ports.runner.sleep_refused()
-    assert ports.send("offset_fetch", "g", None).answers == [[]]
+    fetched = ports.send("offset_fetch", "g", None)
+    ports.store()
+    assert fetched.answers == [[]]
 
 
 def test_a_request_to_sleep_is_a_proposal_at_the_next_tick() -> None:

@@ -26,6 +26,7 @@ from raylog.core.groups.events import (
     OffsetResetReceived,
     ProposeSleep,
     RequestDropped,
+    StoreProof,
     SyncReceived,
     Tick,
     TxnOffsetCommitReceived,
@@ -53,6 +54,7 @@ class Groups:
         self.looked_up: list[tuple[str, ...]] = []
         self.proposals = 0
         """How often the machine has proposed to end."""
+        self.proofs = 0
         self.replies: dict[int, list[object] | dict[str, object]] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.last: Outbox[Effect] = Outbox()
@@ -78,6 +80,8 @@ class Groups:
                 self.log.extend(effect.records)
             elif isinstance(effect, LookUpTopics):
                 self.looked_up.append(effect.topics)
+            elif isinstance(effect, StoreProof):
+                self.proofs += 1
             else:
                 assert isinstance(effect, Refuse)
                 self._finish(effect.request)

@@ -7,7 +7,7 @@ import pytest
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.events import DescribeGroupReceived, OffsetCommitReceived, Tick
+from raylog.core.groups.events import DescribeGroupReceived, OffsetCommitReceived, StoreProof, Tick
 from raylog.core.groups.records import record_from_wire
 from tests.unit.core.groups.context import GROUP, Groups
 
@@ -238,7 +238,7 @@ def test_replies_that_show_hard_state_wait_for_the_log_in_any_case() -> None:
     groups = Groups()
     groups.commit(1)
     groups.fetch()
-    assert not groups.last.now
+    assert [type(effect) for effect in groups.last.now] == [StoreProof]
     assert len(groups.last.after_sync) == 1
 
 

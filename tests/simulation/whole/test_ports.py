@@ -19,7 +19,16 @@ from tests.simulation.whole.world import World
 
 pytestmark = pytest.mark.sim
 
-CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "clock_gettime_ns", "time", "time_ns", "sleep")
+CLOCKS = (
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "clock_gettime_ns",
+    "time",
+    "time_ns",
+    "sleep",
+)
 REAL = [getattr(time, name) for name in CLOCKS]
 
 
@@ -30,9 +39,9 @@ def real_clocks() -> Iterator[str]:
         own = [value for value in found.values() if isinstance(value, type) and value.__module__ == module.__name__]
         for each in own:
             found |= {f"{each.__name__}.{name}": value for name, value in vars(each).items()}
-        for each in functions_of(module):
-            defaults = [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values()]
-            found |= {f"{each.__qualname__}({number})": value for number, value in enumerate(defaults)}
+        for function in functions_of(module):
+            defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            found |= {f"{function.__qualname__}({number})": value for number, value in enumerate(defaults)}
         for name, value in found.items():
             if (value.func if isinstance(value, partial) else value) in REAL:
                 yield f"{module.__name__}.{name}"

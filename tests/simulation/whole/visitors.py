@@ -13,6 +13,7 @@ from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, LAST_API_S, Client
+from tests.simulation.whole.expiries import may_have_expired
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Visitor(Client):
         """No group has an offset yet."""
         super().__init__(world, name)
         self._committed = [0] * GROUPS
+        self._committed_s = [0.0] * GROUPS
         self._renamed = [0] * GROUPS
 
     async def run(self) -> None:
@@ -53,11 +55,15 @@ class Visitor(Client):
         except RaylogError as error:
             self.world.log(self.name, f"committed: {error!r}")
         else:
+            if found is None and may_have_expired(self.world, self._committed_s[number]):
+                self._committed[number] = 0
             if (found or 0) != self._committed[number]:
                 raise Violation("W7", f"{self._committed[number]} was committed by {group}, and {found} is there")
+            began_s = self.world.now_s
             offsets = {at: OffsetAndMetadata(self._committed[number] + 1)}
             if await self.tried("commit", consumer.commit(offsets, timeout_s=API_S), API_S):
                 self._committed[number] += 1
+                self._committed_s[number] = began_s
             else:  # it may be stored at any time from now on
                 self._committed[number] = 0
                 self._renamed[number] += 1

@@ -18,6 +18,7 @@ from raylog.core.errors import ClientClosed, CommitFailed, DeliveryTimedOut, Ray
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.cluster import SECRET
+from tests.simulation.whole.expiries import may_have_expired
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until
 from tests.simulation.world import Violation
 
@@ -44,6 +45,7 @@ class Outsider(Client):
         self._part = part
         self._count = 0
         self._committed = [0] * GROUPS
+        self._committed_s = [0.0] * GROUPS
         self._renamed = [0] * GROUPS
 
     def where(self) -> dict[str, Any]:
@@ -92,11 +94,15 @@ class Outsider(Client):
         except RaylogError as error:
             self.world.log(self.name, f"committed: {error!r}")
         else:
+            if found is None and may_have_expired(self.world, self._committed_s[number]):
+                self._committed[number] = 0
             if (found or 0) != self._committed[number]:
                 raise Violation(RULE, f"{self._committed[number]} was committed by {group}, and {found} is there")
+        began_s = self.world.now_s
         work = consumer.commit({at: self._committed[number] + 1}, timeout_s=API_S)
         if await self.tried("commit", work, API_S, CommitFailed):
             self._committed[number] += 1
+            self._committed_s[number] = began_s
         else:  # it may be stored at any time from now on
             self._committed[number] = 0
             self._renamed[number] += 1

@@ -78,6 +78,9 @@ class ReplicaSupervisor:
         self._touched = Touched(everything=True)
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
+        self._may_run: set[str] = set()
+        """Names that were wanted, and not ended since. A process may run that is not in ``_started``: Ray started it
+        again after its node was away, or a start failed halfway."""
         self._sent: dict[str, tuple[Incarnation, Instructions]] = {}
         self._missing_since_ms: dict[str, int] = {}
         self._due: set[str] = set()
@@ -121,7 +124,9 @@ class ReplicaSupervisor:
 
     def _take_in(self, image: MetadataImage) -> None:
         touched, self._touched = self._touched, Touched()
-        self._due |= self._wanted.update(image, touched)
+        found = self._wanted.update(image, touched)
+        self._due |= found
+        self._may_run |= found & self._wanted.by_name.keys()
         if touched.everything:
             self._due |= self._started.keys() | self._wanted.by_name.keys()
         if self._sweeps is not None:
@@ -191,6 +196,8 @@ class ReplicaSupervisor:
             if found is None or is_stopped:
                 if name in self._started:
                     self._work(name, self._end(name))
+                elif found is None and name in self._may_run:
+                    self._work(name, self._end_unknown(name))
                 continue
             spec = self._wanted.spec(name)
             if spec is None:
@@ -219,6 +226,12 @@ class ReplicaSupervisor:
                 await asyncio.to_thread(remove_partition_folder, folder, spec.topic_id)
         for notes in (self._started, self._sent, self._missing_since_ms):
             notes.pop(name, None)
+        self._may_run.discard(name)
+
+    async def _end_unknown(self, name: str) -> None:
+        """End a replica that this supervisor has not started, and that was wanted until now."""
+        await self._factory.end(name)
+        self._may_run.discard(name)
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"work on {name}")
@@ -237,6 +250,7 @@ class ReplicaSupervisor:
             logger.warning("replica %s: trying again in a second: %r", name, trouble)
 
     async def _start(self, name: str, spec: ReplicaSpec) -> None:
+        self._may_run.add(name)
         try:
             await self._factory.ensure(spec)
         except Exception:  # any error: of Ray, or that the replica could not start

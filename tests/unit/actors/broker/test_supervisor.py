@@ -307,6 +307,38 @@ def test_what_an_earlier_life_of_the_broker_left_running_asleep_is_ended(tmp_pat
     play(tmp_path, story, partitions=2)
 
 
+def test_what_ray_has_started_again_ends_when_it_falls_asleep_before_it_is_compared(tmp_path: Path) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        async def none_yet(_: int) -> set[str]:
+            factory.left_over = {named(0)}  # it is awake when the leftovers are looked for, and asleep behind that
+            supervisor.reconcile(image, changed(image, sleep_of(image, 0, asleep=True)))
+            return set()
+
+        with mock.patch.object(factory, "living", none_yet):
+            supervisor.reconcile(image)
+            await eventually(lambda: factory.ended == [named(0)])
+        supervisor.reconcile(image, changed(image, sleep_of(image, 0, asleep=False)))
+        await eventually(lambda: set(factory.running) == {"t0"})
+        assert factory.ended == [named(0)], "once"
+
+    play(tmp_path, story)
+
+
+def test_a_replica_whose_start_failed_halfway_ends_when_it_falls_asleep(tmp_path: Path) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        async def halfway(spec: ReplicaSpec) -> None:
+            factory.left_over = {named(spec.partition)}
+            raise RuntimeError("Ray did not answer")
+
+        with mock.patch.object(factory, "ensure", halfway):
+            supervisor.reconcile(image)
+            await eventually(lambda: factory.left_over == {named(0)})
+            supervisor.reconcile(image, changed(image, sleep_of(image, 0, asleep=True)))
+            await eventually(lambda: not factory.left_over)
+
+    play(tmp_path, story)
+
+
 def test_nothing_is_looked_at_that_was_not_touched(tmp_path: Path) -> None:
     """Many partitions are asleep: what changes in one costs what one costs."""
     looked: list[str] = []

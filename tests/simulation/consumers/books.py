@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from raylog.actors.coordinators.runner import proof_row
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, Place
 from raylog.core.groups.records import GroupDeleted, OffsetCommitted, OffsetDeleted, record_from_wire
@@ -35,6 +36,8 @@ class Books:
 
     def row(self, row: Row) -> None:
         """A row is durable."""
+        if row[0] == proof_row():
+            return
         record = record_from_wire(*row)
         if isinstance(record, OffsetCommitted):
             place = Place(record.key.topic_id, record.key.topic, record.key.partition)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from raylog.actors.coordinators.runner import CoordinatorRunner
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.routes import _Seen
 from raylog.actors.transactions.markers import MarkerSender
@@ -200,7 +199,6 @@ TRANSACTION_BUGS: Final = (
     _bug("a repeated marker is written again", ProducerState, "check_marker", _appended_again, "W25"),
     _bug("a batch behind its transaction's end is taken", ProducerState, "check", _any_epoch, "W25", "W9"),
     _bug("an outcome is answered before it is stored", TxnDecision, "reply", _at_once, "W25", "W8", seeds=20),
-    _bug("a deposed coordinator returns its offsets", CoordinatorRunner, "_prove", _none_opens, "W7", seeds=60),
     _bug("a successor owes no markers", TxnDecision, "end_transaction", _forgotten_by_its_successor, "W9"),
     _bug("a successor aborts what was committed", TxnDecision, "end_transaction", _aborted_by_its_successor, "W25"),
     _bug("a partition is left without its marker", MarkerSender, "send", _last_is_left_out, "W9", "W25"),

@@ -307,7 +307,7 @@ def test_what_an_earlier_life_of_the_broker_left_running_asleep_is_ended(tmp_pat
     play(tmp_path, story, partitions=2)
 
 
-def test_what_ray_has_started_again_ends_when_it_falls_asleep_before_it_is_compared(tmp_path: Path) -> None:
+def test_what_ray_started_again_ends_when_it_falls_asleep_at_once(tmp_path: Path) -> None:
     async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
         async def none_yet(_: int) -> set[str]:
             factory.left_over = {named(0)}  # it is awake when the leftovers are looked for, and asleep behind that

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from raylog.actors.forwarding.pieces import Held, cut, encode
 from raylog.actors.forwarding.places import WAIT_MS, Place, Source, resolve
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.late import LateWarnings
 from raylog.actors.roles.refusals import is_refusal, is_replaced
 from raylog.core.errors import (
     DuplicateSequence,
@@ -94,6 +95,7 @@ class Forwarder:
         self._start = start
         self._held: dict[int, Held] = {}
         self._stops = False
+        self._late = LateWarnings()
         self.unreadable = 0
         """Batches of the source that do not open."""
         self._damaged_end = 0
@@ -282,11 +284,20 @@ class Forwarder:
             pass  # stored before
         except (RaylogError, OSError) as error:
             trouble = trouble_of(error)
-            if trouble is not ev.Trouble.UNREACHABLE:
+            if self._is_to_be_logged(parcel, trouble):
                 logger.warning("%s: %s-%d: %s", self._name, parcel.route[0], parcel.partition, error)
         if trouble is None:
+            self._late.over(parcel.route)
             return ev.Sent(now_ms=self._owner.now_ms(), route=parcel.route)
         return ev.NotSent(now_ms=self._owner.now_ms(), route=parcel.route, trouble=trouble)
+
+    def _is_to_be_logged(self, parcel: ev.Parcel, trouble: ev.Trouble) -> bool:
+        """Whether an error is logged. One that may pass: once it has lasted, each minute."""
+        if trouble is not ev.Trouble.UNREACHABLE:
+            self._late.over(parcel.route)
+            return True
+        now_ms = self._owner.now_ms()
+        return self._late.is_due(parcel.route, now_ms, now_ms)
 
 
 def trouble_of(error: BaseException) -> ev.Trouble:

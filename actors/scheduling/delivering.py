@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from raylog.actors.naming import UNDELIVERABLE_TOPIC
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.late import LateWarnings
 from raylog.actors.scheduling.bodies import Bodies, Body, encode
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Facts, Placing, TargetPlace
@@ -37,10 +38,6 @@ TURN_BYTES: Final = 8 * 1024 * 1024
 """Bytes of records that one turn reads to find their targets, about."""
 TURN_KEYS: Final = 64
 """Records that it reads at first, until it knows how large they are."""
-LATE_MS: Final = 10_000
-"""From here on it is logged why records are late: a target that moves or restarts is back before."""
-WARN_MS: Final = 60_000
-"""Between two such lines about one topic."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Records that are larger together were put into one batch by an earlier release: it is halved."""
 
@@ -70,8 +67,7 @@ class Deliveries:
     def __init__(self, owner: Owner) -> None:
         """``owner`` lives as long."""
         self._owner = owner
-        self._warned_ms: dict[str, int] = {}
-        """When it was logged last that a topic's records wait; of those to which nothing was delivered since."""
+        self._late = LateWarnings()
 
     # ------------------------------------------------------------ targets
 
@@ -159,20 +155,16 @@ class Deliveries:
             )
             return
         placing.delivered(batch.topic, batch.keys)
-        self._warned_ms.pop(batch.topic, None)
+        self._late.over(batch.topic)
         owner.lateness.observe(now_ms - due_of(batch.keys[0]), len(batch.keys))
         owner.feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
 
     def _is_to_be_logged(self, batch: Batch, trouble: ev.Trouble) -> bool:
-        """Whether an error is logged. One that may pass: once it has lasted for LATE_MS, each minute."""
+        """Whether an error is logged. One that may pass: once it has lasted, each minute."""
         if trouble is not ev.Trouble.UNREACHABLE:
-            self._warned_ms.pop(batch.topic, None)
+            self._late.over(batch.topic)
             return True
-        now_ms = self._owner.now_ms()
-        if now_ms < max(due_of(batch.keys[0]) + LATE_MS, self._warned_ms.get(batch.topic, 0) + WARN_MS):
-            return False
-        self._warned_ms[batch.topic] = now_ms
-        return True
+        return self._late.is_due(batch.topic, due_of(batch.keys[0]), self._owner.now_ms())
 
     def _blamed(self, batch: Batch, error: BaseException) -> ev.Trouble:
         if batch.topic == UNDELIVERABLE_TOPIC:  # there is no other place: it waits until the topic's settings allow it

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from raylog.actors.roles import late
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
@@ -18,6 +19,7 @@ from raylog.storage.batch.compression import ZSTD, compress
 from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.key_hash import partition_for_key
 from raylog.storage.batch.records import assemble_batch
+from raylog.storage.log import producer_state
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.cluster.unopened import stored_unopened
@@ -69,6 +71,26 @@ def test_a_small_limit_takes_each_record_that_fits_it(tmp_path: Path) -> None:
         assert [letter.value for letter in letters] == [value for value in values if len(value) < 50_000]
         (large,) = await read(cluster, "__undeliverable", 1)
         assert large.value == values[30]
+
+    run(tmp_path, story)
+
+
+def test_why_dead_letters_wait_is_in_the_log_and_they_come_when_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The target's partition has room for no lasting producer: an error that passes, and lasts."""
+    monkeypatch.setattr(late, "LATE_MS", 300)
+    monkeypatch.setattr(producer_state, "LASTING_MAX", 0)
+
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        await create(cluster, "full")
+        await create(cluster, "soon", ttl_ms="100", dead_letter_topic="full")
+        async with AsyncProducer(**cluster.clients()) as producer:
+            await (await producer.send("soon", b"v"))
+        await eventually(lambda: "lasting producers" in caplog.text, what="the log says why it waits")
+        monkeypatch.setattr(producer_state, "LASTING_MAX", 10)
+        assert [record.value for record in await read(cluster, "full", 1)] == [b"v"]
+        assert caplog.text.count("lasting producers") == 1, "once a minute"
 
     run(tmp_path, story)
 

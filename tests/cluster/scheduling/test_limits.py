@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from raylog.actors.scheduling import delivering
+from raylog.actors.roles import late
 from raylog.actors.transport import dial
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
@@ -71,7 +71,7 @@ def test_why_records_wait_is_in_the_log_and_they_come_when_they_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The target's partition has room for no lasting producer: an error that passes, and lasts."""
-    monkeypatch.setattr(delivering, "LATE_MS", 300)
+    monkeypatch.setattr(late, "LATE_MS", 300)
     monkeypatch.setattr(producer_state, "LASTING_MAX", 0)
 
     async def story(cluster: LocalCluster, talk: Talk) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
 from raylog.client.halves.producer import AsyncHalfMessage, AsyncHalfMessageProducer
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, RaylogError
+from raylog.core.errors import ClientClosed, DeliveryTimedOut, HalfMessageDecided, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.world import Violation
@@ -124,7 +124,10 @@ class Payer(Client):
                 return  # it gives up after its payment
             await self._decided(payment, half, HalfVerdict.COMMIT)
         except RaylogError as error:
-            if not (error.retriable or isinstance(error, DeliveryTimedOut | ClientClosed)):
+            is_decided = (
+                isinstance(error, HalfMessageDecided) and payment.is_forbidden
+            )  # by a check, before it was whole
+            if not (is_decided or error.retriable or isinstance(error, DeliveryTimedOut | ClientClosed)):
                 raise Violation("W8", f"{self.name}: {payment.txid} failed for good: {error!r}") from error
             self.world.log(self.name, f"{payment.txid}: {error!r}")
 

@@ -124,9 +124,8 @@ class Payer(Client):
                 return  # it gives up after its payment
             await self._decided(payment, half, HalfVerdict.COMMIT)
         except RaylogError as error:
-            is_decided = (
-                isinstance(error, HalfMessageDecided) and payment.is_forbidden
-            )  # by a check, before it was whole
+            # A check may have decided before it was whole.
+            is_decided = isinstance(error, HalfMessageDecided) and payment.is_forbidden
             if not (is_decided or error.retriable or isinstance(error, DeliveryTimedOut | ClientClosed)):
                 raise Violation("W8", f"{self.name}: {payment.txid} failed for good: {error!r}") from error
             self.world.log(self.name, f"{payment.txid}: {error!r}")

@@ -162,9 +162,9 @@ def test_a_lost_worker_whose_records_were_deleted_is_an_error(
 
 
 def test_a_lost_worker_of_a_continuous_read_is_an_error(admin: raylog.Admin) -> None:
-    admin.create_topic("followed", partitions=1)
+    admin.create_topic("followed-by-a-worker", partitions=1)
     with raylog.Producer() as producer:
-        producer.send_batch("followed", [b"%d" % number for number in range(2 * ROWS)]).result(60)
-    ds = raylog.data.read("followed", trigger="continuous")
+        producer.send_batch("followed-by-a-worker", [b"%d" % number for number in range(2 * ROWS)]).result(60)
+    ds = raylog.data.read("followed-by-a-worker", trigger="continuous")
     with pytest.raises(WorkerCrashedError):
         rows_of(ds, kill_reader)

@@ -172,9 +172,7 @@ class ReplicaEffects:
         try:
             done = self._log.append_as_leader(payload, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
-            del self._requests[effect.request]
-            request.fail(error)
-            return self._append_failed(effect.request, error)
+            return self._not_appended(effect.request, error)
         except Exception as defect:  # records that make the checks fail in a way that was not foreseen
             return self._spoiled(effect.request, defect, end_before)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
@@ -206,8 +204,7 @@ class ReplicaEffects:
         try:
             done = self._log.append_marker(written, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
-            self._requests.pop(marker.request).fail(error)
-            return self._append_failed(marker.request, error)
+            return self._not_appended(marker.request, error)
         except Exception as defect:  # as above
             return self._spoiled(marker.request, defect, end_before)
         first = Offset(done.first_offset)
@@ -246,15 +243,21 @@ class ReplicaEffects:
         )
 
     def _spoiled(self, number: int, defect: Exception, end_before: int) -> ev.Event:
-        """Answer a request whose append failed unexpectedly, if the log is as it was; else that ends the process."""
+        """Return the failure of an append for a reason not foreseen, if the log is as it was; else the process ends."""
         if self._log.log_end_offset != end_before:
             raise defect
         defects.report(defect, "%s: an append could not be handled.", self._partition)
         error = UnknownServerError(f"{type(defect).__name__}: {defect}")
-        self._requests.pop(number).fail(error)
         return ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=error)
 
-    def _append_failed(self, number: int, error: RaylogError) -> ev.Event:
+    def _not_appended(self, number: int, error: RaylogError) -> ev.Event:
+        """Answer a request that the disk has failed; what the log itself refuses the machine answers (R13)."""
+        failed = self._append_failed(number, error)
+        if failed.error is None:
+            self._requests.pop(number).fail(error)
+        return failed
+
+    def _append_failed(self, number: int, error: RaylogError) -> ev.AppendFailed:
         """Return the failure, with the error if the records are to blame and not the disk."""
         is_of_disk = isinstance(error, (DiskFull, StorageIoError, LogClosed))
         blamed = None if is_of_disk else error

@@ -289,7 +289,7 @@ class ReplicaMachine(ReplicaViews):
             if event.error is None:
                 self._log.disk.append_failed(event.now_ms)
             produce = self._leader.produces.take(event.request)
-            if produce is not None and produce.acks != 0:
+            if produce is not None:
                 error = self._leader.judged(event.error or KafkaStorageError())
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error))
         elif self._follower is not None:

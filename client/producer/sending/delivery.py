@@ -10,8 +10,8 @@ The rules, with idempotence on:
   failure: only when it is stored may others follow at once, because only then is a gap before them detected.
 - A batch that is given up (late, or refused for good) leaves a hole in the sequences if it was not stored. The batch
   behind it is then refused as out of order while it is first in the line: that proves that no batch of the line is
-  stored, so the line gets a higher producer epoch, sequences from 0, and is sent again. The leader refuses requests
-  still in flight under the old epoch. (Kafka's client does the same: KIP-360.)
+  stored, here or in a replica that may lead (R13), so the line gets a higher producer epoch, sequences from 0, and is
+  sent again. The leader refuses requests still in flight under the old epoch. (Kafka's client does the same: KIP-360.)
 - A batch of several records that is refused as too large is cut into pieces with the same sequences, since none of
   it is stored: the topic's limit was lowered, or the leader compresses less. Only a record that is too large alone
   fails. (Kafka's client does the same: KIP-126.)

@@ -1,4 +1,4 @@
-"""What a leader's log refuses reaches the producer as its machine judges it, and what its disk refuses as the disk says."""
+"""What a leader's log refuses is answered as its machine judges it, and what its disk refuses with the disk's error."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def fetched_by_other(leading: Following) -> None:
     leading.runner.replica_fetch(cast(ReplicaRequest, Request()), args)
 
 
-@pytest.mark.parametrize(
-    ("payload", "error"),
-    [(produced(5), OutOfOrderSequence), (batch(b"x" * 900), RecordTooLarge)],
-    ids=["hole", "large"],
-)
+REFUSED = {"hole": (produced(5), OutOfOrderSequence), "large": (batch(b"x" * 900), RecordTooLarge)}
+
+
+@pytest.mark.parametrize(("payload", "error"), REFUSED.values(), ids=REFUSED)
 def test_a_producer_tries_again_until_the_follower_has_followed(
     leading: Following, payload: bytes, error: type[RaylogError]
 ) -> None:

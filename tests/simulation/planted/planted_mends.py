@@ -206,9 +206,9 @@ _NOT_REPORTED: Final = bugs(
         "a producer is not answered whose append failed",
         10,
         ReplicaEffects,
-        "_append_batches",
-        "request.fail(error)\n        return self._append_failed(effect.request, error)",
-        "return self._append_failed(effect.request, error)",
+        "_not_appended",
+        "self._requests.pop(number).fail(error)",
+        "self._requests.pop(number)",
     ),
 )
 _OUTBOX: Final = bugs(

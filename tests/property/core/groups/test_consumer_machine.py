@@ -141,6 +141,8 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
                     "tuple[str, int, list[tuple[str, str, list[int]]] | None]", self.groups.reply(event.request)
                 )
                 client.epoch, client.says_all = epoch, False
+                if self.group is not None and client.member_id in self.group.members:
+                    client.is_removed = False  # a heartbeat that came twice has made it a member again
                 if rows is not None:
                     client.assigned = frozenset(
                         Place(topic_id, topic, number) for topic_id, topic, numbers in rows for number in numbers

@@ -51,6 +51,7 @@ CONSUMER_BUGS = (
         "commit_error",
         "is_in_time = ",
         "is_in_time = is_ours = True or ",
+        seeds=100,
     ),
     _bug("members that fall silent stay", "CL6", ConsumerGroups, "tick", "session.deadline_ms <= now_ms", "False"),
     _bug(
@@ -70,7 +71,7 @@ CONSUMER_BUGS = (
         "is MemberState.UNREVOKED_PARTITIONS",
         "is MemberState.UNRELEASED_PARTITIONS",
     ),
-    _bug("a torn step is not mended", "machine CL6", ConsumerGroup, "is_torn", lambda self: False, seeds=120),
+    _bug("a torn step is not mended", "machine CL6", ConsumerGroup, "is_torn", lambda self: False, seeds=700),
     _bug("topics that change do not matter", "CL6", ConsumerGroups, "seen", nothing),
     _bug(
         "the epoch starts again after a failover",

@@ -114,7 +114,7 @@ _SUCCESSORS: Final = (
         ("CL1", "CL2", "CL6", "I15", "machine"),
         (
             "a successor knows no topic of its groups",
-            60,
+            900,
             ConsumerGroups,
             "loaded",
             "self._known.update(group.topics)",

@@ -13,7 +13,7 @@ def test_a_target_that_is_back_soon_is_not_logged() -> None:
 
 def test_one_that_is_not_is_logged_once_a_minute() -> None:
     late = LateWarnings()
-    logged = [now for now in range(0, 200_000, 1_000) if late.is_due("a", 0, now)]
+    logged = [at_ms for at_ms in range(0, 200_000, 1_000) if late.is_due("a", 0, at_ms)]
     assert logged == [LATE_MS, LATE_MS + WARN_MS, LATE_MS + 2 * WARN_MS, LATE_MS + 3 * WARN_MS]
 
 

@@ -195,6 +195,8 @@ class ReplicaFetchRequest(Message, frozen=True):
     ``current_leader_epoch``: has to be the leader's. ``broker`` and ``incarnation``: identify the follower.
     ``fetch_offset``: the follower's log end, durable up to there. ``last_fetched_epoch``: of the record before it;
     -1 = its log is empty. ``disk_failing``: other than 0, the follower's disk cannot keep what it gets.
+    ``lacks_producers``: the follower's log is empty and begins above 0, and it requests the producers of the batches
+    before its start; such a fetch acknowledges nothing.
     """
 
     topic_id: str
@@ -208,6 +210,7 @@ class ReplicaFetchRequest(Message, frozen=True):
     max_wait_ms: Int64
     log_start_offset: Int64
     disk_failing: Int64
+    lacks_producers: bool = False
 
 
 class EpochEnd(Message, frozen=True):
@@ -221,7 +224,7 @@ class ReplicaFetchReply(Message, frozen=True):
     """``diverging``: where the logs diverge; the follower truncates there, and the reply has no batches.
 
     ``held_from``: the lowest offset that retention has to leave, because a role of the leader still copies what is
-    there; -1 = none.
+    there; -1 = none. ``has_producers``: the payload is a snapshot of producers, and has no batches.
     """
 
     leader_epoch: Int32
@@ -229,6 +232,7 @@ class ReplicaFetchReply(Message, frozen=True):
     log_start_offset: Int64
     diverging: EpochEnd | None
     held_from: Int64 = -1
+    has_producers: bool = False
 
 
 class DeleteRecordsRequest(Message, frozen=True):

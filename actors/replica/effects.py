@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from raylog.actors.answering import defects
@@ -92,7 +93,8 @@ class ReplicaEffects:
             ev.AnswerProduce: self._answer_produce,
             ev.AnswerMarker: self._answer_marker,
             ev.AnswerFetch: self._answer_fetch,
-            ev.SendFetch: ports.send_fetch,
+            ev.AnswerProducers: self._answer_producers,
+            ev.SendFetch: self._send_fetch,
             ev.AnswerDiverging: self._answer_diverging,
             ev.AdvanceLogStart: self._advance_log_start,
             ev.AnswerDeleteRecords: self._answer_delete_records,
@@ -344,6 +346,29 @@ class ReplicaEffects:
         reply = ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None, held_from)
         request.reply(reply, records)
         return None
+
+    def _send_fetch(self, effect: ev.SendFetch) -> None:
+        self._ports.send_fetch(replace(effect, lacks_producers=True) if self._log.lacks_producers else effect)
+
+    def _answer_producers(self, effect: ev.AnswerProducers) -> None:
+        request = self._requests.pop(effect.request, None)
+        if request is not None:
+            reply = ReplicaFetchReply(
+                effect.leader_epoch,
+                effect.high_watermark,
+                effect.log_start_offset,
+                None,
+                self._held_from(),
+                has_producers=True,
+            )
+            request.reply(reply, self._log.producers_below(effect.offset))
+
+    def adopt_producers(self, snapshot: Records) -> None:
+        """Take what the leader knows of the producers before the start of this log."""
+        try:
+            self._log.adopt_producers(snapshot, self._time_of_day())
+        except RaylogError as error:
+            logger.warning("%s: what the leader knows of its producers is not taken: %s", self._partition, error)
 
     def _answer_diverging(self, effect: ev.AnswerDiverging) -> None:
         request = self._requests.pop(effect.request, None)

@@ -108,6 +108,7 @@ class FollowerLink:
                 fetch.max_wait_ms or MAX_WAIT_MS,
                 fetch.log_start_offset,
                 int(fetch.disk_failing),
+                fetch.lacks_producers,
             ),
             timeout_s=self._fetch_timeout_s + fetch.max_wait_ms / 1000,
             then=partial(self._answered, fetch),

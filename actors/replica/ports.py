@@ -156,6 +156,16 @@ class Log(Protocol):
     def is_closed(self) -> bool:
         """Whether an error has closed it, so that only opening it again shows what the disk has."""
 
+    @property
+    def lacks_producers(self) -> bool:
+        """Whether it is empty, begins above 0, and knows none of the producers before its start."""
+
+    def producers_below(self, offset: int) -> Records:
+        """Return what it knows of the producers of the batches before an offset."""
+
+    def adopt_producers(self, snapshot: Records, now_ms: int) -> None:
+        """Take what the leader knows of the producers before the start, while the log is empty."""
+
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
         """Give a producer's batches their offsets and append them."""
 

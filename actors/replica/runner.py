@@ -229,6 +229,7 @@ class ReplicaRunner:
                 max_bytes=min(args.max_bytes, FETCH_BYTES_MAX),
                 log_start_offset=Offset(args.log_start_offset),
                 disk_failing=bool(args.disk_failing),
+                lacks_producers=args.lacks_producers,
             )
         )
 
@@ -365,6 +366,9 @@ class ReplicaRunner:
     def fetch_answered(self, request: int, answer: wire.ReplicaFetchReply, records: Records, end_offset: int) -> None:
         """Take the leader's reply to a fetch of this replica; ``end_offset`` is where its ``records`` end."""
         parting = answer.diverging
+        if answer.has_producers:
+            self._effects.adopt_producers(records)
+            records = b""
         self._effects.fetched[request] = records
         self.feed(
             ev.FetchAnswered(

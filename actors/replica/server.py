@@ -409,7 +409,8 @@ class ReplicaServer:
     def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
         answer = REPLICA_FETCH.read_reply(reply.args)
         try:
-            end = end_offset(reply.payload, fetch.fetch_offset)
+            payload = b"" if answer.has_producers else reply.payload
+            end = end_offset(payload, fetch.fetch_offset)
         except RaylogError as error:
             logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
             self._on_fetch_failure(fetch, error.code, 0)

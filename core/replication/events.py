@@ -162,7 +162,8 @@ class FetchReceived:
     """Follower fetch. ``fetch_offset`` also acknowledges: all below it is durable at the follower.
 
     ``max_bytes`` comes back in the answer's effect. ``log_start_offset`` is where the follower's log begins.
-    ``disk_failing``: its disk has refused appends for a while.
+    ``disk_failing``: its disk has refused appends for a while. ``lacks_producers``: the log is empty, and knows none of
+    the producers before its start; the fetch requests them, and acknowledges nothing.
     """
 
     cause: str
@@ -177,6 +178,7 @@ class FetchReceived:
     max_bytes: int
     log_start_offset: Offset = _ZERO
     disk_failing: bool = False
+    lacks_producers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,6 +447,18 @@ class AnswerFetch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerProducers:
+    """Answer a follower whose log begins at ``offset``, empty: with the producers of the batches before, no records."""
+
+    cause: str
+    request: RequestId
+    leader_epoch: LeaderEpoch
+    offset: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDiverging:
     """Answer a diverging follower: the leader's largest epoch not above the follower's last one, and where it ends."""
 
@@ -462,6 +476,7 @@ class SendFetch:
     """Send a fetch to the leader; at most one is in flight.
 
     ``max_bytes`` and ``max_wait_ms``, the time that it may wait there for records: 0 = the shell chooses.
+    ``lacks_producers``: set by the shell, which knows the log.
     """
 
     cause: str
@@ -475,6 +490,7 @@ class SendFetch:
     log_start_offset: Offset = _ZERO
     disk_failing: bool = False
     max_wait_ms: int = 0
+    lacks_producers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -535,6 +551,7 @@ Effect = (
     | AnswerMarker
     | RefuseRequest
     | AnswerFetch
+    | AnswerProducers
     | AnswerDiverging
     | SendFetch
     | ProposeIsr

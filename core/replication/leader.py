@@ -29,6 +29,7 @@ from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.events import (
     AnswerDiverging,
     AnswerFetch,
+    AnswerProducers,
     Effect,
     FetchReceived,
     IsrChangeAnswered,
@@ -178,6 +179,9 @@ class Leader:
             return
         if event.fetch_offset > self._log.end:
             out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=self._out_of_range()))
+            return
+        if event.lacks_producers:  # it may not lead before it has them, so this does not count
+            out.now.append(self._producers_answer(event))
             return
         progress = self.followers[event.follower]
         progress.fetched(event.fetch_offset, self._log.end, event.now_ms)
@@ -456,6 +460,16 @@ class Leader:
             fetch_offset=fetch.fetch_offset,
             upper=self._log.end,
             max_bytes=fetch.max_bytes,
+            high_watermark=self._log.high_watermark,
+            log_start_offset=self._log.start,
+        )
+
+    def _producers_answer(self, fetch: FetchReceived) -> AnswerProducers:
+        return AnswerProducers(
+            cause=fetch.cause,
+            request=fetch.request,
+            leader_epoch=self.isr.state.leader_epoch,
+            offset=fetch.fetch_offset,
             high_watermark=self._log.high_watermark,
             log_start_offset=self._log.start,
         )

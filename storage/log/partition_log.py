@@ -29,6 +29,7 @@ from raylog.storage.log.checkpoints import Checkpoints, CleanMark
 from raylog.storage.log.config import AppendInfo, FileSlice, LogConfig, RecoveryReport
 from raylog.storage.log.files import private_folder, sync_folder
 from raylog.storage.log.kept_epochs import KeptEpochs
+from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.log.reading import RecentSegments, place_of
 from raylog.storage.log.recovery import Recovered, Recovery, replay
 from raylog.storage.log.retention import DeletedFiles, removable
@@ -57,6 +58,7 @@ class PartitionLog(ScrubbableLog):
         self._kept_epochs = KeptEpochs(checkpoints, state.epochs)
         self.epochs = state.epochs  # changed by `_kept_epochs` alone
         self.producers = state.producers
+        self._lacks_producers = state.log_start_offset > 0 and state.producers == ProducerState()
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self.synced_end_offset = self._active.next_offset
@@ -110,6 +112,28 @@ class PartitionLog(ScrubbableLog):
     @property
     def _active(self) -> Segment:
         return self.segments[-1]
+
+    @property
+    def lacks_producers(self) -> bool:
+        """Whether the log is empty, begins above 0, and knows no producer of the batches before its start.
+
+        Its leader does: a batch that is repeated there would be appended here a second time.
+        """
+        return self._lacks_producers and self.size_bytes == 0
+
+    def producers_below(self, offset: int) -> bytes:
+        """What this log knows of the producers of the batches before `offset`, as `adopt_producers` takes it."""
+        return self.producers.below(offset).to_bytes()
+
+    def adopt_producers(self, snapshot: Buffer, now_ms: int) -> None:
+        """Take what the leader knows of the producers before the start of this log, which is empty.
+
+        Raises CorruptBatch. A disk that cannot keep it is no error: the next open requests it again.
+        """
+        self._require_open()
+        self._lacks_producers = False  # also where it cannot be read: it would be the same again
+        self.producers = ProducerState.from_bytes(bytes(snapshot), now_ms)
+        self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     # --- appending -------------------------------------------------------------------------------------------------
 
@@ -189,8 +213,10 @@ class PartitionLog(ScrubbableLog):
 
     def _begin_within_a_batch(self, payload: Buffer, base_offset: int, now_ms: int) -> AppendInfo:
         """Accept the batch that holds an empty log's start: the records before that were deleted at the leader."""
-        start = self.log_start_offset
+        start, producers = self.log_start_offset, self.producers
         self.truncate_fully_and_start_at(base_offset, now_ms)
+        self.producers = producers
+        self._checkpoints.try_write_snapshot(base_offset, producers)
         try:
             done = self.append_as_follower(payload, now_ms)
             self.advance_log_start(start)
@@ -421,7 +447,8 @@ class PartitionLog(ScrubbableLog):
             interval = self.config.index_interval_bytes
             self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=now_ms)]
             self._recent.clear()
-            self.producers.clear()
+            self.producers = ProducerState()
+            self._lacks_producers = offset > 0
             self.log_start_offset = offset
             self._settle(offset)
             self._write_recovery_point(offset)

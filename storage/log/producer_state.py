@@ -280,6 +280,21 @@ class ProducerState:
         copy.transactions.open = {key: opened[key] for key in producer_ids if key in opened}
         return copy
 
+    def below(self, offset: int) -> ProducerState:
+        """What a log knows that begins at `offset` and continues this one: the producers of the batches before it.
+
+        Epochs are those of now: the batches that raised them follow, or lie before.
+        """
+        known = ProducerState()
+        for key, entry in self.producers.items():
+            batches = [batch for batch in entry.batches if batch.end_offset <= offset]
+            known.producers[key] = ProducerEntry(entry.epoch, batches, entry.last_seen_ms)
+        known._lasting = self._lasting
+        transactions = self.transactions
+        known.transactions.open = {key: first for key, first in transactions.open.items() if first < offset}
+        known.transactions.coordinator_epochs = dict(transactions.coordinator_epochs)
+        return known
+
     def expire(self, now_ms: int, idle_ms: int) -> list[int]:
         """Drop producers idle for `idle_ms`, unless their transactions are open; returns their ids, rising.
 

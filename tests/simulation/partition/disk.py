@@ -77,6 +77,18 @@ class VirtualLog:
         self.epochs = EpochHistory()
         self._assigned: set[int] = set()
         self.producers = ProducerState()
+        self._has_no_producers = False
+        """Those of the entries before the start are not known."""
+
+    @property
+    def lacks_producers(self) -> bool:
+        """As the log of the storage engine has it."""
+        return self._has_no_producers and not self.entries
+
+    def adopt_producers(self, snapshot: bytes, now_ms: int) -> None:
+        """Take the leader's, durably."""
+        self.producers = ProducerState.from_bytes(snapshot, now_ms)
+        self._has_no_producers = False
 
     @property
     def end(self) -> int:
@@ -149,13 +161,14 @@ class VirtualLog:
         self._rebuild_producers(now_ms)
 
     def reset(self, start: int) -> None:
-        """Discard everything and restart at ``start``; durable. Producers are then unknown and may start anywhere."""
+        """Discard everything and restart at ``start``; durable. Producers are then unknown until the leader's come."""
         self.start = self.durable_end = start
         self.kept_watermark = min(self.kept_watermark, start)
         self.entries.clear()
         self.epochs.truncate_end(0)
         self.truncations += 1
-        self.producers.clear()
+        self.producers = ProducerState()
+        self._has_no_producers = start > 0
 
     def advance_start(self, start: int) -> None:
         """Drop the entries below ``start``. The producer state keeps their effect, as its snapshots do."""

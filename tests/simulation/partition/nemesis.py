@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _QUIET_START_MS = 500
 _EFFECTS_UNTIL_CRASH_MAX = 6
-_BATCHES_RETAINED = 100
+BATCHES_RETAINED_MAX = 100
 
 
 class Nemesis:
@@ -237,11 +237,11 @@ class Nemesis:
             link.break_off()
 
     def _retain(self) -> None:
-        """Drop committed entries, except what producers may retry: behind a new start they would be stored twice."""
+        """Drop committed entries, also what producers may retry: all replicas know their producers all the same."""
         process = self.simulation.processes.get(self.world.random.choice(self.simulation.brokers))
         if process is None or process.machine is None or not process.alive:
             return
         if not process.paused:
-            to = process.machine.high_watermark - _BATCHES_RETAINED
+            to = process.machine.high_watermark - self.world.random.choice((0, 0, BATCHES_RETAINED_MAX))
             self.simulation.checks.deleted.requested(to)
             process.drop_below(to)

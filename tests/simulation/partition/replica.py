@@ -255,6 +255,7 @@ class ReplicaProcess(Pausable):
                 self.simulation.faults.fetch_wait_ms,
                 fetch.log_start_offset,
                 fetch.disk_failing,
+                fetch.lacks_producers,
             )
             self._serve(ArrivedFetch(self, sender, fetch), self.runner.replica_fetch, args)
 
@@ -285,11 +286,12 @@ class ReplicaProcess(Pausable):
     # ------------------------------------------------------------ arriving answers
 
     def fetch_answered(
-        self, number: int, args: wire.ReplicaFetchReply, entries: tuple[Entry, ...], offset: int
+        self, number: int, args: wire.ReplicaFetchReply, entries: tuple[Entry, ...] | bytes, offset: int
     ) -> None:
         """The leader's answer to the fetch with this number, which began at ``offset``."""
         if not self.asleep(self.fetch_answered, number, args, entries, offset):
-            self.drive(self.runner.fetch_answered, number, args, entries, offset + len(entries))
+            count = 0 if args.has_producers else len(entries)
+            self.drive(self.runner.fetch_answered, number, args, entries, offset + count)
 
     def fetch_failed(self, number: int, code: int, log_start: int) -> None:
         """This replica's fetch was refused, or is known to be lost."""

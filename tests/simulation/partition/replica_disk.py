@@ -95,6 +95,19 @@ class OpenedLog:
         """An error never closes it."""
         return False
 
+    @property
+    def lacks_producers(self) -> bool:
+        """Whether those before the start are not known."""
+        return self._log.lacks_producers
+
+    def producers_below(self, offset: int) -> bytes:
+        """As the producers' state has them."""
+        return self._log.producers.below(offset).to_bytes()
+
+    def adopt_producers(self, snapshot: bytes, now_ms: int) -> None:
+        """Take the leader's."""
+        self._log.adopt_producers(snapshot, now_ms)
+
     def append_as_leader(self, payload: list[Entry], leader_epoch: int, now_ms: int) -> VirtualAppend:
         """Stamp a producer's batch in place and append it."""
         self._require_room()

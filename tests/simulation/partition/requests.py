@@ -201,7 +201,7 @@ class ArrivedFetch(Arrived):
 
     def _replied(self, args: Any, payload: Any) -> None:
         process, fetch, sender = self.process, self.fetch, self.sender
-        entries: Sequence[Entry] = tuple(payload)
+        entries: Sequence[Entry] | bytes = payload if args.has_producers else tuple(payload)
         process.simulation.checks.earned.answered(fetch.leader_epoch, args.leader_epoch)
         process.simulation.network.send(
             process.broker, sender.broker, sender.fetch_answered, fetch.request, args, entries, fetch.fetch_offset

@@ -226,7 +226,7 @@ PLANTED = (
         "a lost log is ignored",
         "disk",
         20,
-        ("I1", "I6", "I7"),
+        ("I3", "I1", "I6", "I7"),
         registrations.Registrations,
         "_is_log_lost",
         lambda self, event, decision: False,

@@ -73,7 +73,7 @@ _CUTS: Final = bugs(
         20,
         PartitionLog,
         "truncate_fully_and_start_at",
-        "self.producers.clear()",
+        "self.producers = ProducerState()",
         "pass",
     ),
     (
@@ -180,7 +180,7 @@ _NOT_REPORTED: Final = bugs(
     ("L2", "L6", "I4", "I7", "I1", "I9", "machine"),
     (
         "a follower's append that failed is not reported",
-        30,
+        80,
         ReplicaEffects,
         "_append_fetched",
         "return self._append_failed(effect.request, error)",

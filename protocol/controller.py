@@ -52,7 +52,7 @@ class RegisterReplicaRequest(Message, frozen=True):
 
     ``incarnation``: -1 = a new process, which gets one. ``log_lost``: it begins with an empty log in place of one
     that was lost. ``log_id``: identifies the log. ``unsynced_lost``: the log may lack records that were acknowledged
-    before they were on disk.
+    before they were on disk. ``end_cut``: its end was cut off at a start, or is known to be missing.
     """
 
     topic_id: str
@@ -65,6 +65,7 @@ class RegisterReplicaRequest(Message, frozen=True):
     log_lost: bool
     log_id: str
     unsynced_lost: bool
+    end_cut: bool = False
 
 
 class RegisterReplicaReply(Message, frozen=True):

@@ -20,6 +20,7 @@ from raylog.actors.settings import FlushPolicy
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
 from raylog.storage.folder_lock import FolderLock
+from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.files import read_text, write_atomically
 from raylog.storage.log.kept_watermark import kept_watermark
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
@@ -42,6 +43,8 @@ class OpenedLog:
     """Why the log that was there was set aside; empty = it was not damaged."""
     unsynced_lost: bool = False
     """An earlier incarnation acknowledged before syncing, and the log's end is missing, or may be: the host failed."""
+    end_cut: bool = False
+    """The log's end was cut off as a torn write, or committed records are known to be missing there."""
 
 
 async def open_in_thread(spec: ReplicaSpec, config: LogConfig, flush: FlushPolicy) -> OpenedLog:
@@ -74,7 +77,7 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
             in_doubt = in_doubt or lacks_some
             if not in_doubt:
                 note_boot(spec, syncs_first)
-            return replace(opened, unsynced_lost=in_doubt)
+            return replace(opened, unsynced_lost=in_doubt, end_cut=lacks_some or opened.log.recovered.end_cut)
         except BaseException:  # any error: a log that is not handed out has no other owner to close it
             opened.log.close()
             raise
@@ -136,6 +139,11 @@ def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
     note = partition_folder(spec.data_directory, spec.topic, spec.partition) / BOOT_NOTE
     text = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n"
     write_atomically(note, text.encode())
+
+
+def forget_cut(spec: ReplicaSpec) -> None:
+    """Remove recovery's note that the end was cut, once the controller has committed what follows from it."""
+    Checkpoints(partition_folder(spec.data_directory, spec.topic, spec.partition)).remove_end_cut()
 
 
 def _boot_id() -> str:

@@ -26,7 +26,7 @@ from raylog.actors.replica.damage import give_up
 from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
-from raylog.actors.replica.opening import OpenedLog, note_boot, open_in_thread
+from raylog.actors.replica.opening import OpenedLog, forget_cut, note_boot, open_in_thread
 from raylog.actors.replica.ports import ReplicaPorts
 from raylog.actors.replica.proposals import alter_request, sleep_request
 from raylog.actors.replica.reporting.beating import Beating
@@ -333,6 +333,11 @@ class ReplicaServer:
         return self._incarnation == NO_INCARNATION and self._opened is not None and self._opened.unsynced_lost
 
     @property
+    def _reports_cut(self) -> bool:
+        """Whether the controller has yet to learn that the end of the log was cut."""
+        return self._incarnation == NO_INCARNATION and self._opened is not None and self._opened.end_cut
+
+    @property
     def leader_epoch(self) -> int | None:
         """The leader epoch of the state held; None before the controller sent it."""
         machine = None if self._runner is None else self._runner.machine
@@ -460,6 +465,7 @@ class ReplicaServer:
                     log_lost=log_lost,
                     log_id=opened.log.log_id if opened is not None else "",
                     unsynced_lost=self._reports_loss,
+                    end_cut=self._reports_cut,
                 ),
                 timeout_s=REGISTER_TIMEOUT_S,
             )
@@ -476,6 +482,8 @@ class ReplicaServer:
             self.reconfigure(replace(self.spec, topic_config=registered.topic_config))
         if self._reports_loss:
             note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
+        if self._reports_cut:
+            forget_cut(self.spec)
         if runner.machine is None:
             self._incarnation = Incarnation(registered.incarnation)
             runner.begin_life(self.spec.broker, self._incarnation, self._settings)

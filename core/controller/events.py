@@ -91,6 +91,8 @@ class ReplicaRegistrationReceived(MemberRequest):
     log_id: str = ""
     unsynced_lost: bool = False
     """The machine went down when an incarnation had acknowledged before syncing: the log's tail may be lost."""
+    end_cut: bool = False
+    """The log's end was cut off as a torn write, or committed records are known to be missing there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.leading.leadership import (
     Standing,
+    with_isr,
     without_eligible,
 )
 from raylog.core.controller.liveness import Liveness, known_replica
@@ -136,7 +137,7 @@ class Registrations:
         log_lost = new_life and not restored and self._is_log_lost(event, decision)
         decision.supersede(event.session, member)
         led = state.leader == event.broker
-        if new_life and led and standing is Standing.AWAITED and not log_lost:
+        if new_life and led and standing is Standing.AWAITED and not (log_lost or event.end_cut):
             # Controller and leader restarted together: no session of the leader ended, so its place in the ISR stands,
             # and it leads again, under a new incarnation in a new epoch.
             self._liveness.step_down(state, decision)
@@ -144,7 +145,9 @@ class Registrations:
             self._liveness.fence(event.partition, event.broker, decision)
         if log_lost:
             self._lose_log(event.partition, event.broker, decision)
-        elif event.unsynced_lost:
+        if new_life and event.end_cut:
+            self._leave_to_others(event.partition, event.broker, decision)
+        if event.unsynced_lost and not log_lost:
             self._not_eligible(event.partition, event.broker, decision)
         settled = decision.image.partition(event.partition)
         decision.require(
@@ -217,6 +220,24 @@ class Registrations:
             decision.write(
                 ReplicaLogLost(topic=partition.topic, partition=partition.partition, broker=broker, log_id=log_id)
             )
+
+    def _leave_to_others(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
+        """Remove a replica whose log's end was cut from an ISR of which others run, or may: they miss nothing.
+
+        What was cut counted as a torn write. It was committed if it was damaged within seconds before a kill. In the
+        ELR the replica stays eligible, unless records are known to be missing.
+        """
+        state = decision.image.partition(partition)
+        if state is None or broker not in state.isr:
+            return
+        standing, lost = self._liveness.standing(state), self._liveness.lost(state)
+        others = [
+            member for member in state.isr if member not in (broker, *lost) and standing[member] is not Standing.OFFLINE
+        ]
+        if others:
+            isr = tuple(member for member in state.isr if member != broker)
+            after = with_isr(state, isr, min_isr=self._liveness.min_insync(state), lost=lost)
+            self._liveness.commit(state, after, decision)
 
     def _not_eligible(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
         """Remove a replica from the ELR; the ISR stays unchanged."""

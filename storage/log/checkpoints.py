@@ -2,8 +2,8 @@
 
 `partition.metadata` (topic id, log id), `leader-epoch-checkpoint`, `recovery-point-checkpoint` (synced below it),
 `log-start-offset-checkpoint`, `cleaner-offset-checkpoint`, `clean-shutdown` (the log was closed and needs no scan),
-`<offset>.snapshot` (producer state). Used by the log and its recovery. All are replaced atomically; a missing one has a
-safe meaning.
+`end-cut` (recovery has cut off the end, which is not reported yet), `<offset>.snapshot` (producer state). Used by the
+log and its recovery. All are replaced atomically; a missing one has a safe meaning.
 
 Numbers and epochs have a checksum, without which a flipped bit would be another number. Releases up to 0.2 wrote none,
 and have to read what this one writes: so it is made of blanks, which they read over.
@@ -32,6 +32,7 @@ LOG_START = "log-start-offset-checkpoint"
 CLEANED_TO = "cleaner-offset-checkpoint"
 TOMBSTONES_DUE = "cleaner-tombstones-checkpoint"
 CLEAN = "clean-shutdown"
+END_CUT = "end-cut"
 SNAPSHOTS_KEPT = 3
 
 _NUMBER: Final = re.compile(r"0\n([0-9]{1,19})([ \t]{32})?\n")
@@ -226,6 +227,18 @@ class Checkpoints:
         if exists(self.folder / CLEAN):
             remove(self.folder / CLEAN)
             sync_folder(self.folder)
+
+    def has_end_cut(self) -> bool:
+        """Whether recovery has cut off the log's end, and no life of the replica has reported that. StorageIoError."""
+        return exists(self.folder / END_CUT)
+
+    def write_end_cut(self, reason: str) -> None:
+        """Durable on return; must come before the cut. Raises StorageIoError, DiskFull."""
+        write_atomically(self.folder / END_CUT, f"{reason}\n".encode())
+
+    def remove_end_cut(self) -> None:
+        """The cut is reported. One that comes back after a loss of power is reported once more."""
+        remove(self.folder / END_CUT)
 
     # --- producer snapshots ----------------------------------------------------------------------------------------
 

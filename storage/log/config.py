@@ -91,3 +91,4 @@ class RecoveryReport:
     indexes_rebuilt: int = 0
     epochs_rebuilt: bool = False
     reason: str | None = None  # why the tail was cut
+    end_cut: bool = False  # now, or at a start before that has not reported it

@@ -11,6 +11,7 @@ records are on disk.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,8 @@ from raylog.storage.log.kept_watermark import kept_watermark
 from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.log.segment import LOG, TXN_INDEX, Segment
 from raylog.storage.transactions.aborted import is_as_good
+
+logger = logging.getLogger(__name__)
 
 _SCAN_BYTES = 1 << 20
 
@@ -191,6 +194,7 @@ class Recovery:
             if damage.offset < self.whole_to or not self.point_known:
                 raise LogDamaged(path, damage.position, damage.offset, damage.reason)
             self.report.reason = f"{path.name} at byte {damage.position}: {damage.reason}"
+            self._note_cut(self.report.reason)
         last = damage.segment if damage is not None else len(self.segments) - 1
         if self.segments[last].next_offset < self.whole_to:
             reason = f"the log ends here, but everything below {self.whole_to} was synced"
@@ -198,6 +202,14 @@ class Recovery:
                 self.segments[last].path, self.segments[last].size, self.segments[last].next_offset, reason
             )
         self._cut_behind(first, last)
+
+    def _note_cut(self, reason: str) -> None:
+        try:
+            self.checkpoints.write_end_cut(reason)
+        except DiskFull:
+            # A log on a full disk must still be readable. Only a life that dies before it reports the cut needs the
+            # note.
+            logger.warning("%s: the cut of its end is not noted, because the disk is full", self.folder.name)
 
     def _scan_from(self, first: int) -> _Damage | None:
         for place in range(first, len(self.segments)):
@@ -328,6 +340,7 @@ class Recovery:
             self.checkpoints.write_epochs(self.epochs)
         self.checkpoints.remove_snapshots_above(self._end)
         self.checkpoints.remove_clean()
+        self.report.end_cut = self.report.reason is not None or self.checkpoints.has_end_cut()
         if self.segments[-1].write_hints():
             self.checkpoints.try_write_snapshot(self._end, self.producers)
         sync_folder(self.folder)

@@ -238,6 +238,10 @@ class ReplicaEnd(Member):
         """This life began without unsynced records, and has not reported that yet."""
         self.incomplete = False
         """It lost unsynced records, and has not been in the ISR since."""
+        self.end_cut = False
+        """This life began by cutting the log's end, and has not reported that yet."""
+        self.short = False
+        """Its end was cut, and it has not joined the ISR since."""
         self.state: PartitionState | None = None
         self.beating = self._new_beating(world)
         super().__init__(world)
@@ -290,11 +294,12 @@ class ReplicaEnd(Member):
             port=_PORT + self.broker,
             log_id=self.log_id,
             unsynced_lost=self.unsynced_lost and self.life == -1,
+            end_cut=self.end_cut and self.life == -1,
         )
 
     def accepted(self, result: list[Any]) -> None:
         super().accepted(result)
-        self.unsynced_lost = False
+        self.unsynced_lost = self.end_cut = False
         self.beating.registered(self.life, result[2] if len(result) > 2 and not self.is_old else -1)
         self.state = PartitionState.from_wire(result[1])
 
@@ -343,7 +348,7 @@ class ReplicaEnd(Member):
             self.state = state
 
     def crash(self) -> None:
-        """Crash; outside the ISR the unsynced records may be lost, anywhere the whole log."""
+        """Crash; outside the ISR the unsynced records may be lost, anywhere the log's end may be cut, or all of it."""
         world = self.world
         state = world.image.partition(self.partition, self.topic_id)
         outside = state is not None and self.broker not in state.isr
@@ -351,4 +356,6 @@ class ReplicaEnd(Member):
             self.log_number += 1
         elif outside and world.random.random() < 0.5:
             self.unsynced_lost = self.incomplete = True
+        elif world.random.random() < 0.2:
+            self.end_cut = self.short = True
         self.go_down(world.random.choice([10, 300, 2_000]))

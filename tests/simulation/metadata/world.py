@@ -167,7 +167,7 @@ class MetadataWorld(World):
         for broker in (*after.isr, *after.elr):
             replica = self.replicas.get((after.topic_id, place, int(broker)))
             if replica is not None and broker in after.isr and (before is None or broker not in before.isr):
-                replica.incomplete = False
+                replica.incomplete = replica.short = False
 
     def _elected(self, before: PartitionState, after: PartitionState) -> None:
         """A leader holds all committed records: it was in the ISR, or left it with all of them."""
@@ -185,6 +185,9 @@ class MetadataWorld(World):
             return  # a life that has not registered: the controller elected the one before
         if replica.incomplete and after.leader not in before.isr:
             raise Broken(f"a leader that has lost what was not synced: {before} and then {after}")
+        others = [self.replicas.get((after.topic_id, after.partition, int(broker))) for broker in after.isr]
+        if replica.short and any(other is not None and not other.short for other in others):
+            raise Broken(f"a leader whose end was cut, although others of the ISR run: {before} and then {after}")
 
 
 def play(seed: int, *, steps: int = 30) -> MetadataWorld:

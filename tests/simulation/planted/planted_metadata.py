@@ -7,6 +7,7 @@ from raylog.core.controller import liveness
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.leading import isr_changes, leadership
+from raylog.core.controller.registrations import Registrations
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.metadata.image import MetadataImage
@@ -42,6 +43,7 @@ METADATA_BUGS = bugs(
         "pass",
     ),
     ("a coordinator's epoch is not written", 10, Coordinators, "_place", nothing),
+    ("a leader whose end was cut leads again", 60, Registrations, "_leave_to_others", nothing),
     ("a snapshot forgets the producer ids", 10, MetadataImage, "to_records", "if self.next_producer_id:", "if False:"),
     (
         "a deletion is acknowledged and not done",

@@ -10,7 +10,7 @@ from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.clock import wall_ms
 from raylog.actors.replica import opening as replica_log
 from raylog.actors.replica.damage import DamageWatch, give_up
-from raylog.actors.replica.opening import OpenedLog, note_boot, open_replica_log
+from raylog.actors.replica.opening import OpenedLog, forget_cut, note_boot, open_replica_log
 from raylog.core.ids import Offset, TopicPartition
 from raylog.core.replication.damage import RebuildLog
 from raylog.storage.directory import partition_folder
@@ -173,7 +173,27 @@ def test_acknowledged_records_that_are_missing_are_reported(
 ) -> None:
     found = torn(spec, syncs_first=False)
     assert (found.log_lost, found.unsynced_lost, found.damage) == (False, True, "")
+    assert found.end_cut
     assert found.log.log_end_offset == 3
     assert "from offset 3 to 3 are missing" in caplog.text
     assert "were cut off behind offset 3" in caplog.text
     end(found, spec, cleanly=True)
+    forget_cut(spec)
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_torn_end_is_reported_until_the_controller_knows_it(spec: ReplicaSpec, reported: bool) -> None:
+    first = opened(spec, syncs_first=True)
+    for number in range(4):
+        first.log.append_as_leader(bytearray(produced(number)), 0, wall_ms())
+    end(first, spec)
+    path = next(first.log.folder.glob("*.log"))
+    os.truncate(path, path.stat().st_size - 3)
+    found = opened(spec, syncs_first=True)
+    assert (found.log_lost, found.unsynced_lost, found.end_cut) == (False, False, True)
+    if reported:
+        forget_cut(spec)
+    end(found, spec)
+    again = opened(spec, syncs_first=True)
+    assert again.end_cut is not reported
+    end(again, spec, cleanly=True)

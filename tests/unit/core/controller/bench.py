@@ -215,6 +215,7 @@ class Bench:
         incarnation: int = -1,
         log_lost: bool = False,
         unsynced_lost: bool = False,
+        end_cut: bool = False,
         log_id: str = "",
         topic_id: str | None = None,
         port: int | None = None,
@@ -236,6 +237,7 @@ class Bench:
                 log_lost=log_lost,
                 log_id=log_id,
                 unsynced_lost=unsynced_lost,
+                end_cut=end_cut,
             )
         )
         self._entered((partition, broker), number, result)

@@ -7,6 +7,7 @@ import pytest
 
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import LogDamaged
+from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.kept_watermark import HIGH_WATERMARK, KeptWatermark
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 from tests.unit.storage.logs import NOW, TOPIC_ID, crashed, open_log, produced
@@ -61,6 +62,20 @@ def test_what_may_never_have_been_acknowledged_is_cut_and_reported(killed: Path,
     log = open_log(killed)
     assert log.log_end_offset == COMMITTED
     assert log.recovered.reason is not None
+    assert log.recovered.end_cut
+    log.close()
+
+
+def test_a_cut_is_known_until_it_is_reported(killed: Path) -> None:
+    damage(killed, COMMITTED, cut=False)
+    open_log(killed).close()
+    log = open_log(killed)
+    assert log.recovered.clean
+    assert log.recovered.end_cut, "the life that cut it may have died before it could report it"
+    log.close()
+    Checkpoints(killed).remove_end_cut()
+    log = open_log(killed)
+    assert not log.recovered.end_cut
     log.close()
 
 

@@ -19,6 +19,7 @@ from raylog.core.vouching import Pace
 from raylog.protocol.controller import SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.protocol.message import Message
 from raylog.protocol.notifications import PartitionStateUpdate, StopReplica
+from tests.simulation.quorum.disk import Broken
 
 if TYPE_CHECKING:
     from tests.simulation.metadata.controller import MetadataController
@@ -299,9 +300,29 @@ class ReplicaEnd(Member):
 
     def accepted(self, result: list[Any]) -> None:
         super().accepted(result)
+        self.state = PartitionState.from_wire(result[1])
+        if self.end_cut:
+            self._leaves_the_lead(self.state)
         self.unsynced_lost = self.end_cut = False
         self.beating.registered(self.life, result[2] if len(result) > 2 and not self.is_old else -1)
-        self.state = PartitionState.from_wire(result[1])
+
+    def _leaves_the_lead(self, state: PartitionState) -> None:
+        """No member of the ISR that may run, and was not cut, is led by this one, whose end was."""
+        lost = {broker for partition, broker in self.world.image.lost_logs if partition == self.partition}
+        members = [int(broker) for broker in state.isr if broker not in lost]
+        others = [self.world.replicas.get((self.topic_id, self.partition, broker)) for broker in members]
+        if state.leader == self.broker and any(other is not None and not other.short for other in others):
+            raise Broken(f"a replica whose end was cut leads, although others of the ISR run: {state}")
+
+    @property
+    def leads(self) -> bool:
+        """Whether it runs, and is its partition's leader."""
+        return self.up and self.state is not None and self.state.leader == self.broker
+
+    def cut_end(self) -> None:
+        """Crash, and lose the log's end as a torn write."""
+        self.end_cut = self.short = True
+        self.go_down(self.world.random.choice([10, 300]))
 
     def notified(self, message: Message) -> None:
         if isinstance(message, StopReplica):

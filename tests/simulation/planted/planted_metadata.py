@@ -43,7 +43,7 @@ METADATA_BUGS = bugs(
         "pass",
     ),
     ("a coordinator's epoch is not written", 10, Coordinators, "_place", nothing),
-    ("a leader whose end was cut leads again", 60, Registrations, "_leave_to_others", nothing),
+    ("a leader whose end was cut leads again", 20, Registrations, "_leave_to_others", nothing),
     ("a snapshot forgets the producer ids", 10, MetadataImage, "to_records", "if self.next_producer_id:", "if False:"),
     (
         "a deletion is acknowledged and not done",

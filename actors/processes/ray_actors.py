@@ -134,7 +134,9 @@ class Controller:
             spec = replace(spec, host=node_address())
         here = ray.get_runtime_context().get_node_id()
         self._makers = Makers(OwnActors(), lambda: hire(here, CONTROLLER), starts_per_maker())
-        self._coordinators = RayCoordinators(spec, self._makers, lambda: self._server.image.config)
+        self._coordinators = RayCoordinators(
+            spec, self._makers, lambda: self._server.image.config, lambda: self._server.endpoint
+        )
         self._spec = spec
 
         async def start() -> None:
@@ -234,6 +236,7 @@ class Broker:
                     self._dozers,
                     node_id=here.node_id,
                     sharing=lambda: self._server.brokers_here,
+                    controller=lambda: self._server.link.place,
                 ),
                 on_fatal=end_process,
                 resting=self._dozers,

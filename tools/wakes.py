@@ -38,6 +38,7 @@ PARTITIONS: Final = 20
 SLEEP_AFTER_MS: Final = "1000"
 DEADLINE_S: Final = 60.0
 LOOK_S: Final = 0.05
+LEAST_ROWS: Final = 6
 FILES: Final = "log files"
 LOG_KB: Final = "log kB"
 SHOWN: Final = {
@@ -255,6 +256,8 @@ def main() -> None:
     parser.add_argument("--wakes", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=30)
     given = parser.parse_args()
+    if given.rows < LEAST_ROWS or given.wakes < given.rows:
+        parser.error(f"--rows is at least {LEAST_ROWS}: thirds are compared; and --wakes at least --rows.")
     rows: list[Row] = []
     began = time.monotonic()
     with cluster_of_its_own(), raylog.Producer() as producer:

@@ -32,14 +32,22 @@ OWN_RAY: Final = {
     # Ray's processes ping each other at this interval, and each ping wakes a replica that dozes.
     "RAY_grpc_keepalive_time_ms": "120000",
     # Each replica that wakes is a process, hence each would leave 103 kB in Ray's agent for its metrics, and what the
-    # control store notes of it: of 100,000 ended actors and tasks by default, some 21 kB each.
+    # control store notes of it: of 100,000 ended actors, workers and tasks by default, some 21 kB each.
     "RAY_enable_metrics_collection": "0",
     "RAY_maximum_gcs_destroyed_actor_cached_count": "1000",
+    "RAY_maximum_gcs_dead_worker_cached_count": "1000",
     "RAY_task_events_max_num_task_in_gcs": "10000",
-    # And five log files, which brokers remove a day after the process has ended (actors/broker/worker_logs.py).
+    "RAY_task_events_max_dropped_task_attempts_tracked_per_job_in_gcs": "10000",
+    # And five log files, of which brokers remove those of a process that ended a day ago, and those that are too many
+    # (actors/broker/worker_logs.py).
     "RAYLOG_WORKER_LOGS_S": "86400",
+    "RAYLOG_WORKER_LOGS_FILES": "5000",
+    "RAYLOG_WORKER_LOGS_BYTES": "100000000",
 }
 """Variables of a Ray that Raylog starts; those that are set already stay."""
+LEVEL: Final = "RAY_BACKEND_LOG_LEVEL"
+"""From which level on Ray's own processes log, into files without a limit. At its default each wake is some 30 lines,
+6 kB."""
 
 _SERVE: Final = (
     "import sys; sys.path[:] = filter(None, sys.path); from raylog.actors.processes.fork_server import main; main()"
@@ -78,18 +86,38 @@ def forked_workers() -> Iterator[None]:
         os.environ.setdefault(name, value)
     launcher = _start_server() if can_fork() else None
     if launcher is None:
-        yield
+        with _warnings_only():
+            yield
         return
     python = sys.executable
     sys.executable = str(launcher)
     try:
-        yield
+        with _warnings_only():
+            yield
     except Exception:  # any error: Ray has not started
         _servers[-1][0].kill()
         wait_for_ended()
         raise
     finally:
         sys.executable = python
+
+
+@contextmanager
+def _warnings_only() -> Iterator[None]:
+    """Ray's processes that are started inside log no more than warnings, unless the level is set already.
+
+    They get a copy of ``os.environ``. Ray's part of this process looks into the environment itself, where the variable
+    is not, because it would print to the user's terminal that the variable is set.
+    """
+    if LEVEL in os.environ:
+        yield
+        return
+    os.environ[LEVEL] = "warning"
+    os.unsetenv(LEVEL)
+    try:
+        yield
+    finally:
+        os.environ.pop(LEVEL, None)
 
 
 def _start_server() -> Path | None:

@@ -1,8 +1,8 @@
 """Removal of the log files that ended workers have left in Ray's session folder.
 
 Each replica that wakes is a process, and Ray keeps five files of each: nothing of Ray's removes them. Where Raylog has
-started Ray, it says for how long they are kept (``RAYLOG_WORKER_LOGS_S``); in a Ray of others they are not touched.
-Every broker of a machine does this, one file each time that one of them comes first.
+started Ray, it says how many of them are kept (``RAYLOG_WORKER_LOGS_S``, ``_FILES``, ``_BYTES``); in a Ray of others
+they are not touched. Every broker of a machine does this, one file each time that one of them comes first.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +23,20 @@ from raylog.actors.logs import NAMED
 logger = logging.getLogger(__name__)
 
 KEPT_VARIABLE: Final = "RAYLOG_WORKER_LOGS_S"
-"""For how many seconds the files of ended workers are kept; unset or negative: without a limit."""
-CHECK_S: Final = 600.0
+"""For how many seconds the files of ended workers are kept; unset or negative: without any limit."""
+FILES_VARIABLE: Final = "RAYLOG_WORKER_LOGS_FILES"
+"""How many of them are kept, those that were written last; unset or negative: however many there are."""
+BYTES_VARIABLE: Final = "RAYLOG_WORKER_LOGS_BYTES"
+"""What they may take on the disk together; unset or negative: however much it is."""
+CHECK_S: Final = 60.0
+"""A machine wakes up to ten replicas a second: between two checks it makes some thousand files."""
 REMOVED_AT_ONCE: Final = 10_000
 """Most files that one check removes; the others follow with the next ones."""
 
 FOLDERS: Final = ("", "old", "events", "export_events")
 """Where they are in Ray's folder: its log monitor moves some of them."""
+BLOCK_BYTES: Final = 512
+"""Unit of ``st_blocks``."""
 
 _OF_WORKER: Final = re.compile(
     r"(?:worker-[0-9a-f]{56}-[0-9a-f]{8}-|python-core-worker-[0-9a-f]{56}_|event_(?:CORE_WORKER|EXPORT_TASK)_)"
@@ -36,21 +44,69 @@ _OF_WORKER: Final = re.compile(
 )
 
 
-def kept_s() -> int | None:
-    """Return for how many seconds the files are kept; None = without a limit."""
-    given = os.environ.get(KEPT_VARIABLE, "")
-    return int(given) if given.isdecimal() and len(given) < 10 else None
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is kept of the files of ended workers."""
+
+    seconds: int
+    """Since they were last written."""
+    files: int | None = None
+    """How many at most; None = without a limit."""
+    size: int | None = None
+    """Bytes that they take at most; None = without a limit."""
 
 
-def remove_old(folder: Path, before_s: float, *, is_running: Callable[[int], bool]) -> int:
-    """Remove the files of ended workers that were last written before a time; returns how many.
+def limits_here() -> Limits | None:
+    """Return the limits set where Ray was started; None = nothing is removed."""
+    seconds = _number(KEPT_VARIABLE)
+    return None if seconds is None else Limits(seconds, _number(FILES_VARIABLE), _number(BYTES_VARIABLE))
+
+
+def _number(variable: str) -> int | None:
+    given = os.environ.get(variable, "")
+    return int(given) if given.isdecimal() and len(given) < 16 else None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogFile:
+    """A log file of a worker that has ended."""
+
+    written_s: float
+    """In seconds since 1970."""
+    path: str
+    size: int
+    """Bytes that it takes on the disk."""
+
+
+def excess(files: Iterable[LogFile], before_s: float, limits: Limits) -> list[LogFile]:
+    """Return what is to be removed, the oldest first: what was last written before a time, and what is too much."""
+    size = 0
+    found = []
+    for kept, file in enumerate(sorted(files, reverse=True)):
+        size += file.size
+        too_many = limits.files is not None and kept >= limits.files
+        too_large = limits.size is not None and size > limits.size
+        if file.written_s < before_s or too_many or too_large:
+            found.append(file)
+    return found[::-1]
+
+
+def remove_excess(folder: Path, before_s: float, limits: Limits, *, is_running: Callable[[int], bool]) -> int:
+    """Remove files of ended workers that were last written before a time, or are too many; returns how many.
 
     ``folder``: Ray's, with those in it. ``before_s``: in seconds since 1970. Raises OSError where one cannot be listed.
     """
-    removed = 0
+    ended: list[LogFile] = []
     for name in FOLDERS:
         with suppress(FileNotFoundError):  # Ray makes the inner ones when it has something for them
-            removed += _remove_in(folder / name, before_s, REMOVED_AT_ONCE - removed, is_running)
+            ended += _of_ended_in(folder / name, is_running)
+    removed = 0
+    for file in excess(ended, before_s, limits)[:REMOVED_AT_ONCE]:
+        try:
+            os.unlink(file.path)
+            removed += 1
+        except OSError as error:  # another broker was faster, or it belongs to another user
+            logger.debug("the log file %s stays: %s", file.path, error)
     with suppress(FileNotFoundError):
         _remove_links(folder / NAMED)
     return removed
@@ -65,26 +121,20 @@ def _remove_links(folder: Path) -> None:
                     os.unlink(entry.path)
 
 
-def _remove_in(folder: Path, before_s: float, most: int, is_running: Callable[[int], bool]) -> int:
-    removed = 0
-    ended: dict[int, bool] = {}
+def _of_ended_in(folder: Path, is_running: Callable[[int], bool]) -> Iterator[LogFile]:
+    runs: dict[int, bool] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             found = _OF_WORKER.fullmatch(entry.name)
-            if found is None or removed >= most:
+            if found is None:
                 continue
-            try:
-                if entry.stat(follow_symlinks=False).st_mtime >= before_s:
-                    continue
-                pid = int(found["pid"])
-                if pid not in ended:
-                    ended[pid] = not is_running(pid)
-                if ended[pid]:
-                    os.unlink(entry.path)
-                    removed += 1
-            except OSError as error:  # another broker was faster, or it belongs to another user
-                logger.debug("the log file %s stays: %s", entry.path, error)
-    return removed
+            pid = int(found["pid"])
+            if pid not in runs:
+                runs[pid] = is_running(pid)
+            if not runs[pid]:
+                with suppress(FileNotFoundError):  # another broker was faster, or Ray has moved it
+                    about = entry.stat(follow_symlinks=False)
+                    yield LogFile(about.st_mtime, entry.path, about.st_blocks * BLOCK_BYTES)
 
 
 def is_running(pid: int) -> bool:
@@ -101,17 +151,17 @@ def is_running(pid: int) -> bool:
 class WorkerLogs:
     """Looks after Ray's log folder for as long as the broker runs."""
 
-    def __init__(self, folder: Path | None, keep_s: int | None) -> None:
-        """``folder``: Ray's; None, or no time to keep them: nothing is removed."""
+    def __init__(self, folder: Path | None, limits: Limits | None) -> None:
+        """``folder``: Ray's; None, or no limits: nothing is removed."""
         self._folder = folder
-        self._keep_s = keep_s
+        self._limits = limits
         self._task: asyncio.Task[None] | None = None
         self._clock = CarefulClock("log files of workers")
 
     def start(self) -> None:
-        """Begin to remove what is too old; returns at once."""
-        if self._folder is not None and self._keep_s is not None:
-            self._task = asyncio.create_task(self._run(self._folder, self._keep_s), name="worker logs")
+        """Begin to remove what is too old or too much; returns at once."""
+        if self._folder is not None and self._limits is not None:
+            self._task = asyncio.create_task(self._run(self._folder, self._limits), name="worker logs")
 
     async def stop(self) -> None:
         """Remove nothing more."""
@@ -119,16 +169,16 @@ class WorkerLogs:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, folder: Path, keep_s: int) -> None:
+    async def _run(self, folder: Path, limits: Limits) -> None:
         while True:
-            await self.check(folder, keep_s)
-            await asyncio.sleep(min(CHECK_S, max(1.0, keep_s / 4)))
+            await self.check(folder, limits)
+            await asyncio.sleep(min(CHECK_S, max(1.0, limits.seconds / 4)))
 
-    async def check(self, folder: Path, keep_s: int) -> int:
-        """Remove what is too old by the careful clock, which a jump of the machine's does not hasten."""
-        before_s = self._clock.deleting_ms() / 1000 - keep_s
+    async def check(self, folder: Path, limits: Limits) -> int:
+        """Remove what is too much, and what is too old by the careful clock, which no jump of the machine's hastens."""
+        before_s = self._clock.deleting_ms() / 1000 - limits.seconds
         try:
-            removed = await asyncio.to_thread(remove_old, folder, before_s, is_running=is_running)
+            removed = await asyncio.to_thread(remove_excess, folder, before_s, limits, is_running=is_running)
         except OSError as error:
             logger.warning("Ray's log folder %s cannot be cleared of the files of ended workers: %s", folder, error)
             return 0

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from raylog.actors.actor_specs import ControllerSpec, CoordinatorSpec
+from raylog.actors.controller_link import Place
 from raylog.actors.naming import RESOURCE, coordinator_name
 from raylog.actors.processes.made_actors import ActorTrouble, MadeActors, Recipe
 from raylog.actors.processes.ray_support import A_SHARE, LOOPBACK
@@ -20,11 +21,21 @@ _not_started: Final = OccasionalWarning(logger)  # each request for it tries aga
 class RayCoordinators:
     """Starts and ends coordinators, one after the other for each of them: an actor's name is free once it has ended."""
 
-    def __init__(self, spec: ControllerSpec, actors: MadeActors, config: Callable[[], Mapping[str, str]]) -> None:
-        """``spec``: the controller's, which has the secret; ``config`` returns the cluster's configuration."""
+    def __init__(
+        self,
+        spec: ControllerSpec,
+        actors: MadeActors,
+        config: Callable[[], Mapping[str, str]],
+        place: Callable[[], Place],
+    ) -> None:
+        """``spec``: the controller's, which has the secret; ``config`` returns the cluster's configuration.
+
+        ``place`` returns where the controller listens.
+        """
         self._spec = spec
         self._actors = actors
         self._config = config
+        self._place = place
         self._last: dict[str, tuple[asyncio.Task[None], bool]] = {}
         """The latest work on each coordinator that is not done, and whether it is a start."""
 
@@ -42,7 +53,7 @@ class RayCoordinators:
             allow_plaintext=self._spec.allow_plaintext,
             folder=self._spec.data_directory,
         )
-        self._work(name, lambda: make_coordinator(self._actors, spec), is_start=True)
+        self._work(name, lambda: make_coordinator(self._actors, spec, self._place()), is_start=True)
 
     def end(self, kind: str, index: int) -> None:
         """End a coordinator's actor for good; returns at once."""
@@ -68,13 +79,13 @@ async def _after(earlier: asyncio.Task[None] | None, work: Callable[[], Awaitabl
     await work()
 
 
-async def make_coordinator(actors: MadeActors, spec: CoordinatorSpec) -> None:
+async def make_coordinator(actors: MadeActors, spec: CoordinatorSpec, controller: Place) -> None:
     """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
     name = coordinator_name(spec.kind, spec.index)
     # Beyond one machine where a broker is, and with it the secrets.
     resources = {RESOURCE: A_SHARE} if spec.host != LOOPBACK else {}
     try:
-        await actors.start(name, Recipe(kind=spec.kind, arguments=(spec,), resources=resources))
+        await actors.start(name, Recipe(kind=spec.kind, arguments=(spec, controller), resources=resources))
     except ActorTrouble as error:
         _not_started.warn("%s was not started: %s", name, error)
 

@@ -134,7 +134,9 @@ class Controller:
             spec = replace(spec, host=node_address())
         here = ray.get_runtime_context().get_node_id()
         self._makers = Makers(OwnActors(), lambda: hire(here, CONTROLLER), starts_per_maker())
-        self._coordinators = RayCoordinators(spec, self._makers, lambda: self._server.image.config)
+        self._coordinators = RayCoordinators(
+            spec, self._makers, lambda: self._server.image.config, lambda: self._server.endpoint
+        )
         self._spec = spec
 
         async def start() -> None:
@@ -205,7 +207,7 @@ class Broker:
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
         from raylog.actors.broker.dozers import Dozers
         from raylog.actors.broker.server import BrokerServer
-        from raylog.actors.broker.worker_logs import WorkerLogs, kept_s
+        from raylog.actors.broker.worker_logs import WorkerLogs, limits_here
         from raylog.actors.dozing.processes import SystemProcesses
         from raylog.actors.metrics.node import NodePage
         from raylog.actors.processes.made_actors import OwnActors
@@ -234,6 +236,7 @@ class Broker:
                     self._dozers,
                     node_id=here.node_id,
                     sharing=lambda: self._server.brokers_here,
+                    controller=lambda: self._server.link.place,
                 ),
                 on_fatal=end_process,
                 resting=self._dozers,
@@ -245,7 +248,7 @@ class Broker:
         await begin(start)
         name_log(broker_name(self._server.broker))  # which one a node's is, its directory states
         self._page.start()
-        self._logs = WorkerLogs(ray_logs(), kept_s())
+        self._logs = WorkerLogs(ray_logs(), limits_here())
         self._logs.start()
         self._titling = asyncio.create_task(self._keep_title(name), name="title")
         self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import ray
 
 from raylog.actors.actor_specs import CoordinatorSpec
+from raylog.actors.controller_link import Place, known_first
 from raylog.actors.logs import set_up_logging
 from raylog.actors.naming import coordinator_name
 from raylog.actors.processes.ray_secrets import secret_here
@@ -35,8 +36,13 @@ SHORT_NAMES: Final = {"group": "coordinator", "transaction": "transactions"}
 class GroupCoordinator:
     """Ray actor of a group coordinator."""
 
-    async def __init__(self, spec: CoordinatorSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Begin to load its log. Ray chose the node: on a cluster of several, listen on that node's address."""
+    async def __init__(  # type: ignore[misc]  # Ray awaits constructors
+        self, spec: CoordinatorSpec, controller: Place | None = None
+    ) -> None:
+        """Begin to load its log. Ray chose the node: on a cluster of several, listen on that node's address.
+
+        ``controller``: where it was when this actor was made.
+        """
         from raylog.actors.processes.coordinator_kinds import coordinator_server
 
         name = coordinator_name(spec.kind, spec.index)
@@ -47,7 +53,8 @@ class GroupCoordinator:
 
         async def start() -> None:
             here = replace(spec, secret=await secret_here(spec.secret))
-            self._server = coordinator_server(here, find_controller=find_controller, on_fatal=end_process)
+            find = known_first(controller, find_controller)
+            self._server = coordinator_server(here, find_controller=find, on_fatal=end_process)
             await self._server.start()
 
         await begin(start)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import ray
 
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
+from raylog.actors.controller_link import Place, known_first
 from raylog.actors.dozing.processes import CAN_STOP
 from raylog.actors.dozing.resting import DozeLink
 from raylog.actors.logs import SPEAKER, name_log, set_up_logging
@@ -24,7 +24,7 @@ from raylog.actors.processes.spare_roles import name_of, read_role
 from raylog.actors.replica.dozing import doze_until_called
 from raylog.actors.replica.server import ReplicaServer
 from raylog.actors.titles import replica_titles, wear
-from raylog.core.errors import ConnectionFailed, InvalidRequest
+from raylog.core.errors import InvalidRequest
 from raylog.rpc.host.malloc import keep_freed_memory
 
 keep_unused_out()
@@ -35,9 +35,12 @@ class Replica:
     """Ray actor of one partition replica, or a spare that becomes one, once and for life."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits constructors
-        self, spec: ReplicaSpec | None, spare: SpareSpec | None = None
+        self, spec: ReplicaSpec | None, spare: SpareSpec | None = None, controller: Place | None = None
     ) -> None:
-        """Recover the log and begin to serve; a spare does so once its role is noted."""
+        """Recover the log and begin to serve; a spare does so once its role is noted.
+
+        ``controller``: where it was when this actor was made.
+        """
         set_up_logging(SPARE if spec is None else name_of(spec))
         if spec is None:
             wear("ray::Replica spare", SPARE)
@@ -45,23 +48,22 @@ class Replica:
         self._server: ReplicaServer | None = None
         self._adopting = asyncio.Lock()
         self._dozing: asyncio.Task[None] | None = None
-        await begin(lambda: self._begin(spec, spare), paced=True)
+        await begin(lambda: self._begin(spec, spare, controller), paced=True)
 
-    async def _begin(self, spec: ReplicaSpec | None, spare: SpareSpec | None) -> None:
+    async def _begin(self, spec: ReplicaSpec | None, spare: SpareSpec | None, controller: Place | None) -> None:
         if spec is None and spare is not None:
             spec = await asyncio.to_thread(read_role, spare)
         if spec is not None:
-            await self.adopt(spec)
+            await self.adopt(spec, controller)
             return
-        with suppress(ConnectionFailed):
-            await find_controller()  # Ray's first lookup takes a tenth of a second; start it at once
         if spare is not None and CAN_STOP:
             rest = DozeLink(spare.data_directory, SPARE)
             self._dozing = asyncio.create_task(doze_until_called(rest, self._adopting.locked), name="dozing")
 
-    async def adopt(self, spec: ReplicaSpec) -> tuple[str, int]:
+    async def adopt(self, spec: ReplicaSpec, controller: Place | None = None) -> tuple[str, int]:
         """Become this replica unless it is it already; returns host and port when it serves.
 
+        ``controller``: where it is now.
         Raises what keeps it from starting, and :class:`InvalidRequest` when it is another replica.
         """
         async with self._adopting:
@@ -71,7 +73,8 @@ class Replica:
                 self._dozing = None
             if self._server is None:
                 rest = DozeLink(spec.data_directory, name_of(spec)) if CAN_STOP else None
-                server = ReplicaServer(spec, find_controller=find_controller, on_fatal=end_replica, rest=rest)
+                find = known_first(controller, find_controller)
+                server = ReplicaServer(spec, find_controller=find, on_fatal=end_replica, rest=rest)
                 SPEAKER.actor, SPEAKER.topic, SPEAKER.partition = name_of(spec), spec.topic, spec.partition
                 SPEAKER.epoch = lambda: server.leader_epoch
                 name_log(SPEAKER.actor)

@@ -13,6 +13,7 @@ from typing import Final
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.broker.resting import Resting
+from raylog.actors.controller_link import Place
 from raylog.actors.processes.made_actors import REPLICA, ActorRaised, MadeActors, Recipe
 from raylog.actors.processes.ray_support import CONTROL_TIMEOUT_S
 from raylog.actors.processes.spare_roles import name_of
@@ -40,22 +41,27 @@ class RayReplicaFactory:
         *,
         node_id: str,
         sharing: Callable[[], int],
+        controller: Callable[[], Place | None],
     ) -> None:
-        """``node_id`` is Ray's id of the node that holds the data directory; ``sharing`` brokers share its machine."""
+        """``node_id`` is Ray's id of the node that holds the data directory; ``sharing`` brokers share its machine.
+
+        ``controller`` returns where the controller is, as far as this broker knows.
+        """
         self._actors = actors
         self._node_id = node_id
         self._resting = resting
         self._spares = spares
+        self._controller = controller
         self._turns = Turns(TURNS, sharing)
         self._ends = Turns(ENDS, sharing)
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Make the replica's actor unless it runs; returns when it serves. Raises ActorTrouble and OSError."""
         with self._spares.held_back(), self._resting.held_awake(name_of(spec)):
-            if await self._spares.adopt(spec):
+            if await self._spares.adopt(spec, self._controller()):
                 return
             name = name_of(spec)
-            recipe = Recipe(kind=REPLICA, arguments=(spec,), node_id=self._node_id)
+            recipe = Recipe(kind=REPLICA, arguments=(spec, None, self._controller()), node_id=self._node_id)
             async with self._turns.turn():  # in the order of the requests
                 serves = asyncio.ensure_future(self._actors.start(name, recipe))
                 try:

@@ -18,6 +18,7 @@ import ray
 
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.clock import monotonic_ms
+from raylog.actors.controller_link import Place
 from raylog.actors.naming import NAMESPACE, REPLICA_PREFIX, SPARE_PREFIX, spare_prefix
 from raylog.actors.processes.made_actors import (
     REPLICA,
@@ -91,9 +92,10 @@ class SpareReplicas:
         named = {name for name in await _living(REPLICA_PREFIX) if mine in name and not name.startswith(SPARE_PREFIX)}
         return named | set(self._roles)
 
-    async def adopt(self, spec: ReplicaSpec) -> bool:
+    async def adopt(self, spec: ReplicaSpec, controller: Place | None) -> bool:
         """Have a spare serve the replica, and return when it does; False: it needs a process of its own.
 
+        ``controller``: where it is, as far as the broker knows.
         Raises ActorTrouble and OSError.
         """
         await self._load()
@@ -102,7 +104,7 @@ class SpareReplicas:
             return False
         actor = self._roles[replica]
         try:
-            await self._actors.call(actor, "adopt", spec, timeout_s=MAKE_TIMEOUT_S)
+            await self._actors.call(actor, "adopt", spec, controller, timeout_s=MAKE_TIMEOUT_S)
         except NoSuchActor:  # it was ended for good
             await self.forget(replica)
             return False

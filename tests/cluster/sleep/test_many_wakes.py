@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 import raylog
 from raylog import TopicPartition
+from raylog.actors.naming import CONTROLLER
 from raylog.actors.processes.makers import STARTS_VARIABLE
 from tests.cluster.ray_support import AWAKE, actor_names, call_actor, kill
 from tests.waiting import wait_for
@@ -79,6 +81,19 @@ def test_the_first_replicas_need_no_maker(wakes: Wakes) -> None:
     assert makers() == []
 
 
+def test_a_replica_connects_to_the_controller_and_not_to_its_actor(wakes: Wakes) -> None:
+    """What calls the actor of another process leaves something there that Ray never gives back."""
+    with raylog.Admin() as admin:
+        admin.create_topic("kept", 1, 1, config=AWAKE)
+    with raylog.Producer() as producer:
+        producer.send("kept", b"x").result(60)
+    replica = psutil.Process(process_of("replica:kept-0:"))
+    controller = psutil.Process(int(call_actor(CONTROLLER, "pid")))
+    listening = {each.laddr.port for each in controller.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    remote = {each.raddr.port for each in replica.net_connections("tcp") if each.status == psutil.CONN_ESTABLISHED}
+    assert remote & listening == {call_actor(CONTROLLER, "endpoint")[1]}
+
+
 def test_makers_follow_each_other(wakes: Wakes) -> None:
     first = the_maker(wakes)
     for _ in range(2 * STARTS):
@@ -95,10 +110,7 @@ def test_what_one_has_made_sleeps_and_wakes_by_the_next(wakes: Wakes) -> None:
 
 def test_a_maker_that_dies_leaves_its_replicas_and_loses_no_wake(wakes: Wakes) -> None:
     maker = the_maker(wakes)
-    with raylog.Admin() as admin:
-        admin.create_topic("kept", 1, 1, config=AWAKE)
     with raylog.Producer() as producer:
-        producer.send("kept", b"x").result(60)
         replica = process_of("replica:kept-0:")
         kill(maker)
         wait_for(lambda: not is_there(maker), "it has ended")

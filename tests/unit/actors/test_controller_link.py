@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raylog.actors import controller_link
-from raylog.actors.controller_link import ControllerLink
+from raylog.actors.controller_link import ControllerLink, known_first
 from raylog.core.errors import BrokerIdNotRegistered, ConnectionFailed, NotController, RequestTimedOut
 from raylog.protocol.controller import SessionHeartbeatRequest
 from raylog.rpc import Connection, Reply, Request, RpcServer
@@ -281,3 +281,25 @@ async def test_a_call_reports_a_controller_that_is_away_before_its_deadline(
                 await link.call("create_topic", [], timeout_s=60)
     finally:
         await link.stop()
+
+
+async def test_a_known_place_is_returned_once_and_then_searched_for() -> None:
+    async def search() -> tuple[str, int]:
+        return "10.0.0.9", 9
+
+    find = known_first(("10.0.0.2", 7), search)
+    assert [await find() for _ in range(3)] == [("10.0.0.2", 7), ("10.0.0.9", 9), ("10.0.0.9", 9)]
+    assert await known_first(None, search)() == ("10.0.0.9", 9)
+
+
+async def test_a_controller_that_has_left_its_known_place_is_searched_for() -> None:
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+
+    async def search() -> tuple[str, int]:
+        return place
+
+    with socket.socket() as left:
+        left.bind(("127.0.0.1", 0))  # no process listens there
+        async with linked(known_first(left.getsockname(), search), controller) as link:
+            assert link.place == place

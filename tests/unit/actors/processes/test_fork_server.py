@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from raylog import fork_workers
-from raylog.actors.broker.worker_logs import kept_s
+from raylog.actors.broker.worker_logs import Limits, limits_here
 from raylog.actors.processes.fork_server import chosen, find_raylet
 from tests.waiting import wait_for
 
@@ -187,7 +187,34 @@ def test_a_ray_of_ours_keeps_little_of_workers_that_have_ended(monkeypatch: pyte
     with fork_workers.forked_workers():
         assert os.environ[METRICS] == "0"
         assert os.environ[TASKS] == "7", "the operator's"
-        assert kept_s() == 86_400
+        assert limits_here() == Limits(86_400, files=5_000, size=100_000_000)
+
+
+SHOW_LEVEL = "import os; print(os.environ.get('RAY_BACKEND_LOG_LEVEL'))"
+
+
+def level_of(environment: dict[str, str] | None) -> str:
+    """Return the level that a process has which is started here: with an environment, as Ray does, or without."""
+    return subprocess.run(
+        [sys.executable, "-c", SHOW_LEVEL], env=environment, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_rays_processes_log_warnings_and_this_one_is_not_concerned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fork_workers.SWITCH, "0")
+    monkeypatch.delenv(fork_workers.LEVEL, raising=False)
+    with fork_workers.forked_workers():
+        assert level_of(os.environ.copy()) == "warning"
+        assert level_of(None) == "None", "Ray's part of this process would print that it is set"
+    assert fork_workers.LEVEL not in os.environ
+
+
+def test_a_level_that_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fork_workers.SWITCH, "0")
+    monkeypatch.setenv(fork_workers.LEVEL, "debug")
+    with fork_workers.forked_workers():
+        assert level_of(os.environ.copy()) == level_of(None) == "debug"
+    assert os.environ[fork_workers.LEVEL] == "debug"
 
 
 def test_a_python_whose_path_no_script_can_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

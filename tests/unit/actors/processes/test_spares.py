@@ -121,6 +121,7 @@ class Actors:
         self.names = set(names)
         self.error: Exception | None = None
         self.adopted: list[str] = []
+        self.arguments: list[tuple[object, ...]] = []
 
     async def start(self, name: str, recipe: Recipe) -> None:
         self.names.add(name)
@@ -129,7 +130,7 @@ class Actors:
         await asyncio.sleep(0)
         return name in self.names
 
-    async def call(self, name: str, method: str, *_: object, timeout_s: float) -> None:
+    async def call(self, name: str, method: str, *arguments: object, timeout_s: float) -> None:
         await asyncio.sleep(0)
         if name not in self.names:
             raise NoSuchActor(name)
@@ -137,6 +138,7 @@ class Actors:
             raise self.error
         assert (method, timeout_s > 0) == ("adopt", True)
         self.adopted.append(name)
+        self.arguments.append(arguments)
 
     async def end(self, name: str, *, is_stopped_first: bool) -> None:
         self.names.discard(name)
@@ -163,25 +165,32 @@ async def test_a_replica_that_failed_in_a_spare_takes_no_second_one(
 ) -> None:
     actors_of(kept).error = ActorRaised("no room")
     with pytest.raises(ActorRaised):
-        await kept.adopt(spec)
-    assert not await kept.adopt(spec), "it needs a process of its own"
+        await kept.adopt(spec, None)
+    assert not await kept.adopt(spec, None), "it needs a process of its own"
     assert actors_of(kept).names == {IDLE[1]}
 
 
 async def test_replicas_that_start_together_take_a_spare_each(spec: ReplicaSpec, kept: spares.SpareReplicas) -> None:
     starting = [replace(spec, partition=partition) for partition in range(3)]
-    assert await asyncio.gather(*(kept.adopt(replica) for replica in starting)) == [True, True, False]
+    assert await asyncio.gather(*(kept.adopt(replica, None) for replica in starting)) == [True, True, False]
     assert sorted(actors_of(kept).adopted) == list(IDLE)
 
 
 async def test_a_spare_that_has_ended_leaves_no_note(spec: ReplicaSpec, kept: spares.SpareReplicas) -> None:
     actors_of(kept).names.clear()
-    assert not await kept.adopt(spec)
+    assert not await kept.adopt(spec, None)
     assert noted_roles(spec.data_directory, spec.secret) == []
     assert await kept.actor_of(name_of(spec)) == name_of(spec)
 
 
 async def test_a_replica_that_has_an_actor_takes_no_spare(spec: ReplicaSpec, kept: spares.SpareReplicas) -> None:
     actors_of(kept).names.add(name_of(spec))
-    assert not await kept.adopt(spec)
+    assert not await kept.adopt(spec, None)
     assert actors_of(kept).adopted == []
+
+
+async def test_a_spare_that_becomes_a_replica_knows_where_the_controller_is(
+    spec: ReplicaSpec, kept: spares.SpareReplicas
+) -> None:
+    assert await kept.adopt(spec, ("10.0.0.2", 7))
+    assert actors_of(kept).arguments == [(spec, ("10.0.0.2", 7))]

@@ -143,7 +143,7 @@ def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecis
             decision.write(committed)
             keys.append(committed.key)
         rows.append([topic, partition, code])
-    decision.reply(event.request, rows)
+    decision.reply_proved(event.request, rows)
     return keys
 
 
@@ -236,7 +236,7 @@ def delete(
         elif store.get(key) is not None:
             decision.write(OffsetDeleted(key=key))
         rows.append([topic, partition, code])
-    decision.reply(event.request, rows)
+    decision.reply_proved(event.request, rows)
 
 
 def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:

@@ -137,7 +137,7 @@ def txn_commit(
         return
     if taken or known is None or known.producer_epoch < event.producer_epoch:
         decision.write(row)
-    decision.reply(event.request, rows)
+    decision.reply_proved(event.request, rows)
 
 
 def _commit_error(store: PendingStore, event: TxnOffsetCommitReceived) -> RaylogError | None:

@@ -255,11 +255,11 @@ class CoordinatorMachine:
                 if (group := self._member_group(event, decision)) is not None:
                     rebalance.heartbeat(group, event, decision)
             case LeaveReceived() if (consumers := self._consumers.get(event.group)) is not None:
-                decision.reply_proved(event.request, self._consumers.leave(consumers, event.members, decision))
+                decision.reply_rows(event.request, self._consumers.leave(consumers, event.members, decision))
             case LeaveReceived():
                 if (group := self._member_group(event, decision)) is not None:
                     rows = rebalance.leave(group, event.members, decision)
-                    decision.reply_proved(event.request, rows)
+                    decision.reply_rows(event.request, rows)
                     self._drop_if_blank(event.group)
             case OffsetCommitReceived() | TxnOffsetCommitReceived():
                 self._commit(event, decision)
@@ -276,8 +276,8 @@ class CoordinatorMachine:
                     offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
-                rows = views.listed(self._groups.values(), self._consumers, states=event.states, types=event.types)
-                decision.reply_proved(event.request, rows)
+                groups = views.listed(self._groups.values(), self._consumers, states=event.states, types=event.types)
+                decision.reply_proved(event.request, groups)
             case DescribeGroupReceived():
                 if (named := self._named_group(event, decision)) is not None:
                     decision.reply_proved(event.request, self._description(named, event))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raylog.core.coordinators.decision import CoordinatorDecision
-from raylog.core.decision import Story
+from raylog.core.decision import RequestId, Result, Story
 from raylog.core.groups.events import AppendRecords, Effect
 from raylog.core.groups.records import Record
 from raylog.core.groups.settings import GroupSettings
@@ -30,6 +30,14 @@ class GroupDecision(CoordinatorDecision[Record]):
         super().__init__(cause, now_ms, apply=apply, story=story)
         self.settings = settings
         self.wall_ms = wall_ms
+
+    def reply_rows(self, request: RequestId, rows: list[list[object]]) -> None:
+        """Answer with rows that end with an error's number each, 0 = it is done; a refusal among them is proved."""
+        result: Result = [*rows]
+        if any(row[-1] for row in rows):
+            self.reply_proved(request, result)
+        else:
+            self.reply(request, result)
 
     def _store(self) -> Effect:
         return AppendRecords(cause=self.cause, records=tuple(record.to_wire() for record in self.records))

@@ -367,9 +367,9 @@ def leave(
     group: Group,
     members: Sequence[tuple[str, str | None]],
     decision: GroupDecision,
-) -> list[object]:
+) -> list[list[object]]:
     """Handle LeaveGroup; return [[member id, instance id, error code]...] (0 = has left)."""
-    rows: list[object] = []
+    rows: list[list[object]] = []
     removed: list[str] = []
     for member_id, instance_id in members:
         code = 0

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from raylog.actors import notes
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.dozing import keeper
 
@@ -67,7 +68,7 @@ class Guard:
             return
         if len(self._noted) >= self._shorten_at:
             self._shorten()
-        with (self._folder / keeper.NOTE).open("a") as file:
+        with notes.opened(self._folder / keeper.NOTE, "a") as file:
             file.write(line)
         self._noted.add(line)
 
@@ -76,14 +77,14 @@ class Guard:
         self._noted = {line for line in self._noted if _runs(line)}
         self._shorten_at = max(SHORTEN_AT, 2 * len(self._noted))
         fresh = self._folder / f"{keeper.NOTE}.new"
-        fresh.write_text("".join(sorted(self._noted)))
+        notes.written(fresh, "".join(sorted(self._noted)))
         fresh.replace(self._folder / keeper.NOTE)
 
     def _begin(self) -> None:
         left = keeper.continue_noted(self._folder)
         if left:
             logger.info("%d processes of %s were continued, in case they were stopped", len(left), self._folder)
-        (self._folder / keeper.NOTE).write_text("")
+        notes.written(self._folder / keeper.NOTE, "")
         self._noted.clear()
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:

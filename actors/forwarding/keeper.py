@@ -18,6 +18,7 @@ from raylog.actors.forwarding.kept import Kept
 from raylog.actors.forwarding.places import until_committed
 from raylog.actors.forwarding.redrives import PREFIX, Redrive, Redrives
 from raylog.actors.roles.host import RoleHost
+from raylog.actors.roles.proof import Proof
 from raylog.actors.roles.refusals import is_refusal
 from raylog.actors.roles.role import Role
 from raylog.core.errors import CoordinatorLoadInProgress, ForwarderFenced, NotLeaderOrFollower, RaylogError
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 AGAIN_S: Final = 0.2
 LOADED_WITHIN_S: Final = 5.0
 READ_BYTES: Final = 4 * 1024 * 1024
+
+_FENCE: Final = "fence"
+"""The name of no forwarder and no redrive: its tombstone stands for nothing."""
 
 _decode_value = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 
@@ -69,6 +73,7 @@ class KeeperRole(Role):
         self._appends = 0
         self._unreadable = 0
         """Rows that the last load passed over."""
+        self._proof = Proof(lambda: self.save(_FENCE, None))
         self.redrives = Redrives(self)
 
     def begin(self) -> None:
@@ -122,22 +127,33 @@ class KeeperRole(Role):
     async def _answered(self, request: Request, args: Any) -> None:
         try:
             await self._until_loaded()
-            match args:
-                case LoadForwarderRequest():
-                    request.reply(await self._load_forwarder(args))
-                case SaveForwarderRequest():
-                    await self.save(args.forwarder, Kept(args.owner_epoch, args.note))
-                    request.reply([])
-                case StartRedriveRequest():
-                    request.reply(await self.redrives.start(args))
-                case ListRedrivesRequest():
-                    request.reply(self.redrives.list(args.topic))
-                case _:
-                    request.reply(await self.redrives.cancel(args.redrive))
+            request.reply(await self._answer(args))
         except RaylogError as error:
             request.fail(error)
         except asyncio.CancelledError:
             request.fail(NotLeaderOrFollower(f"{self.host.partition} is led by another broker now; look it up."))
+            raise
+
+    async def _answer(self, args: Any) -> object:
+        """Return the answer; what it states of what is kept is proved by a row. Raises RaylogError."""
+        try:
+            match args:
+                case LoadForwarderRequest():
+                    return await self._load_forwarder(args)
+                case SaveForwarderRequest():
+                    await self.save(args.forwarder, Kept(args.owner_epoch, args.note))
+                    return []
+                case StartRedriveRequest():
+                    return await self.redrives.start(args)
+                case ListRedrivesRequest():
+                    await self._proof.stored()
+                    return self.redrives.list(args.topic)
+                case _:
+                    await self._proof.stored()
+                    return await self.redrives.cancel(args.redrive)
+        except RaylogError as error:
+            if not error.retriable:
+                await self._proof.stored()
             raise
 
     async def _until_loaded(self) -> None:
@@ -148,11 +164,14 @@ class KeeperRole(Role):
             raise CoordinatorLoadInProgress(f"{self.host.partition} is reading its log; try again.") from None
 
     async def _load_forwarder(self, args: LoadForwarderRequest) -> LoadForwarderReply:
+        self._check_epoch(args.forwarder, args.owner_epoch)
         known = self.kept.get(args.forwarder)
         if known is None or known.owner_epoch < args.owner_epoch:
             known = Kept(args.owner_epoch, b"" if known is None else known.data)
             await self.save(args.forwarder, known)
-            known = self.kept[args.forwarder]
+        else:
+            await self._proof.stored()
+        known = self.kept[args.forwarder]
         self._check_epoch(args.forwarder, args.owner_epoch)
         return LoadForwarderReply(known.data)
 

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from raylog.actors import notes
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.broker import BrokerReport
 from raylog.actors.metrics.collector import Endpoint, Held, Inquiries
@@ -246,4 +247,4 @@ def _read_note(file: Path) -> Address | None:
 
 def _write_note(file: Path, address: Address) -> None:
     if _read_note(file) != address:
-        file.write_text(f"{address[0]} {address[1]}\n", encoding="ascii")
+        notes.written(file, f"{address[0]} {address[1]}\n")

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from raylog.actors import notes
 from raylog.actors.clock import since_boot_ms
 from raylog.core.restart_pause import RestartHistory, after_failure, pause_ms
 
@@ -37,7 +38,7 @@ class RestartNotes:
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
             if self._is_ours():
-                self._path.write_text(f"{history.failures} {history.failed_ms}\n", encoding="ascii")
+                notes.written(self._path, f"{history.failures} {history.failed_ms}\n")
 
     def pause_s(self) -> float:
         """Return how long to wait before starting, in seconds."""

@@ -13,6 +13,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
+from raylog.actors import notes
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, replica_name
 from raylog.core.errors import DataDirectoryError
@@ -49,10 +50,10 @@ def write_role(file: Path, spec: ReplicaSpec) -> None:
 
     Not synced: the note has to outlive processes only. When the machine fails, the actor ends too.
     """
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     note = {key: getattr(spec, key) for key in (*_NOTED, "allow_plaintext")}
-    fresh.write_text(json.dumps(note, default=dict), encoding="utf-8")
+    notes.written(fresh, json.dumps(note, default=dict))
     fresh.replace(file)
 
 

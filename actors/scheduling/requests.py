@@ -31,6 +31,7 @@ from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.envelope import HalfId, id_among, name_among, name_of
 from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
+from raylog.protocol.halves import ListHalvesRequest
 from raylog.protocol.message import Message
 from raylog.protocol.permissions import lacks_schedule
 from raylog.protocol.replica import ProduceReply
@@ -116,6 +117,8 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
                 request.reply(await _describe(role, request.grant))
             case _:
                 await _loaded(role)
+                if isinstance(args, ListHalvesRequest):
+                    await _proved(role)
                 request.reply(await halves.answer(role, args))
     except RaylogError as error:
         request.fail(error)
@@ -232,9 +235,8 @@ async def _cancel(role: Scheduler, args: CancelScheduledRequest) -> CancelSchedu
     def make(number: int) -> ev.Event:
         return ev.CancelReceived(now_ms=role.now_ms(), request=number, keys=tuple(there))
 
-    if there:
-        for (outcome, _), key in zip(await _outcomes(role, make), there, strict=True):
-            outcomes[key] = outcome.value
+    for (outcome, _), key in zip(await _outcomes(role, make), there, strict=True):
+        outcomes[key] = outcome.value
     return CancelScheduledReply([outcomes[key] for key in keys])
 
 
@@ -244,6 +246,7 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
     if args.new_due_ms > now_ms + DELAY_MAX_MS:
         raise DelayTooLong(f"The record would be due at {args.new_due_ms}, more than ten years from now.")
     if not _exists(role, key):
+        await _proved(role)
         return MoveScheduledReply(NOT_FOUND, args.due_ms)
     due_ms = max(args.new_due_ms, now_ms)
     await _check_delay(role, args.offset, due_ms - now_ms)
@@ -286,6 +289,18 @@ async def _outcomes(role: Scheduler, make: Callable[[int], ev.Event]) -> tuple[t
         raise CoordinatorLoadInProgress(f"{role.host.partition} did not decide in time; try again.") from None
 
 
+async def _proved(role: Scheduler) -> None:
+    """Return when a row was stored that was appended after the call: no later leader had begun before it (R12).
+
+    It cancels nothing; that of a cancellation which waits already does for it.
+    """
+
+    def make(number: int) -> ev.Event:
+        return ev.CancelReceived(now_ms=role.now_ms(), request=number, keys=())
+
+    await _outcomes(role, make)
+
+
 def _exists(role: Scheduler, key: int) -> bool:
     """Return whether a record is or was scheduled under this name: it waits, or is in the log with this due time."""
     machine = role.machine
@@ -305,6 +320,7 @@ def _exists(role: Scheduler, key: int) -> bool:
 
 async def _find(role: Scheduler, args: FindScheduledRequest) -> FindScheduledReply:
     await _loaded(role)
+    await _proved(role)
     machine = role.machine
     key = machine.names.find(name_of(args.target_topic_id, args.schedule_id.encode()))
     if key is None:
@@ -316,6 +332,7 @@ async def _find(role: Scheduler, args: FindScheduledRequest) -> FindScheduledRep
 
 async def _list(role: Scheduler, args: ListScheduledRequest) -> ListScheduledReply:
     await _loaded(role)
+    await _proved(role)
     low = 0 if args.from_due_ms < 0 else key_of(args.from_due_ms, args.from_offset)
     limit = min(max(1, args.limit), LIST_MAX)
     end, most = first_after(args.before_ms), LOOK_MAX if args.topic else limit + 1

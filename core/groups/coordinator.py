@@ -79,12 +79,8 @@ from raylog.core.outbox import Outbox
 EXPIRED_RECORDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
 
-_MAKES_GROUPS: Final = (
-    JoinReceived,
-    MemberHeartbeatReceived,
-    OffsetCommitReceived,
-    TxnOffsetCommitReceived,
-    OffsetResetReceived,
+_MakesGroup = (
+    JoinReceived | MemberHeartbeatReceived | OffsetCommitReceived | TxnOffsetCommitReceived | OffsetResetReceived
 )
 
 __all__ = ["CoordinatorMachine", "GroupSettings"]
@@ -215,7 +211,7 @@ class CoordinatorMachine:
                 self._idleness.used(event.now_ms)
             self._handle(event, decision)
         elif not isinstance(event, Notice):
-            decision.refuse(event.request, error)
+            decision.refuse_at_once(event.request, error)
         return decision.finish()
 
     def _door_error(self, event: Event) -> RaylogError | None:
@@ -230,18 +226,21 @@ class CoordinatorMachine:
             return self._share.list_refusal(event.coordinator)
         if event.group == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
-        refusal = self._share.refusal(event.group) or self._room_refusal(event)
+        refusal = self._share.refusal(event.group)
         if refusal is None and isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
             return admission.member_error(event, self._settings)
         return refusal
 
-    def _room_refusal(self, event: Event) -> RaylogError | None:
+    def _room_refusal(self, event: _MakesGroup) -> RaylogError | None:
         """Return why there may be no new group, if the event would make one."""
-        if not isinstance(event, _MAKES_GROUPS) or event.group in self._groups or event.group in self._consumers:
+        if event.group in self._groups or event.group in self._consumers:
             return None
         return admission.group_error(event.group, len(self._groups) + len(self._consumers), self._settings)
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
+        if isinstance(event, _MakesGroup) and (full := self._room_refusal(event)) is not None:
+            decision.refuse(event.request, full)
+            return
         match event:
             case MemberHeartbeatReceived():
                 self._member_heartbeat(event, decision)
@@ -256,11 +255,11 @@ class CoordinatorMachine:
                 if (group := self._member_group(event, decision)) is not None:
                     rebalance.heartbeat(group, event, decision)
             case LeaveReceived() if (consumers := self._consumers.get(event.group)) is not None:
-                decision.reply(event.request, self._consumers.leave(consumers, event.members, decision))
+                decision.reply_rows(event.request, self._consumers.leave(consumers, event.members, decision))
             case LeaveReceived():
                 if (group := self._member_group(event, decision)) is not None:
                     rows = rebalance.leave(group, event.members, decision)
-                    decision.reply(event.request, rows)
+                    decision.reply_rows(event.request, rows)
                     self._drop_if_blank(event.group)
             case OffsetCommitReceived() | TxnOffsetCommitReceived():
                 self._commit(event, decision)
@@ -277,8 +276,8 @@ class CoordinatorMachine:
                     offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
                     self._drop_if_blank(event.group)
             case ListGroupsReceived():
-                rows = views.listed(self._groups.values(), self._consumers, states=event.states, types=event.types)
-                decision.reply(event.request, rows)
+                groups = views.listed(self._groups.values(), self._consumers, states=event.states, types=event.types)
+                decision.reply_proved(event.request, groups)
             case DescribeGroupReceived():
                 if (named := self._named_group(event, decision)) is not None:
                     decision.reply_proved(event.request, self._description(named, event))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
-from raylog.core.errors import RaylogError
-from raylog.core.groups.events import AppendRecords, Effect, ProposeSleep, StoreProof
+from raylog.core.coordinators.decision import CoordinatorDecision
+from raylog.core.decision import RequestId, Result, Story
+from raylog.core.groups.events import AppendRecords, Effect
 from raylog.core.groups.records import Record
 from raylog.core.groups.settings import GroupSettings
 
 
-class GroupDecision(LoggedDecision[Effect, Record]):
-    """Records, answers that wait for them, and refusals that do not."""
+class GroupDecision(CoordinatorDecision[Record]):
+    """Records of groups, and answers that wait for them."""
 
     __slots__ = ("settings", "wall_ms")
 
@@ -31,22 +31,13 @@ class GroupDecision(LoggedDecision[Effect, Record]):
         self.settings = settings
         self.wall_ms = wall_ms
 
-    def reply(self, request: RequestId, result: Result) -> None:
-        """Answer the request once everything written so far is committed."""
-        self.after_sync.append(Reply(cause=self.cause, request=request, result=result))
-
-    def reply_proved(self, request: RequestId, result: Result) -> None:
-        """Answer the request with what is stored, once it is proved that no later incarnation has begun."""
-        self.now.append(StoreProof(cause=self.cause))
-        self.reply(request, result)
-
-    def refuse(self, request: RequestId, error: RaylogError) -> None:
-        """Refuse the request at once: an error depends on no record that could be lost."""
-        self.now.append(Refuse(cause=self.cause, request=request, error=error))
-
-    def propose_sleep(self) -> None:
-        """Propose that the coordinator ends, once everything written so far is committed."""
-        self.after_sync.append(ProposeSleep(cause=self.cause))
+    def reply_rows(self, request: RequestId, rows: list[list[object]]) -> None:
+        """Answer with rows that end with an error's number each, 0 = it is done; a refusal among them is proved."""
+        result: Result = [*rows]
+        if any(row[-1] for row in rows):
+            self.reply_proved(request, result)
+        else:
+            self.reply(request, result)
 
     def _store(self) -> Effect:
         return AppendRecords(cause=self.cause, records=tuple(record.to_wire() for record in self.records))

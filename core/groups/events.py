@@ -239,4 +239,4 @@ Notice = RequestDropped | Tick | SleepRequested | SleepRefused | TopicsSeen
 Event = RequestEvent | Notice
 
 Effect = AppendRecords | StoreProof | Reply | Refuse | ProposeSleep | LookUpTopics
-"""A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""
+"""A :class:`Reply` is always in ``after_sync``, and a :class:`Refuse` where it states what is stored."""

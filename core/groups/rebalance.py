@@ -71,7 +71,8 @@ def join(group: Group, event: JoinReceived, decision: GroupDecision, new_member_
     elif event.instance_id is None:
         member_id = new_member_id(event.client_id)
         group.pending[member_id] = event.now_ms + event.session_timeout_ms
-        decision.refuse(event.request, MemberIdRequired("Join again with the given member id.", member_id=member_id))
+        error = MemberIdRequired("Join again with the given member id.", member_id=member_id)
+        decision.refuse_at_once(event.request, error)  # another coordinator would refuse that id, and the member joins
     elif replaced is None:
         _add_and_rebalance(group, new_member_id(event.client_id), event, protocols, decision)
     else:
@@ -366,9 +367,9 @@ def leave(
     group: Group,
     members: Sequence[tuple[str, str | None]],
     decision: GroupDecision,
-) -> list[object]:
+) -> list[list[object]]:
     """Handle LeaveGroup; return [[member id, instance id, error code]...] (0 = has left)."""
-    rows: list[object] = []
+    rows: list[list[object]] = []
     removed: list[str] = []
     for member_id, instance_id in members:
         code = 0

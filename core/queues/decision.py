@@ -23,6 +23,7 @@ class QueueDecision(Decision[Effect]):
         "letter_box",
         "letters_finished",
         "marks",
+        "proves",
         "settings",
         "shorter",
         "silent",
@@ -48,6 +49,8 @@ class QueueDecision(Decision[Effect]):
         """[first, end) of records whose first hand-out is over: the next one waits until that is stored."""
         self.marks = False
         """Whether the machine has to learn when this step is stored."""
+        self.proves = False
+        """Whether a change is stored that changes nothing: it shows that no other leader has loaded the queue."""
 
     def count(self, name: str, number: int = 1) -> None:
         """Count what happened."""
@@ -58,15 +61,20 @@ class QueueDecision(Decision[Effect]):
         self.after_sync.append(Reply(cause=self.cause, request=request, result=result))
 
     def refuse(self, request: RequestId, error: RaylogError) -> None:
-        """Refuse at once."""
+        """Refuse at once: its sender comes again, or the error is true whatever this queue knows."""
         self.now.append(Refuse(cause=self.cause, request=request, error=error))
+
+    def refuse_proved(self, request: RequestId, error: RaylogError) -> None:
+        """Refuse for what this queue knows, once a change is stored: one that was loaded elsewhere stores none."""
+        self.proves = True
+        self.after_sync.append(Refuse(cause=self.cause, request=request, error=error))
 
     def finish(self, book: RecordBook, wall_ahead_ms: int, number: int) -> Outbox[Effect]:
         """End the step: what is to be stored comes before every other effect. ``number``: of this step's change."""
         start = book.trim()
         ranges = book.take_changes(wall_ahead_ms)
         boxes = self.letter_box, self.copy_box
-        if ranges is not None or self.settings is not None or boxes != (None, None):
+        if ranges is not None or self.settings is not None or boxes != (None, None) or self.proves:
             change = QueueChange(start, ranges or (), self.settings, boxes[0], book.was_reset, boxes[1])
             book.was_reset = False
             self.now.insert(0, StoreChange(cause=self.cause, change=change))

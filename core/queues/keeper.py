@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
-from raylog.core.coordinators.events import AppendRecords
-from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Story
+from raylog.core.coordinators.decision import CoordinatorDecision
+from raylog.core.coordinators.events import AppendRecords, StoreProof
+from raylog.core.decision import Refuse, Reply, RequestId, Story
 from raylog.core.errors import (
     FencedLeaderEpoch,
     FencedStateEpoch,
@@ -107,11 +108,11 @@ class SnapshotStored:
 
 
 Event: TypeAlias = ReadState | WriteState | ListStates | DeleteState | SnapshotDue
-Effect: TypeAlias = AppendRecords | Reply | Refuse | SnapshotStored
+Effect: TypeAlias = AppendRecords | StoreProof | Reply | Refuse | SnapshotStored
 Row = tuple[list[object], list[object] | None]
 
 
-class _KeeperDecision(LoggedDecision[Effect, Row]):
+class _KeeperDecision(CoordinatorDecision[Row]):
     __slots__ = ()
 
     def _store(self) -> Effect:
@@ -146,7 +147,7 @@ class KeeperMachine:
             self._handle(event, decision)
         except RaylogError as refusal:
             if not isinstance(event, SnapshotDue):
-                decision.now.append(Refuse(cause=event.cause, request=event.request, error=refusal))
+                decision.refuse_proved(event.request, refusal)
         return decision.finish()
 
     def _handle(self, event: Event, decision: _KeeperDecision) -> None:
@@ -161,11 +162,11 @@ class KeeperMachine:
                     for key, state in sorted(self.queues.items())
                     if event.group in ("", key.group)
                 ]
-                decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=[rows]))
+                decision.reply_proved(event.request, [rows])
             case DeleteState():
                 if event.key in self.queues:
                     decision.write((_wire(event.key), None))
-                decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=[]))
+                decision.reply_proved(event.request, [])
             case SnapshotDue():
                 for key, state in sorted(self.queues.items()):
                     head = [SNAPSHOT, state.topic, state.leader_epoch, state.state_epoch, state.version]
@@ -189,7 +190,7 @@ class KeeperMachine:
         decision.write((_wire(event.key), row))
         state = self.queues[event.key]
         result: list[object] = [state_epoch, state.snapshot().to_wire(), is_later]
-        decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=result))
+        decision.reply(event.request, result)
 
     def _check_room(self, key: QueueKey) -> None:
         """Raise LimitReached, InvalidGroupId where there may be no new queue."""
@@ -237,7 +238,7 @@ class KeeperMachine:
             raise InvalidRequest(f"Change {event.version} does not follow change {state.version} of the queue.")
         if event.version == state.version + 1:  # else it is a repetition
             self._write_rows(event.key, [CHANGE, event.version], event.change, decision)
-        decision.after_sync.append(Reply(cause=event.cause, request=event.request, result=[]))
+        decision.reply(event.request, [])
 
     def _whole(self, key: QueueKey, wire: list[Any]) -> QueueChange | None:
         """Return a change with the ranges of its PART rows; None = not all of them are there."""

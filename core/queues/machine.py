@@ -111,7 +111,11 @@ class QueueMachine:
         try:
             handler(self, event, decision)
         except RaylogError as refusal:
-            decision.refuse(event.request, refusal)  # type: ignore[union-attr]  # only requests are refused
+            number: int = event.request  # type: ignore[union-attr]  # only requests are refused
+            if self.is_new or isinstance(event, ev.Take):  # nothing is known; its member opens the queue again
+                decision.refuse(number, refusal)
+            else:
+                decision.refuse_proved(number, refusal)
         # Whatever it was that made room: a fetch may wait because so many are locked, or not finished.
         decision.wakes |= self.book.counts[ACQUIRED] < locked or self.book.unfinished < unfinished
         return self._finish(decision)

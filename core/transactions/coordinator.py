@@ -159,7 +159,7 @@ class TransactionMachine:
                 self._idleness.used(event.now_ms)
             self._handle(event, decision)
         elif not isinstance(event, Notice):
-            decision.refuse(event.request, error)
+            decision.refuse_at_once(event.request, error)
         return decision.finish()
 
     def _door_error(self, event: Event) -> RaylogError | None:
@@ -264,7 +264,8 @@ class TransactionMachine:
             decision.refuse(event.request, error or rules.fenced(event.transactional_id))
             return
         if not partitions and not groups:
-            decision.refuse(event.request, InvalidRequest("Name at least one partition to add to the transaction."))
+            message = "Name at least one partition to add to the transaction."
+            decision.refuse_at_once(event.request, InvalidRequest(message))
             return
         if txn.state.is_prepared:
             self._waiting.add(event.transactional_id, event)
@@ -417,7 +418,8 @@ class TransactionMachine:
         known = {state.value: state for state in TxnState if state is not TxnState.DEAD}
         unknown = next((name for name in event.states if name not in known), None)
         if unknown is not None:
-            decision.refuse(event.request, InvalidRequest(did_you_mean("state of a transaction", unknown, known)))
+            error = InvalidRequest(did_you_mean("state of a transaction", unknown, known))
+            decision.refuse_at_once(event.request, error)
             return
         states = {known[name] for name in event.states} or set(TxnState)
         rows: list[object] = []
@@ -427,7 +429,7 @@ class TransactionMachine:
             if txn.state in states and (event.longer_than_ms < 0 or open_ms >= event.longer_than_ms):
                 writer = txn.writer if txn.state.is_open else txn.producer
                 rows.append([name, writer.producer_id, txn.state.value])
-        decision.reply(event.request, rows)
+        decision.reply_proved(event.request, rows)
 
     def _describe(self, event: DescribeReceived, decision: TxnDecision) -> None:
         txn = self._txns.get(event.transactional_id)

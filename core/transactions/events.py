@@ -167,4 +167,4 @@ class RequestProducerIds:
 
 
 Effect = AppendRecords | StoreProof | Reply | Refuse | EndTxn | RequestProducerIds | ProposeSleep
-"""A :class:`Reply` is always in ``after_sync``; a :class:`Refuse` is always in ``now``."""
+"""A :class:`Reply` is always in ``after_sync``, and a :class:`Refuse` where it states what is stored."""

@@ -128,7 +128,7 @@ def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecis
 
     Replies [[topic, partition, error code]...].
     """
-    rows: list[object] = []
+    rows: list[list[object]] = []
     keys: list[OffsetKey] = []
     for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
         committed = OffsetCommitted(
@@ -143,7 +143,7 @@ def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecis
             decision.write(committed)
             keys.append(committed.key)
         rows.append([topic, partition, code])
-    decision.reply(event.request, rows)
+    decision.reply_rows(event.request, rows)
     return keys
 
 
@@ -236,7 +236,7 @@ def delete(
         elif store.get(key) is not None:
             decision.write(OffsetDeleted(key=key))
         rows.append([topic, partition, code])
-    decision.reply(event.request, rows)
+    decision.reply_proved(event.request, rows)
 
 
 def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:

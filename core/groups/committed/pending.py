@@ -108,7 +108,7 @@ def txn_commit(
     pending: dict[tuple[str, str, int], PendingOffset] = {}
     if known is not None:
         pending = {item[:3]: item for item in known.offsets}
-    rows: list[object] = []
+    rows: list[list[object]] = []
     taken: list[PendingOffset] = []
     for item in event.offsets:
         offset = _committed(event.group, item, decision.wall_ms)
@@ -137,7 +137,7 @@ def txn_commit(
         return
     if taken or known is None or known.producer_epoch < event.producer_epoch:
         decision.write(row)
-    decision.reply(event.request, rows)
+    decision.reply_rows(event.request, rows)
 
 
 def _commit_error(store: PendingStore, event: TxnOffsetCommitReceived) -> RaylogError | None:

@@ -264,9 +264,9 @@ class ConsumerGroups:
 
     def leave(
         self, group: ConsumerGroup, rows: Sequence[tuple[str, str | None]], decision: GroupDecision
-    ) -> list[object]:
+    ) -> list[list[object]]:
         """Remove members for an administrator; return [[member id, instance id, error code]...]."""
-        result: list[object] = []
+        result: list[list[object]] = []
         removed = False
         for member_id, instance_id in rows:
             found = group.static.get(instance_id, "") if instance_id is not None and member_id == "" else member_id

@@ -210,7 +210,7 @@ def unpark(session: Session, decision: GroupDecision) -> None:
     """Refuse a heartbeat that is parked, because its member has sent a newer one."""
     request, session.parked = session.parked, None
     if request is not None:
-        decision.refuse(request, StaleMemberEpoch("A newer heartbeat of this member has come."))
+        decision.refuse_at_once(request, StaleMemberEpoch("A newer heartbeat of this member has come."))
 
 
 # ---------------------------------------------------------------- leaving

@@ -165,6 +165,7 @@ GROUP_BUGS = (
         rebalance,
         "_replace_static",
         sabotage.successors_join_no_round(rebalance._replace_static),
+        seeds=60,
     ),
     _bug(
         "a static successor keeps an assignor that is voted down",

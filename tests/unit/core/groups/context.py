@@ -90,8 +90,12 @@ class Groups:
             if isinstance(effect, ProposeSleep):
                 self.proposals += 1
                 continue
-            assert isinstance(effect, Reply)
+            assert isinstance(effect, (Reply, Refuse))
             self._finish(effect.request)
+            if isinstance(effect, Refuse):
+                assert any(isinstance(each, StoreProof) for each in self.last.now), "it states what is stored"
+                self.refusals[effect.request] = effect.error
+                continue
             self.replies[effect.request] = effect.result
         self.machine.validate()
         return self.last

@@ -43,7 +43,9 @@ class Shelf:
         event = ev.Opened(
             cause="t", now_ms=self.now_ms, request=1, member=member, settings={}, log_start=0, readable_end=1
         )
-        return next((effect.error for effect in self.feed(event) if isinstance(effect, Refuse)), None)
+        out = self.machine.step(event)
+        self.take_in(out)
+        return next((effect.error for effect in (*out.now, *out.after_sync) if isinstance(effect, Refuse)), None)
 
     def take(self, member: str) -> int:
         """Return the count of the hand-out; 0 = the record is not handed out now."""

@@ -86,7 +86,7 @@ def test_no_row_of_a_large_state_is_large(change: QueueChange) -> None:
 def opened(keeper: KeeperMachine, key: QueueKey) -> RaylogError | None:
     fields: dict[str, Any] = {"cause": "test", "now_ms": 0, "request": 1, "leader_epoch": 1}
     outbox = keeper.step(ReadState(key=key, topic="jobs", partitions=1, **fields))
-    return next((effect.error for effect in outbox.now if isinstance(effect, Refuse)), None)
+    return next((effect.error for effect in outbox.after_sync if isinstance(effect, Refuse)), None)
 
 
 def test_a_partition_has_so_many_queues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,53 @@
+"""One step's decision of a coordinator of any kind: what it writes, and when its answers may leave. Pure.
+
+A coordinator that was deposed without knowing it has none of its successor's rows, and its own are refused. So what it
+states of what is stored waits for a row that was queued after the request (ADR 0131). A refusal states something as
+well: each waits for such a row, except those after which the sender repeats its request, and those that depend on the
+request alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic
+
+from raylog.core.coordinators.events import ProposeSleep, StoreProof
+from raylog.core.decision import LoggedDecision, RecordT, Refuse, Reply, RequestId, Result
+from raylog.core.errors import RaylogError
+
+
+class CoordinatorDecision(LoggedDecision[Any, RecordT], Generic[RecordT]):
+    """Records, and answers that wait for them."""
+
+    __slots__ = ()
+
+    def reply(self, request: RequestId, result: Result) -> None:
+        """Answer the request once everything written so far is stored."""
+        self.after_sync.append(Reply(cause=self.cause, request=request, result=result))
+
+    def reply_proved(self, request: RequestId, result: Result) -> None:
+        """Answer the request with what is stored, once it is proved that no later incarnation has begun."""
+        self._prove()
+        self.reply(request, result)
+
+    def refuse(self, request: RequestId, error: RaylogError) -> None:
+        """Refuse the request: at once where its sender repeats it for this error, else as :meth:`refuse_proved`."""
+        if error.retriable:
+            self.refuse_at_once(request, error)
+        else:
+            self.refuse_proved(request, error)
+
+    def refuse_proved(self, request: RequestId, error: RaylogError) -> None:
+        """Refuse the request for what is stored, once it is proved that no later incarnation has begun."""
+        self._prove()
+        self.after_sync.append(Refuse(cause=self.cause, request=request, error=error))
+
+    def refuse_at_once(self, request: RequestId, error: RaylogError) -> None:
+        """Refuse the request for an error that is true whatever is stored, or that its sender repeats it for."""
+        self.now.append(Refuse(cause=self.cause, request=request, error=error))
+
+    def propose_sleep(self) -> None:
+        """Propose that the coordinator ends, once everything written so far is stored."""
+        self.after_sync.append(ProposeSleep(cause=self.cause))
+
+    def _prove(self) -> None:
+        self.now.append(StoreProof(cause=self.cause))

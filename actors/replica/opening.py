@@ -44,7 +44,8 @@ class OpenedLog:
     unsynced_lost: bool = False
     """An earlier incarnation acknowledged before syncing, and the log's end is missing, or may be: the host failed."""
     end_cut: bool = False
-    """The log's end was cut off as a torn write, or committed records are known to be missing there."""
+    """The log's end was cut off as a torn write, or committed records are known to be missing there, and other replicas
+    miss nothing: after a power cut, where records are acknowledged before a sync, they are in doubt as well."""
 
 
 async def open_in_thread(spec: ReplicaSpec, config: LogConfig, flush: FlushPolicy) -> OpenedLog:
@@ -77,7 +78,8 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
             in_doubt = in_doubt or lacks_some
             if not in_doubt:
                 note_boot(spec, syncs_first)
-            return replace(opened, unsynced_lost=in_doubt, end_cut=lacks_some or opened.log.recovered.end_cut)
+            end_cut = (lacks_some or opened.log.recovered.end_cut) and not (relaxed and other_boot)
+            return replace(opened, unsynced_lost=in_doubt, end_cut=end_cut)
         except BaseException:  # any error: a log that is not handed out has no other owner to close it
             opened.log.close()
             raise

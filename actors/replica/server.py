@@ -333,11 +333,6 @@ class ReplicaServer:
         return self._incarnation == NO_INCARNATION and self._opened is not None and self._opened.unsynced_lost
 
     @property
-    def _reports_cut(self) -> bool:
-        """Whether the controller has yet to learn that the end of the log was cut."""
-        return self._incarnation == NO_INCARNATION and self._opened is not None and self._opened.end_cut
-
-    @property
     def leader_epoch(self) -> int | None:
         """The leader epoch of the state held; None before the controller sent it."""
         machine = None if self._runner is None else self._runner.machine
@@ -465,7 +460,7 @@ class ReplicaServer:
                     log_lost=log_lost,
                     log_id=opened.log.log_id if opened is not None else "",
                     unsynced_lost=self._reports_loss,
-                    end_cut=self._reports_cut,
+                    end_cut=self._incarnation == NO_INCARNATION and opened is not None and opened.end_cut,
                 ),
                 timeout_s=REGISTER_TIMEOUT_S,
             )
@@ -482,7 +477,7 @@ class ReplicaServer:
             self.reconfigure(replace(self.spec, topic_config=registered.topic_config))
         if self._reports_loss:
             note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
-        if self._reports_cut:
+        if opened is not None and opened.log.recovered.end_cut and runner.machine is None:
             forget_cut(self.spec)
         if runner.machine is None:
             self._incarnation = Incarnation(registered.incarnation)

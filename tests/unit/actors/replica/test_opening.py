@@ -181,6 +181,21 @@ def test_acknowledged_records_that_are_missing_are_reported(
     forget_cut(spec)
 
 
+def test_who_may_have_lost_unsynced_records_as_all_others_leads_on(
+    spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reboot(monkeypatch, tmp_path)
+    found = torn(spec, syncs_first=False)
+    assert found.end_cut, "the same boot"
+    end(found, spec)
+    other = tmp_path / "third"
+    other.write_text("a third boot\n", encoding="ascii")
+    monkeypatch.setattr(replica_log, "BOOT_ID", other)
+    again = opened(spec, syncs_first=False)
+    assert (again.unsynced_lost, again.end_cut) == (True, False)
+    end(again, spec, cleanly=True)
+
+
 @pytest.mark.parametrize("reported", [False, True])
 def test_a_torn_end_is_reported_until_the_controller_knows_it(spec: ReplicaSpec, reported: bool) -> None:
     first = opened(spec, syncs_first=True)

@@ -132,6 +132,16 @@ _new = tuple.__new__
 _unpack_header = HEADER.unpack_from
 
 
+def is_plain(payload: Buffer) -> bool:
+    """Whether a payload is one whole batch, without a codec and of no transaction; nearly all that are produced are."""
+    size = len(payload)
+    return (
+        size > HEADER_BYTES
+        and not payload[_TRANSACTIONAL_AT] & (TRANSACTIONAL_BIT | COMPRESSION_MASK)
+        and _length_at(payload, 8)[0] == size - LENGTH_PREFIX_BYTES
+    )
+
+
 def is_transactional(payload: Buffer) -> bool:
     """Whether a batch of the payload belongs to a transaction; read up to the first header that is malformed.
 

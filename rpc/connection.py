@@ -361,11 +361,12 @@ class Connection(Caller, asyncio.BufferedProtocol):
                 self._refuse(InvalidRequest(reason))
             else:
                 request = Request(self, correlation_id, third, args, payload, kind == NOTIFICATION)
+                size = request.size
                 if kind == REQUEST:
                     self._unanswered += 1
-                    self._unanswered_bytes += request.size
+                    self._unanswered_bytes += size
                 if stake is not None:
-                    weight, intake = request.size + REQUEST_BYTES, stake.intake
+                    weight, intake = size + REQUEST_BYTES, stake.intake
                     stake.request_bytes += weight  # as `Stake.answered`, without a call: every batch passes here
                     intake.request_bytes += weight
                     if intake.request_bytes > stake.few_bytes:

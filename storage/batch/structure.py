@@ -30,10 +30,13 @@ _COLUMNS: Final = 4
 ONE_VALUE: Final = bytes((FOUR_COLUMNS, NIL, NIL, 0x91, 0xC4))
 """Begins the body of one record with no timestamp delta, no key, and a value of up to 255 bytes: its length comes next,
 and no headers come behind it."""
-values_head: Final = struct.Struct(">BBBBH").pack
-"""Begins the body of up to 65,535 records without timestamp deltas and keys: the array of values, with their number."""
-times_head: Final = struct.Struct(">BBH").pack
-"""The same of records with timestamp deltas."""
+one_value_head: Final = struct.Struct(">5sB").unpack_from
+"""These bytes, and the length."""
+columns_head: Final = struct.Struct(">BBBBH").unpack_from
+"""The first four bytes of a body, and the number behind them.
+
+Without deltas and keys the fourth begins the array of values, and the number is its length; an array of deltas begins
+with the second, and its length is in the next two."""
 
 
 def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None:

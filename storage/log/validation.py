@@ -37,9 +37,9 @@ from raylog.storage.batch.structure import (
     STEPPED_BYTES_MIN,
     WALKED_BYTES_MAX,
     check_structure,
+    columns_head,
+    one_value_head,
     open_to_check,
-    times_head,
-    values_head,
 )
 from raylog.storage.errors import BodyTooLarge, CorruptBatch, refused, unsupported
 from raylog.storage.log.config import LogConfig
@@ -55,9 +55,9 @@ DECOMPRESSED_BYTES_MAX = 64 << 20
 unless max.message.bytes is larger."""
 _REFUSED_BITS = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 _BYTES_COUNTED_MIN = 8
-_ONE_VALUE_BYTES = len(ONE_VALUE)
+_ONE_VALUE_BYTES = len(ONE_VALUE) + 2
+"""All of such a body but the value: its length is in one byte, and there are no headers."""
 _HEADER_IN_LENGTH = HEADER_BYTES - LENGTH_PREFIX_BYTES
-_ROWS_16 = 1 << 16
 _NO_TIMESTAMP = -1
 
 
@@ -182,26 +182,17 @@ def check_bodies(payload: Buffer, batches: list[PlacedHeader], config: LogConfig
         size = header.batch_length - _HEADER_IN_LENGTH
         # What `check_structure` would find of the most frequent bodies, at once and without a call: one record with a
         # short value and nothing else; many values without keys, of one time; and many records of several times.
-        if rows == 1 and not codec:
-            left = size - _ONE_VALUE_BYTES - 2
-            if (
-                0 <= left < 256
-                and payload[start : start + _ONE_VALUE_BYTES] == ONE_VALUE
-                and payload[start + _ONE_VALUE_BYTES] == left
-                and payload[start + size - 1] == NIL
+        if rows == 1 and not codec and _ONE_VALUE_BYTES <= size < _ONE_VALUE_BYTES + 256:
+            head = one_value_head(payload, start)
+            if head == (ONE_VALUE, size - _ONE_VALUE_BYTES) and payload[start + size - 1] == NIL:
+                continue
+        elif WALKED_BYTES_MAX < size <= BODY_BYTES_MAX and not codec and header.magic != MAGIC_KAFKA:
+            first, second, third, fourth, count = columns_head(payload, start)
+            if first == FOUR_COLUMNS and (
+                (fourth == ARRAY_16 and count == rows and second == third == NIL)
+                or (second == ARRAY_16 and third << 8 | fourth == rows and size < STEPPED_BYTES_MIN)
             ):
                 continue
-        elif (
-            WALKED_BYTES_MAX < size <= BODY_BYTES_MAX
-            and rows < _ROWS_16
-            and not codec
-            and header.magic != MAGIC_KAFKA
-            and (
-                payload[start : start + 6] == values_head(FOUR_COLUMNS, NIL, NIL, ARRAY_16, rows)
-                or (size < STEPPED_BYTES_MIN and payload[start : start + 4] == times_head(FOUR_COLUMNS, ARRAY_16, rows))
-            )
-        ):
-            continue
         try:
             check_structure(payload, position, header)
             if header.attributes & COMPRESSION_MASK:

@@ -111,7 +111,7 @@ def refuse_waiting() -> None:
     """Raise ConcurrentUse where this thread holds a lock that the thread it is about to wait for may need."""
     for reference in list(_all.values()):
         lock = reference()
-        if lock is not None and lock.is_held_here:
+        if lock is not None and not hasattr(lock, "free") and lock.is_held_here:
             raise _amid_send()
 
 

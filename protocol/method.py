@@ -96,6 +96,8 @@ class Method(Generic[RequestT, ReplyT]):
     """The feature level that brought it."""
     _replies_with_bytes: bool = field(init=False, repr=False, compare=False)
     _reads: Callable[[Any], Any] = field(init=False, repr=False, compare=False)
+    _reads_reply: Callable[[Any], Any] | None = field(init=False, repr=False, compare=False, default=None)
+    """Made when it is needed: few methods have their replies encoded until here."""
 
     def __post_init__(self) -> None:
         """Look at the types once."""
@@ -114,7 +116,13 @@ class Method(Generic[RequestT, ReplyT]):
         return read(self.request, args, self.name)
 
     def read_reply(self, args: object) -> ReplyT:
-        """Return the reply in decoded msgpack; raises :class:`UnknownServerError` for a malformed one."""
+        """Return the reply in encoded or decoded msgpack; raises :class:`UnknownServerError` for a malformed one."""
+        if type(args) is msgspec.Raw:
+            reads = self._reads_reply or self._new_reply_reader()
+            try:
+                return reads(args)  # type: ignore[no-any-return]  # of a decoder of this type
+            except Exception:  # bytes of a peer, of any kind: `read_encoded` explains them
+                return self._explained(reads, args)
         if not self._replies_with_bytes:
             try:
                 return msgspec.convert(args, self.reply)  # as `read`, without its call: every batch passes here
@@ -124,6 +132,19 @@ class Method(Generic[RequestT, ReplyT]):
             return read(self.reply, args, f"The reply to {self.name}")
         except InvalidRequest as wrong:
             raise UnknownServerError(wrong.message) from None
+
+    def _new_reply_reader(self) -> Callable[[Any], Any]:
+        reads = msgspec.msgpack.Decoder(self.reply).decode
+        object.__setattr__(self, "_reads_reply", reads)
+        return reads
+
+    def _explained(self, reads: Callable[[Any], ReplyT], args: msgspec.Raw) -> ReplyT:
+        reply: Any = self.reply
+        try:
+            found: ReplyT = read_encoded(reads, reply, args, f"The reply to {self.name}")
+        except InvalidRequest as wrong:
+            raise UnknownServerError(wrong.message) from None
+        return found
 
 
 AnyMethod = Method[Any, Any]

@@ -95,12 +95,14 @@ class PendingCalls:
             self._sweep_at(deadline_s)
 
     def resolve(self, correlation_id: int, args: msgspec.Raw, payload: memoryview) -> bool:
-        """Deliver the answer, decoded, to its call; False when that is no longer pending (its deadline has passed)."""
+        """Deliver the answer to its call, decoded for a future; False when its deadline has passed."""
         call = self.calls.pop(correlation_id, None)
         if call is None:
             return False
         waiting = call[0]
-        if type(waiting) is CallbackWaiter or not waiting.done():  # the caller may have cancelled a future
+        if type(waiting) is CallbackWaiter:
+            waiting.set_result(Reply(args, payload))
+        elif not waiting.done():  # the caller may have cancelled it
             try:
                 plain = decode_plain(args)
             except Exception as error:  # as in `decode_header`: any error is caused by the peer's bytes
@@ -202,8 +204,8 @@ class Caller:
     ) -> None:
         """As `call_nowait`, but `then` gets the answer itself, before this connection handles the bytes behind it.
 
-        Frames it sends leave at once with the rest. `then` must not block; errors are delivered in a later iteration of
-        the loop.
+        Its arguments are still encoded: the method's page reads them into its type at once. Frames that `then` sends
+        leave at once with the rest. It must not block; errors are delivered in a later iteration of the loop.
         """
         self._send_request(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
 

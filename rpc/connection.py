@@ -36,12 +36,14 @@ from raylog.rpc.framing import (
     Buffers,
     Frame,
     FrameDecoder,
+    check_frame_bytes,
     decode_error,
+    encode_header,
 )
 from raylog.rpc.greeting import Greeting
 from raylog.rpc.host.occasional import OccasionalDefects, OccasionalWarning
 from raylog.rpc.host.socket_options import configure_socket
-from raylog.rpc.intake import SHARE_MIN_BYTES, UNSENT_SLACK_BYTES, Intake, Stake
+from raylog.rpc.intake import REQUEST_BYTES, SHARE_MIN_BYTES, UNSENT_SLACK_BYTES, Intake, Stake
 from raylog.rpc.limits import Limits
 from raylog.rpc.patience import Vitals
 from raylog.rpc.request import Handler, Refusals, Request, describe, refuse_requests
@@ -217,8 +219,9 @@ class Connection(Caller, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The buffer for the socket's next bytes: the handshake's message, later the decoder's memory."""
-        if self._decoder is not None:
-            buffer = self._decoder.get_buffer()
+        decoder = self._decoder
+        if decoder is not None:
+            buffer = decoder.get_buffer() if decoder.held_bytes else decoder.view
             if not self._intake.is_used_up or self._stake is None:
                 return buffer
             return buffer[:SHARE_MIN_BYTES]
@@ -246,9 +249,19 @@ class Connection(Caller, asyncio.BufferedProtocol):
                 self._dispatch(frames)
             finally:
                 coalescer.depth -= 1
-                if not coalescer.depth and coalescer.queues:
-                    coalescer.flush()
-            if self._unanswered or self._queue.is_over or self._reading_paused:
+                if not coalescer.depth and coalescer.queues:  # as `flush`, without its call: every frame passes here
+                    queues, coalescer.queues = coalescer.queues, []
+                    for queue in queues:
+                        queue.scheduled_flush()
+            limits = self._limits
+            if (  # else nothing is to be governed
+                self._unanswered > limits.max_unanswered_requests
+                or self._unanswered_bytes > limits.max_unanswered_bytes
+                or self._queue.is_over
+                or self._reading_paused
+                or self._backlog
+                or (self._stake is not None and self._intake.is_used_up)
+            ):
                 self._govern_reading()
         if decoder.failure is not None:
             self._refuse(decoder.failure)
@@ -335,7 +348,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
     # Incoming frames
 
     def _dispatch(self, frames: list[Frame]) -> None:
-        pending, left = self._pending, TURN_REQUESTS
+        pending, stake, left = self._pending, self._stake, TURN_REQUESTS
         for (kind, correlation_id, third, args), payload in frames:
             if kind == REPLY:
                 if not pending.resolve(correlation_id, args, payload):
@@ -348,14 +361,19 @@ class Connection(Caller, asyncio.BufferedProtocol):
                 self._refuse(InvalidRequest(reason))
             else:
                 request = Request(self, correlation_id, third, args, payload, kind == NOTIFICATION)
+                size = request.size
                 if kind == REQUEST:
                     self._unanswered += 1
-                    self._unanswered_bytes += request.size
-                if self._stake is not None:
-                    self._stake.took(request.size)
+                    self._unanswered_bytes += size
+                if stake is not None:
+                    weight, intake = size + REQUEST_BYTES, stake.intake
+                    stake.request_bytes += weight  # as `Stake.answered`, without a call: every batch passes here
+                    intake.request_bytes += weight
+                    if intake.request_bytes > stake.few_bytes:
+                        stake.weigh()
                 if self._accepted and (self._queue.is_over or self._backlog):
                     self._backlog.append(request)
-                elif left == 0 and self._stake is not None:
+                elif left == 0 and stake is not None:
                     self._backlog.append(request)
                     self._go_on_soon()
                 else:
@@ -440,11 +458,22 @@ class Connection(Caller, asyncio.BufferedProtocol):
         if self._expires_s and self._now_s() >= self._expires_s:
             self.send_error(correlation_id, describe(token_expired()), request_bytes)
             return
-        self._send(REPLY, correlation_id, None, args, payload)
+        if payload is NO_PAYLOAD:  # as `_send`, without its call: the answer to every produced batch passes here
+            header = encode_header(REPLY, correlation_id, None, args, 0)
+            if len(header) > self._limits.max_frame_bytes:
+                check_frame_bytes(header, 0, self._limits.max_frame_bytes)
+            self._queue.put(header, (), 0)
+        else:
+            self._send(REPLY, correlation_id, None, args, payload)
         self._unanswered -= 1  # as `_answered`, without its call: every batch passes here
         self._unanswered_bytes -= request_bytes
-        if self._stake is not None:
-            self._stake.answered(request_bytes)
+        stake = self._stake
+        if stake is not None:
+            weight, intake = request_bytes + REQUEST_BYTES, stake.intake
+            stake.request_bytes -= weight
+            intake.request_bytes -= weight
+            if intake.is_used_up:
+                stake.weigh()
         if self._reading_paused:
             self._govern_reading()
 

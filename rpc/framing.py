@@ -109,7 +109,7 @@ class FrameDecoder:
     """
 
     __slots__ = ("_grow", "_large", "_large_bytes", "_large_filled", "_large_header_bytes", "_max_frame_bytes", "_rest",
-                 "_shared", "_view", "failure", "held_bytes", "max_header_bytes")  # fmt: skip
+                 "_shared", "failure", "held_bytes", "max_header_bytes", "view")  # fmt: skip
 
     def __init__(
         self,
@@ -129,7 +129,8 @@ class FrameDecoder:
         self._shared = bytearray(RECEIVE_BUFFER_BYTES) if receive_buffer is None else receive_buffer
         if len(self._shared) < 2 * LARGE_FRAME_BYTES:
             raise ValueError(f"A receive buffer has at least {2 * LARGE_FRAME_BYTES} bytes.")
-        self._view = memoryview(self._shared)
+        self.view = memoryview(self._shared)
+        """The whole buffer: where the next bytes go while no frame is incomplete, without a call."""
         self._grow = grow
         self._rest = b""  # the beginning of at most one incomplete frame
         self._large: memoryview | None = None  # as much of an incomplete large frame as there is memory for
@@ -137,7 +138,7 @@ class FrameDecoder:
         self._large_filled = 0
         self._large_header_bytes = 0
         self.held_bytes = 0
-        """Memory that an incomplete frame takes."""
+        """Memory that an incomplete frame takes; 0 between frames."""
         self.failure: RaylogError | None = None
 
     @property
@@ -151,10 +152,10 @@ class FrameDecoder:
             return self._large[self._large_filled :]
         rest = self._rest
         if not rest:
-            return self._view
+            return self.view
         begun = len(rest)
-        self._view[:begun] = rest
-        return self._view[begun:]
+        self.view[:begun] = rest
+        return self.view[begun:]
 
     def buffer_updated(self, count: int) -> list[Frame]:
         """Account for `count` bytes written to `get_buffer()`; return the frames they completed, in order."""
@@ -163,9 +164,9 @@ class FrameDecoder:
         if self._large is not None:
             return self._large_updated(self._large, count)
         frames: list[Frame] = []
-        shared, view, end = self._shared, self._view, len(self._rest) + count
-        position = 0
+        shared, end, position = self._shared, count, 0
         if self.held_bytes:
+            end += self.held_bytes
             self._rest, self.held_bytes = b"", 0
         while end - position >= 8:
             length, header_length = _unpack_lengths(shared, position)
@@ -179,19 +180,19 @@ class FrameDecoder:
             stop = position + 4 + length
             if stop > end:
                 if length > LARGE_FRAME_BYTES and end - position >= LARGE_BEGIN_BYTES:
-                    self._begin_large(length, header_length, view[position + 8 : end])
+                    self._begin_large(length, header_length, self.view[position + 8 : end])
                     return frames
                 break
             body = position + 8 + header_length
             try:
-                header = decode_header(bytes(view[position + 8 : body]))
+                header = decode_header(shared[position + 8 : body])  # a copy, which the arguments keep
             except RaylogError as error:
                 self.failure = error
                 return frames
             frames.append((header, memoryview(shared[body:stop]) if body < stop else _NO_PAYLOAD))
             position = stop
         if position < end:
-            self._rest = bytes(view[position:end])
+            self._rest = bytes(self.view[position:end])
             self.held_bytes = end - position
         return frames
 
@@ -255,7 +256,7 @@ class FrameDecoder:
         )
 
 
-def decode_header(encoded: bytes) -> Header:
+def decode_header(encoded: bytes | bytearray) -> Header:
     """The four parts of a frame's msgpack header. Raises InvalidRequest when they are missing or malformed.
 
     What only a method's page can read stays encoded, a view of `encoded`: the arguments, and the details of an error.

@@ -103,15 +103,16 @@ class Intake:
 class Stake:
     """The part of one client's connection in the intake of its loop."""
 
-    __slots__ = ("_few_bytes", "_holder", "_limits", "held_bytes", "intake", "request_bytes")
+    __slots__ = ("_holder", "_limits", "few_bytes", "held_bytes", "intake", "request_bytes")
 
     def __init__(self, intake: Intake, holder: Holder, limits: Limits) -> None:
         self.intake, self._holder, self._limits = intake, holder, limits
-        self._few_bytes = limits.max_process_request_bytes // 2
+        self.few_bytes = limits.max_process_request_bytes // 2
+        """While the requests of all clients take no more, nothing is to be weighed for another one."""
         self.held_bytes = 0
         """Memory of its incomplete frame."""
         self.request_bytes = 0
-        """Bytes of its requests that wait or are unanswered."""
+        """Bytes of its requests that wait or are unanswered; `Connection` adds each that comes."""
         intake.clients += 1
 
     def may_grow(self, more: int) -> bool:
@@ -122,17 +123,9 @@ class Stake:
         """Note what its incomplete frame takes now; `is_new`: it is another one than before."""
         self.intake.hold(self._holder, self.held_bytes, now, is_new=is_new)
         self.held_bytes = now
-        self._weigh()
+        self.weigh()
         if self.intake.incomplete_bytes * 2 > self._limits.max_process_request_bytes:
             self.may_grow(0)
-
-    def took(self, size: int) -> None:
-        """Note a request of so many bytes."""
-        intake, size = self.intake, size + REQUEST_BYTES
-        self.request_bytes += size
-        intake.request_bytes += size
-        if intake.request_bytes > self._few_bytes:
-            self._weigh()
 
     def answered(self, size: int) -> None:
         """Note the answer to a request of so many bytes."""
@@ -140,14 +133,15 @@ class Stake:
         self.request_bytes -= size
         intake.request_bytes -= size
         if intake.is_used_up:
-            self._weigh()
+            self.weigh()
 
     def has_more_than_its_share(self, factor: int = 1) -> bool:
         """Whether this connection has more than an equal part of the budget, by a factor."""
         share = self._limits.max_process_request_bytes // self.intake.clients
         return self.request_bytes * factor > max(share, SHARE_MIN_BYTES)
 
-    def _weigh(self) -> None:
+    def weigh(self) -> None:
+        """Find out whether the clients hold more than the budget."""
         intake = self.intake
         held = intake.incomplete_bytes + intake.request_bytes
         intake.is_used_up = held > self._limits.max_process_request_bytes
@@ -172,5 +166,5 @@ class Stake:
         self.intake.clients -= 1
         self.intake.hold(self._holder, self.held_bytes, 0, is_new=False)
         self.intake.request_bytes -= self.request_bytes
-        self._weigh()
+        self.weigh()
         self.intake.unstall(self._holder)

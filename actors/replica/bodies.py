@@ -7,28 +7,21 @@ no more than one is in memory decompressed; connections take turns there.
 
 from __future__ import annotations
 
-import struct
 from asyncio import AbstractEventLoop, get_running_loop
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
 from raylog.actors.answering import defects
 from raylog.core.errors import RaylogError, UnknownServerError
 from raylog.protocol.replica import ProduceRequest
 from raylog.rpc import Request
 from raylog.storage.batch.compression import Buffer
-from raylog.storage.batch.header import COMPRESSION_MASK, HEADER_BYTES, LENGTH_PREFIX_BYTES
 from raylog.storage.log.bodies import open_bodies, takes_long
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog
 
-_CODEC_BYTE: Final = 22
-"""Of a batch: the byte of its attributes that has the codec."""
-_LENGTH: Final = 8
-"""Where its length is."""
-_length_at: Final = struct.Struct(">i").unpack_from
 Produce = Callable[[Request, ProduceRequest], None]
 
 
@@ -41,7 +34,7 @@ class BodyOpener:
         ``leads`` returns whether the replica would append anything: else it refuses, and opens nothing for that.
         """
         self._log, self._name, self._produce, self._leads = log, name, produce, leads
-        self._lines: dict[object, deque[tuple[Request, ProduceRequest]]] = {}
+        self.lines: dict[object, deque[tuple[Request, ProduceRequest]]] = {}
         """By connection; the first of each is being opened."""
         self._thread: ThreadPoolExecutor | None = None
         self._is_over = False
@@ -49,35 +42,27 @@ class BodyOpener:
     @property
     def is_busy(self) -> bool:
         """Whether a request waits here."""
-        return bool(self._lines)
+        return bool(self.lines)
 
     def takes(self, request: Request, args: ProduceRequest) -> bool:
-        """Take a request whose bodies are opened first; False for one to be appended at once."""
-        payload = request.payload
-        size = len(payload)
-        # Nearly all requests have one batch without a codec: those cost a look at two numbers.
-        if (
-            not self._lines
-            and size > HEADER_BYTES
-            and not payload[_CODEC_BYTE] & COMPRESSION_MASK
-            and _length_at(payload, _LENGTH)[0] == size - LENGTH_PREFIX_BYTES
-            and self._log.config.rewriting is None
-        ):
-            return False
-        line = self._lines.get(request.connection)
+        """Take a request whose bodies are opened first; False for one to be appended at once.
+
+        One plain batch is appended at once, unless requests wait in :attr:`lines` or the log rewrites what comes.
+        """
+        line = self.lines.get(request.connection)
         if line is not None:
             line.append((request, args))
             return True
         if not takes_long(request.payload, self._log.config) or not self._leads():
             return False
-        self._lines[request.connection] = deque([(request, args)])
+        self.lines[request.connection] = deque([(request, args)])
         self._open(request.connection, request)
         return True
 
     def close(self) -> None:
         """Open no more: requests that wait are dropped, and their senders learn that."""
         self._is_over = True
-        self._lines.clear()
+        self.lines.clear()
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -90,7 +75,7 @@ class BodyOpener:
 
     def _opened(self, connection: object, config: LogConfig, done: Future[Buffer]) -> None:
         """Append what was opened, and what waited behind it, up to the next that has to be opened."""
-        line = self._lines.get(connection)
+        line = self.lines.get(connection)
         if line is None or self._is_over:
             return
         request, args = line.popleft()
@@ -107,7 +92,7 @@ class BodyOpener:
                 return
             line.popleft()
             self._hand_on(request, args)
-        del self._lines[connection]
+        del self.lines[connection]
 
     def _hand_on(self, request: Request, args: ProduceRequest) -> None:
         if request.is_deserted:

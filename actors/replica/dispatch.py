@@ -22,13 +22,18 @@ from raylog.protocol.replica import (
 from raylog.rpc import machine_number
 
 
-def dispatch(runner: ReplicaRunner, ticks: TickTimer, request: ReplicaRequest, args: Any) -> bool:
-    """Hand a request on, and have the ticks come in time for its deadline; False for one that is not about the log."""
+def dispatch(
+    runner: ReplicaRunner, ticks: TickTimer, request: ReplicaRequest, args: Any, has_plain: bool = False
+) -> bool:
+    """Hand a request on, and have the ticks come in time for its deadline; False for one that is not about the log.
+
+    ``has_plain``: its payload is known to be one batch of no transaction.
+    """
     kind = type(args)
     if kind is ProduceRequest:
         if args.timeout_ms < LONGEST_MS:
             ticks.hasten(args.timeout_ms)
-        runner.produce(request, args)
+        runner.produce(request, args, has_plain)
     elif kind is ReplicaFetchRequest:
         if args.max_wait_ms < LONGEST_MS:
             ticks.hasten(args.max_wait_ms)

@@ -49,12 +49,13 @@ class ReplicaEffects:
         tail: TailCache,
         counters: ReplicaCounters,
         damage: DamageWatch,
-        held_from: Callable[[], int],
+        look_at_held: Callable[[int], tuple[int, int]],
         log_start_moved: Callable[[], None],
     ) -> None:
         """``time_of_day``: the time that the log is to append with, in milliseconds.
 
-        ``held_from`` returns the lowest offset that followers have to leave to the roles here; -1 = none.
+        ``look_at_held`` returns the lowest offset that followers have to leave to the roles here, -1 = none, and until
+        when that holds.
         ``log_start_moved`` is called when the log start has moved because records were to be deleted.
         """
         self.release: Callable[[], None]
@@ -74,7 +75,10 @@ class ReplicaEffects:
         self._tail = tail
         self._counters = counters
         self._damage = damage
-        self._held_from = held_from
+        self._look_at_held = look_at_held
+        self._held_from = -1
+        self.held_due_ms = 0
+        """From then on the needs of the roles are looked at again."""
         self._log_start_moved = log_start_moved
         self._append_failing = False
         self._flush = flush
@@ -237,7 +241,7 @@ class ReplicaEffects:
         self._appended(done.end_offset - done.first_offset)
         return ev.FollowerAppended(
             cause="append",
-            now_ms=self._monotonic_ms(),
+            now_ms=self._monotonic_ns() // 1_000_000,
             request=effect.request,
             end_offset=Offset(done.end_offset),
             epochs=tuple([(LeaderEpoch(epoch), Offset(start)) for epoch, start in done.epochs]) if done.epochs else (),
@@ -342,13 +346,20 @@ class ReplicaEffects:
             request.fail(error)
             return self._damage.found(error, self._monotonic_ms()) if isinstance(error, LogDamaged) else None
         self._counters.replication_bytes_out += len(records)
-        held_from = self._held_from()
+        held_from = self._held_from if self.now_ms < self.held_due_ms else self._held_now()
         reply = ReplicaFetchReply(effect.leader_epoch, effect.high_watermark, effect.log_start_offset, None, held_from)
         request.reply(reply, records)
         return None
 
+    def _held_now(self) -> int:
+        if self.now_ms >= self.held_due_ms:
+            self._held_from, self.held_due_ms = self._look_at_held(self.now_ms)
+        return self._held_from
+
     def _send_fetch(self, effect: ev.SendFetch) -> None:
-        self._ports.send_fetch(replace(effect, lacks_producers=True) if self._log.lacks_producers else effect)
+        if self._log.may_lack_producers and self._log.lacks_producers:
+            effect = replace(effect, lacks_producers=True)
+        self._ports.send_fetch(effect)
 
     def _answer_producers(self, effect: ev.AnswerProducers) -> None:
         request = self._requests.pop(effect.request, None)
@@ -358,7 +369,7 @@ class ReplicaEffects:
                 effect.high_watermark,
                 effect.log_start_offset,
                 None,
-                self._held_from(),
+                self._held_now(),
                 has_producers=True,
             )
             request.reply(reply, self._log.producers_below(effect.offset))
@@ -376,7 +387,7 @@ class ReplicaEffects:
             parting = EpochEnd(effect.epoch, effect.end_offset)
             request.reply(
                 ReplicaFetchReply(
-                    effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting, self._held_from()
+                    effect.leader_epoch, effect.high_watermark, effect.log_start_offset, parting, self._held_now()
                 )
             )
 

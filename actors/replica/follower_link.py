@@ -104,7 +104,7 @@ class FollowerLink:
                 fetch.incarnation,
                 fetch.fetch_offset,
                 fetch.last_fetched_epoch if fetch.last_fetched_epoch is not None else NO_EPOCH,
-                min(fetch.max_bytes or MAX_FETCH_BYTES, MAX_FETCH_BYTES),
+                fetch.max_bytes if 0 < fetch.max_bytes < MAX_FETCH_BYTES else MAX_FETCH_BYTES,
                 fetch.max_wait_ms or MAX_WAIT_MS,
                 fetch.log_start_offset,
                 int(fetch.disk_failing),

@@ -157,6 +157,10 @@ class Log(Protocol):
         """Whether an error has closed it, so that only opening it again shows what the disk has."""
 
     @property
+    def may_lack_producers(self) -> bool:
+        """False where :attr:`lacks_producers` is for sure; costs nothing."""
+
+    @property
     def lacks_producers(self) -> bool:
         """Whether it is empty, begins above 0, and knows none of the producers before its start."""
 

@@ -64,8 +64,6 @@ class ReplicaRunner:
     _has_followed = False
     """Whether another replica leads."""
     _retention_failing = False
-    _held = -1
-    _held_due_ms = 0
 
     def __init__(
         self,
@@ -107,7 +105,7 @@ class ReplicaRunner:
         self._runner: Runner[ev.Event, ev.Effect] | None = None
         self._flush = flush
         self._retention_check_ms = retention_check_ms
-        self._retention_due_ms = self._now_ms() + retention_check_ms
+        self._retention_due_ms = clock.monotonic_ns() // 1_000_000 + retention_check_ms
         self._effects = ReplicaEffects(
             partition,
             log,
@@ -121,7 +119,7 @@ class ReplicaRunner:
             tail=tail,
             counters=self.counters,
             damage=self.damage,
-            held_from=self._held_from,
+            look_at_held=self._look_at_held,
             log_start_moved=self._records_deleted,
         )
         self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]]
@@ -174,8 +172,8 @@ class ReplicaRunner:
 
     # ------------------------------------------------------------ requests
 
-    def produce(self, request: ReplicaRequest, args: wire.ProduceRequest) -> None:
-        """Take a producer's batches.
+    def produce(self, request: ReplicaRequest, args: wire.ProduceRequest, has_plain: bool = False) -> None:
+        """Take a producer's batches. ``has_plain``: they are known to be one, which is of no transaction.
 
         Raises InvalidRequest for an unknown ``acks``, and for a batch of a transaction that wants no answer;
         InvalidRecord where batches are of several transactions.
@@ -183,7 +181,8 @@ class ReplicaRunner:
         acks = args.acks
         if acks not in (-1, 0, 1):
             raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
-        found, claim, opens = self.log.transaction_of(request.payload), None, False
+        found = None if has_plain else self.log.transaction_of(request.payload)
+        claim, opens = None, False
         if found is not None:
             if acks == 0:
                 raise InvalidRequest("A batch of a transaction needs acks=all.")
@@ -209,12 +208,12 @@ class ReplicaRunner:
 
     def transaction_confirmed(self, request: int, error: RaylogError | None) -> None:
         """Take a coordinator's answer: the transaction is open and has this partition, or the error of its batches."""
-        self._effects.now_ms = now_ms = self._now_ms()
+        now_ms = self._now_ms()
         self.feed(ev.TransactionConfirmed(cause="verify", now_ms=now_ms, request=request, error=error))
 
     def replica_fetch(self, request: ReplicaRequest, args: wire.ReplicaFetchRequest) -> None:
         """Take a follower's fetch."""
-        now_ms = self._now_ms()
+        self._effects.now_ms = now_ms = self._monotonic_ns() // 1_000_000  # as `_now_ms`, without its call
         self.feed(
             ev.FetchReceived(
                 cause="replica_fetch",
@@ -225,8 +224,8 @@ class ReplicaRunner:
                 leader_epoch=LeaderEpoch(args.current_leader_epoch),
                 fetch_offset=Offset(args.fetch_offset),
                 last_fetched_epoch=LeaderEpoch(args.last_fetched_epoch),
-                deadline_ms=now_ms + min(args.max_wait_ms, WAIT_MS_MAX),
-                max_bytes=min(args.max_bytes, FETCH_BYTES_MAX),
+                deadline_ms=now_ms + (WAIT_MS_MAX if args.max_wait_ms > WAIT_MS_MAX else args.max_wait_ms),
+                max_bytes=FETCH_BYTES_MAX if args.max_bytes > FETCH_BYTES_MAX else args.max_bytes,
                 log_start_offset=Offset(args.log_start_offset),
                 disk_failing=bool(args.disk_failing),
                 lacks_producers=args.lacks_producers,
@@ -365,6 +364,7 @@ class ReplicaRunner:
 
     def fetch_answered(self, request: int, answer: wire.ReplicaFetchReply, records: Records, end_offset: int) -> None:
         """Take the leader's reply to a fetch of this replica; ``end_offset`` is where its ``records`` end."""
+        self._effects.now_ms = now_ms = self._monotonic_ns() // 1_000_000  # as `_now_ms`, without its call
         parting = answer.diverging
         if answer.has_producers:
             self._effects.adopt_producers(records)
@@ -373,7 +373,7 @@ class ReplicaRunner:
         self.feed(
             ev.FetchAnswered(
                 cause="fetch answer",
-                now_ms=self._now_ms(),
+                now_ms=now_ms,
                 request=request,
                 leader_epoch=LeaderEpoch(answer.leader_epoch),
                 high_watermark=Offset(answer.high_watermark),
@@ -500,14 +500,14 @@ class ReplicaRunner:
             )
         return limit
 
-    def _held_from(self) -> int:
-        """Return what followers have to leave as well, as it is at most a moment ago; -1 = nothing."""
-        machine, now_ms = self.machine, self._monotonic_ns() // 1_000_000
-        if now_ms >= self._held_due_ms and machine is not None:
-            self._held_due_ms = now_ms + HELD_LOOK_MS
-            needed = self._ports.needed_from()
-            self._held = self.hold.stated(needed, inherited=machine.held_from, log_start=self.log.log_start_offset)
-        return self._held
+    def _look_at_held(self, now_ms: int) -> tuple[int, int]:
+        """Return what followers have to leave as well, -1 = nothing, and when it is to be looked at again."""
+        machine = self.machine
+        if machine is None:
+            return -1, 0
+        needed = self._ports.needed_from()
+        held = self.hold.stated(needed, inherited=machine.held_from, log_start=self.log.log_start_offset)
+        return held, now_ms + HELD_LOOK_MS
 
     def _retention_failed(self, error: RaylogError) -> None:
         """Try again soon: on a full disk this is what makes room, and nothing but that may end the replica."""
@@ -531,7 +531,7 @@ class ReplicaRunner:
             self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_SOON_MS)
         else:
             self.hold.followed()
-        self._held_due_ms = 0
+        self._effects.held_due_ms = 0
         self._has_followed = not effect.leading and effect.leader != NO_LEADER
         self._ports.role_changed(effect)
 
@@ -549,7 +549,8 @@ class ReplicaRunner:
         self.apply_retention()
 
     def _now_ms(self) -> int:
-        return self._monotonic_ns() // 1_000_000
+        self._effects.now_ms = now_ms = self._monotonic_ns() // 1_000_000
+        return now_ms
 
     def _on_defect(self, what: str) -> None:
         self._ports.fatal(f"{self.partition}: {what}")

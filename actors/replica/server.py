@@ -70,7 +70,7 @@ from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, Partition
 from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ProduceRequest, ReplicaMetricsRequest, ReplicaStatusRequest
 from raylog.rpc import Connection, Permissions, Reply, Request
-from raylog.storage.batch.header import claims_of, end_offset
+from raylog.storage.batch.header import claims_of, end_offset, is_plain
 
 logger = logging.getLogger(__name__)
 
@@ -377,10 +377,13 @@ class ReplicaServer:
             raise UnknownTopicId(f"This endpoint serves {self.partition} of another topic id; refresh the metadata.")
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
-        opener = self._opener
-        if kind is ProduceRequest and opener is not None and opener.takes(request, args):
-            return
-        if not dispatch(runner, self._ticks, request, args):
+        has_plain = False
+        if kind is ProduceRequest:  # one look at its bytes for all that is decided before the append
+            has_plain, opener = is_plain(request.payload), self._opener
+            may_wait = opener is not None and (not has_plain or opener.lines or runner.log.config.rewriting is not None)
+            if may_wait and opener is not None and opener.takes(request, args):
+                return
+        if not dispatch(runner, self._ticks, request, args, has_plain):
             self._roles.receive(request, args)
 
     @property
@@ -407,15 +410,16 @@ class ReplicaServer:
         self._leader.send(effect, endpoint)
 
     def _on_fetch_answer(self, fetch: ev.SendFetch, reply: Reply) -> None:
-        answer = REPLICA_FETCH.read_reply(reply.args)
         try:
+            answer = REPLICA_FETCH.read_reply(reply.args)
             payload = b"" if answer.has_producers else reply.payload
             end = end_offset(payload, fetch.fetch_offset)
         except RaylogError as error:
-            logger.warning("%s: the leader sent what is no record batch: %s", self.partition, error)
+            logger.warning("%s: the leader sent what is no answer to a fetch: %s", self.partition, error)
             self._on_fetch_failure(fetch, error.code, 0)
             return
-        self._running().fetch_answered(fetch.request, answer, reply.payload, end)
+        runner = self._runner or self._running()
+        runner.fetch_answered(fetch.request, answer, reply.payload, end)
 
     def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
         self._running().fetch_failed(fetch.request, code, log_start)

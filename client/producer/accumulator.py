@@ -62,6 +62,8 @@ class Accumulator:
         """Why records are refused; None = they are accepted."""
         self._is_closed = False
         self.loop_thread: int | None = None
+        self.is_fed_by_threads = False
+        """Whether other threads than the loop's have woken the sender."""
 
     # Called by user threads
 
@@ -89,8 +91,10 @@ class Accumulator:
         if size > topic_queues.check_from:
             topic_queues.largest_record.check(key, value, headers)
         named = None
-        if key is not None or partition is not None or self._choose is not None:
-            named = self.queue_of(topic_queues, key, value, partition)
+        if partition is not None:
+            named = topic_queues.queue(partition)
+        elif key is not None or self._choose is not None:
+            named = self.queue_of(topic_queues, key, value, None)
         turn, token = self.turn, [get_ident()]
         try:
             turn.take(token)
@@ -304,10 +308,16 @@ class Accumulator:
         return waiting
 
     def release(self, queue: PartitionQueue, size: int) -> None:
-        """A batch is done: its memory is free."""
+        """A batch is done: its memory is free. A queue that has no other is left out of passes until it gets one.
+
+        Unless records come on the loop: the task that has waited for this one sends the next before a pass due now.
+        """
         with self.turn:
             queue.waiting_bytes -= size
             self._buffered -= size
+            if self.is_fed_by_threads and not queue.waiting_bytes and queue.open is None and queue.is_active:
+                queue.is_active = False
+                self._active.remove(queue)
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()

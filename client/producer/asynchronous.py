@@ -223,7 +223,8 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         with that of each, or None for it. Otherwise as `send`.
         """
         engine = self._engine
-        engine.check_usable()
+        if not engine.is_usable or self._home.loop is not get_running_loop():
+            engine.check_usable()
         if type(topic) is not str or (partition is not None and type(partition) is not int):
             check_place(topic, partition)
         topic_queues = engine.accumulator.topic_queues_by_name.get(topic)

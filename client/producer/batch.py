@@ -264,7 +264,8 @@ class Batch:
         """Block this thread until the batch is done; False when `timeout_s` ended first. Not for the loop's thread."""
         if threading.get_ident() == self.loop_thread:
             raise RuntimeError("This would block the event loop that sends the record; await the future instead.")
-        self._check_process()
+        if self.forks != this_process.forks:
+            self._check_process()
         signal = Signal()
         callback = signal.set  # one object, by which it is found again
         self._callbacks.appendleft(callback)  # before those that may take longer
@@ -282,7 +283,7 @@ class Batch:
             _call(callback)
 
     def _check_process(self) -> None:
-        if self.forks != this_process.forks and not self.is_done:
+        if not self.is_done:
             raise ClientClosed(
                 "The record was sent before the fork, by a producer of the parent process, where its outcome is known; "
                 "make a new producer in the child process."

@@ -107,11 +107,11 @@ class Producer(Transactions, NotPickled):
         a later one with its `schedule_id` replaces it. A `ttl` ends it. Blocks up to `max_block_ms`. Raises ValueError,
         TypeError, DelayDisabled, DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """
-        if (type(value) is not bytes or headers is not None or partition is not None or timestamp_ms is not None) or (
-            delay is not None or deliver_at is not None or ttl is not None or schedule_id is not None
-        ):
+        if delay is not None or deliver_at is not None or ttl is not None or schedule_id is not None:
             headers, when = with_ttl(headers, ttl), When(delay, deliver_at, schedule_id)
             return self._send(topic, value, key, headers, partition, timestamp_ms, when)
+        if type(value) is not bytes or headers is not None or partition is not None or timestamp_ms is not None:
+            return self._send(topic, value, key, headers, partition, timestamp_ms)
         size = len(value) + RECORD_OVERHEAD_BYTES
         try:
             if key is None:
@@ -191,7 +191,12 @@ class Producer(Transactions, NotPickled):
             check_no_timestamp(timestamp_ms)
             return self._send_delayed(topic, value, key, headers, partition, when)
         pairs = None if headers is None else checked_headers(headers)
-        checked = self._engine.checked_key(key), self._engine.checked_value(value), pairs
+        engine = self._engine
+        if engine.serializes or type(value) is not bytes:  # as in `AsyncProducer.send`: most records need no call
+            value = engine.checked_value(value)
+        if key is not None and (engine.serializes or type(key) is not bytes):
+            key = engine.checked_key(key)
+        checked = key, value, pairs
         if timestamp_ms is not None:
             timestamp_ms = checked_timestamp(timestamp_ms)
         if type(topic) is not str or (partition is not None and type(partition) is not int):

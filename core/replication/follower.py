@@ -232,7 +232,8 @@ class Follower:
 
     def follow_watermark(self) -> None:
         """Raise the high watermark to the leader's, up to the durable end of the local log."""
-        self._log.raise_watermark(min(self._leader_watermark, self._log.durable_end))
+        log, watermark = self._log, self._leader_watermark
+        log.raise_watermark(watermark if watermark < log.durable_end else log.durable_end)
 
     def validate(self) -> None:
         """Raise InvariantBroken unless at most one of fetching and appending is under way."""

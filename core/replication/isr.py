@@ -48,12 +48,14 @@ class FollowerProgress:
     def fetched(self, offset: Offset, leader_end: Offset, now_ms: int) -> None:
         """Record a fetch that did not diverge. Late copies of older fetches are ignored."""
         if offset >= leader_end:
-            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+            if now_ms > self.caught_up_ms:
+                self.caught_up_ms = now_ms
         elif offset >= self.leader_end_at_fetch:
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.leader_end_at_fetch = leader_end
         self.fetched_ms = now_ms
-        self.durable_end = offset if self.durable_end is None else max(self.durable_end, offset)
+        if self.durable_end is None or offset > self.durable_end:
+            self.durable_end = offset
 
     def lags(self, leader_end: Offset, now_ms: int, lag_max_ms: int) -> bool:
         """True when it has been behind for longer than ``lag_max_ms``."""

@@ -206,8 +206,8 @@ class Leader:
         """Answer the parked fetches. Their followers had everything until now, however long ago they fetched."""
         for follower, _ in self.fetches.waiting:
             progress = self.followers.get(follower)
-            if progress is not None:
-                progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
+            if progress is not None and now_ms > progress.caught_up_ms:
+                progress.caught_up_ms = now_ms
         self.wake_fetches(out)
 
     def wake_fetches(self, out: Outbox[Effect]) -> None:

@@ -36,5 +36,6 @@ def committed_end(
     for end in member_ends:
         if end is None:
             return current
-        lowest = min(lowest, end)
-    return max(current, lowest)
+        if end < lowest:
+            lowest = end
+    return lowest if lowest > current else current

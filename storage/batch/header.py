@@ -132,6 +132,19 @@ _new = tuple.__new__
 _unpack_header = HEADER.unpack_from
 
 
+_length_and_attributes = struct.Struct(">8xi9xh").unpack_from
+_UNUSUAL_BITS = TRANSACTIONAL_BIT | COMPRESSION_MASK
+
+
+def is_plain(payload: Buffer) -> bool:
+    """Whether a payload is one whole batch, without a codec and of no transaction; nearly all that are produced are."""
+    size = len(payload)
+    if size <= HEADER_BYTES:
+        return False
+    length, attributes = _length_and_attributes(payload)
+    return not attributes & _UNUSUAL_BITS and length == size - LENGTH_PREFIX_BYTES
+
+
 def is_transactional(payload: Buffer) -> bool:
     """Whether a batch of the payload belongs to a transaction; read up to the first header that is malformed.
 

@@ -58,8 +58,8 @@ def decode_marker(buffer: Buffer, position: int, header: BatchHeader) -> TxnMark
 
 def markers_in(buffer: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> dict[int, TxnMarker]:
     """The markers among these batches, by base offset. Raises CorruptBatch."""
-    return {
-        header.base_offset: decode_marker(buffer, position, header)
-        for position, header in batches
-        if header.attributes & CONTROL_BIT and is_marker(header)
-    }
+    found = {}
+    for position, header in batches:
+        if header.attributes & CONTROL_BIT and is_marker(header):
+            found[header.base_offset] = decode_marker(buffer, position, header)
+    return found

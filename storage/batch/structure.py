@@ -9,6 +9,7 @@ rows are decompressed only. Pure.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import msgspec
@@ -26,11 +27,16 @@ WALKED_BYTES_MAX: Final = 1 << 10
 STEPPED_BYTES_MIN: Final = 64 << 10
 """From here on, a look behind a column of small numbers costs next to nothing beside the checksum."""
 _COLUMNS: Final = 4
-_ONE_VALUE: Final = bytes((FOUR_COLUMNS, NIL, NIL, 0x91, 0xC4))
-"""No timestamp delta, no key, and a value of up to 255 bytes, whose length comes next."""
-_ONE_VALUE_HEAD_BYTES: Final = len(_ONE_VALUE)
-_ONE_VALUE_BYTES: Final = _ONE_VALUE_HEAD_BYTES + 2
-"""All but the value: its length, and no headers."""
+ONE_VALUE: Final = bytes((FOUR_COLUMNS, NIL, NIL, 0x91, 0xC4))
+"""Begins the body of one record with no timestamp delta, no key, and a value of up to 255 bytes: its length comes next,
+and no headers come behind it."""
+one_value_head: Final = struct.Struct(">5sB").unpack_from
+"""These bytes, and the length."""
+columns_head: Final = struct.Struct(">BBBBH").unpack_from
+"""The first four bytes of a body, and the number behind them.
+
+Without deltas and keys the fourth begins the array of values, and the number is its length; an array of deltas begins
+with the second, and its length is in the next two."""
 
 
 def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None:
@@ -41,15 +47,6 @@ def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None
         size = plain_size(codec, memoryview(payload)[start:end], BODY_BYTES_MAX)
         if size is not None and size > BODY_BYTES_MAX:
             raise _too_large(size, position)
-        return
-    size = end - start - _ONE_VALUE_BYTES
-    if (  # one record with a short value, and nothing else: much the most frequent of small batches
-        header.record_count == 1
-        and 0 <= size < 256
-        and payload[end - size - 2] == size
-        and payload[end - 1] == NIL
-        and payload[start : start + _ONE_VALUE_HEAD_BYTES] == _ONE_VALUE
-    ):
         return
     if end - start > BODY_BYTES_MAX:
         raise _too_large(end - start, position)

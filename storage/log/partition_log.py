@@ -58,7 +58,8 @@ class PartitionLog(ScrubbableLog):
         self._kept_epochs = KeptEpochs(checkpoints, state.epochs)
         self.epochs = state.epochs  # changed by `_kept_epochs` alone
         self.producers = state.producers
-        self._lacks_producers = state.log_start_offset > 0 and state.producers == ProducerState()
+        self.may_lack_producers = state.log_start_offset > 0 and state.producers == ProducerState()
+        """Whether it knows no producer of the batches before its start, and there were some."""
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self.synced_end_offset = self._active.next_offset
@@ -119,7 +120,7 @@ class PartitionLog(ScrubbableLog):
 
         Its leader does: a batch that is repeated there would be appended here a second time.
         """
-        return self._lacks_producers and self.size_bytes == 0
+        return self.may_lack_producers and self.size_bytes == 0
 
     def producers_below(self, offset: int) -> bytes:
         """What this log knows of the producers of the batches before `offset`, as `adopt_producers` takes it."""
@@ -131,7 +132,7 @@ class PartitionLog(ScrubbableLog):
         Raises CorruptBatch. A disk that cannot keep it is no error: the next open requests it again.
         """
         self._require_open()
-        self._lacks_producers = False  # also where it cannot be read: it would be the same again
+        self.may_lack_producers = False  # also where it cannot be read: it would be the same again
         self.producers = ProducerState.from_bytes(bytes(snapshot), now_ms)
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
@@ -187,10 +188,15 @@ class PartitionLog(ScrubbableLog):
         if first.record_count == 0 and first.base_offset < self.log_end_offset < first.next_offset:
             return self._begin_within_a_gap(payload, first, now_ms)
         check_offsets(batches, self.log_end_offset)
-        headers = [header for _, header in batches]
+        headers, starts = [], []  # without comprehensions, which are calls: every replicated batch passes here
+        for _, header in batches:
+            headers.append(header)
+            starts.append((header.partition_leader_epoch, header.base_offset))
         markers = markers_in(payload, batches)
-        unreported = tuple([entry for entry in self._unreported_epochs if entry in self.epochs.entries])
-        began = self._kept_epochs.enter([(header.partition_leader_epoch, header.base_offset) for header in headers])
+        unreported = self._unreported_epochs
+        if unreported:
+            unreported = tuple([entry for entry in unreported if entry in self.epochs.entries])
+        began = self._kept_epochs.enter(starts)
         if unreported:
             began = (*unreported, *began)
         try:
@@ -448,7 +454,7 @@ class PartitionLog(ScrubbableLog):
             self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=now_ms)]
             self._recent.clear()
             self.producers = ProducerState()
-            self._lacks_producers = offset > 0
+            self.may_lack_producers = offset > 0
             self.log_start_offset = offset
             self._settle(offset)
             self._write_recovery_point(offset)

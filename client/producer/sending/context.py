@@ -7,7 +7,6 @@ Made by the sender and passed to each `Delivery`. Belongs to the sender's loop. 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -74,14 +73,16 @@ class SendCounts:
         self.batch_bytes += batch.size
         self.encoded_bytes += batch.encoded_bytes
 
-    def stored(self, batch: Batch) -> None:
+    def stored(self, batch: Batch, now_s: float) -> None:
         """A batch was acknowledged."""
-        latency_s = time.monotonic() - batch.sent_s
+        latency_s, queued_s = now_s - batch.sent_s, batch.sent_s - batch.opened_s
         self.batches_stored += 1
         self.records += batch.record_count
         self.latency_s += latency_s
-        self.latency_max_s = max(self.latency_max_s, latency_s)
-        self.queued_s += max(0.0, batch.sent_s - batch.opened_s)
+        if latency_s > self.latency_max_s:
+            self.latency_max_s = latency_s
+        if queued_s > 0:
+            self.queued_s += queued_s
         topic = self.of(batch.topic)
         topic.records += batch.record_count
         topic.size += batch.size

@@ -187,7 +187,7 @@ class Delivery:
             self._line.remove(batch)
             self._fail(batch, error)
         if dropped:
-            self._settle_front()
+            self._settle_front(time.monotonic())
 
     def expire(self, now_s: float) -> None:
         """Fail what is late."""
@@ -197,7 +197,7 @@ class Delivery:
         for batch in [*late, *self._context.accumulator.take_expired(self._queue, now_s)]:
             self._fail(batch, self._too_late())
         if late:
-            self._settle_front()
+            self._settle_front(time.monotonic())
 
     def expires_s(self) -> float:
         """Deadline of the oldest batch, the first to expire: all have the same timeout."""
@@ -318,25 +318,25 @@ class Delivery:
         batch.state = STORED
         batch.base_offset = base_offset
         self._is_known_to_leader = self._has_stored = True
-        self._last_stored_s = time.monotonic()
+        self._last_stored_s = now_s = time.monotonic()
         self._acks = self._context.wire_acks
         if self._last_error is not None or self._has_tried_at_once:
             self._backoff.reset()
             self._has_tried_at_once = False
             self._last_error = None
-        self._settle_front()
+        self._settle_front(now_s)
 
-    def _settle_front(self) -> None:
+    def _settle_front(self, now_s: float) -> None:
         """Let answered batches leave the line in order, then continue."""
-        line, context = self._line, self._context
+        line, context, queue = self._line, self._context, self._queue
         while line and line[0].state is STORED:
             batch = line.popleft()
-            context.counts.stored(batch)
-            context.accumulator.release(self._queue, batch.size)
+            context.counts.stored(batch, now_s)
+            context.accumulator.release(queue, batch.size)
             batch.complete(batch.base_offset)
         if self._is_recovering:
             self._begin_recovery_when_answered()
-        else:
+        elif queue.is_active:  # else it has no work, and what is appended wakes the sender
             context.look_again()
 
     def _refused(self, batch: Batch, error: RaylogError) -> None:
@@ -348,7 +348,7 @@ class Delivery:
             # Whether the producer is fenced, its coordinator says when the transaction is aborted.
             self._line.remove(batch)
             self._fail(batch, error)
-            self._settle_front()
+            self._settle_front(time.monotonic())
             return
         if isinstance(error, InvalidProducerEpoch):
             self._context.on_fenced(error)
@@ -373,7 +373,7 @@ class Delivery:
             return
         self._line.remove(batch)
         self._fail(batch, error)
-        self._settle_front()
+        self._settle_front(time.monotonic())
 
     def _fail(self, batch: Batch, error: RaylogError) -> None:
         self._context.fail(self._queue, batch, error)

@@ -14,6 +14,7 @@ import time
 from functools import partial
 from typing import Any
 
+from raylog.client.bell import Bell
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
@@ -41,6 +42,8 @@ class Sender:
             config, cluster, self.accumulator, look_again=self.look_again, on_fenced=self.abandon
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._bell: Bell | None = None
+        """Of the loop, from the first time on that another thread has woken it."""
         self._coalescer = WriteCoalescer()  # of the loop, once it is known
         self._deliveries: dict[PartitionQueue, Delivery] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -104,14 +107,22 @@ class Sender:
             return
         if threading.get_ident() == self.accumulator.loop_thread:
             self.look_again()  # the loop is awake
+        elif self._bell is not None:
+            self._bell.ring(self._woken)
         else:
-            loop.call_soon_threadsafe(self._woken)
+            loop.call_soon_threadsafe(self._woken_at_first)
 
     def look_again(self) -> None:
         """Schedule a pass in this iteration of the loop; on the loop only. Calls in one iteration share a pass."""
         if not self._is_pass_due and self._loop is not None and not self._is_closed:
             self._is_pass_due = True
             self._loop.call_soon(self._pass)
+
+    def _woken_at_first(self) -> None:
+        self.accumulator.is_fed_by_threads = True
+        if self._bell is None:
+            self._bell = Bell.on_running_loop()
+        self._woken()
 
     def _woken(self) -> None:
         if not self._is_pass_due:  # else a pass comes in this iteration anyway
@@ -162,12 +173,15 @@ class Sender:
         idle = []
         for queue in queues:
             delivery = self._deliveries[queue]
-            expires_s = min(expires_s, delivery.expires_s())
+            due_s = delivery.expires_s()
+            if due_s < expires_s:
+                expires_s = due_s
             suspect_s = delivery.waits_since_s() + SUSPECT_S
             if suspect_s <= now_s:
                 self._look_for_leader(queue.topic)
                 suspect_s = now_s + SUSPECT_S
-            next_s = min(next_s, suspect_s)
+            if suspect_s < next_s:
+                next_s = suspect_s
             if queue.open is not None:
                 lingers_until_s = self.accumulator.ready_at_s(queue)
                 if now_s < lingers_until_s < next_s:  # else it waits for an answer, which triggers a pass

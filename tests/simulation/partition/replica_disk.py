@@ -96,6 +96,11 @@ class OpenedLog:
         return False
 
     @property
+    def may_lack_producers(self) -> bool:
+        """It is looked at each time."""
+        return True
+
+    @property
     def lacks_producers(self) -> bool:
         """Whether those before the start are not known."""
         return self._log.lacks_producers

@@ -47,7 +47,7 @@ class Shell:
             tail=TailCache(log),
             counters=ReplicaCounters(),
             damage=unused,
-            held_from=lambda: -1,
+            look_at_held=lambda now_ms: (-1, now_ms),
             log_start_moved=lambda: None,
         )
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.errors import ConnectionFailed, InvalidRequest
+from raylog.core.errors import ConnectionFailed, InvalidRequest, UnknownServerError
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import JOIN_GROUP, OFFSET_COMMIT
@@ -214,3 +214,19 @@ def test_a_method_of_another_endpoint_is_a_reason_to_look_again() -> None:
             assert found.value.refresh_metadata
             refusal = permissions(endpoint).refusal(method.name, Role.CLIENT)
             assert isinstance(refusal, ConnectionFailed)
+
+
+def outcome(method: AnyMethod, args: object) -> object:
+    """What a reply is read as, or where its refusal begins."""
+    try:
+        return method.read_reply(args)
+    except UnknownServerError as refusal:
+        return refusal.message.partition(":")[0]
+
+
+@every_method
+def test_an_encoded_reply_is_read_as_a_decoded_one(endpoint: Endpoint, method: AnyMethod) -> None:
+    for value in [of_this_release(method.reply), of_a_later_release(method.reply), *ODD]:
+        encoded = msgspec.msgpack.encode(value)
+        assert outcome(method, msgspec.Raw(encoded)) == outcome(method, msgspec.msgpack.decode(encoded)), value
+    assert outcome(method, msgspec.Raw(b"\xc1")) == f"The reply to {method.name}"  # which msgpack has no meaning for

@@ -303,3 +303,27 @@ async def test_batches_are_done_in_their_order(line: Line) -> None:
     assert (first.is_done, second.is_done) == (False, False)
     await line.answer(1, 1)
     assert (first.base_offset, second.base_offset) == (1, 2)
+
+
+async def test_fed_by_threads_an_answer_brings_a_pass_for_other_work_only(line: Line) -> None:
+    passes: list[None] = []
+    line.context.accumulator.is_fed_by_threads = True
+    await line.send(b"0", b"1")
+    line.context.look_again = lambda: passes.append(None)
+    await line.answer(0, 0)
+    assert len(passes) == 1  # for the second, which had to wait
+    line.pump()
+    await line.answer(1, 1)
+    assert len(passes) == 1
+    activity = [line.queue.is_active]
+    await line.send(b"2")
+    assert [*activity, line.queue.is_active] == [False, True]
+    assert line.leader.sequences() == [0, 1, 2]
+
+
+async def test_where_the_loop_sends_each_answer_brings_a_pass(line: Line) -> None:
+    passes: list[None] = []
+    await line.send(b"0")
+    line.context.look_again = lambda: passes.append(None)
+    await line.answer(0, 0)
+    assert len(passes) == 1

@@ -114,3 +114,19 @@ def test_a_follower_takes_what_its_leader_has(tmp_path: Path) -> None:
     )
     assert log.log_end_offset == 1
     log.close()
+
+
+def test_one_batch_without_codec_and_transaction_is_plain() -> None:
+    plain = batch(b"a", b"b")
+    assert header_format.is_plain(plain)
+    assert header_format.is_plain(memoryview(bytearray(plain)))
+    for other in (
+        b"",
+        plain[:-1],
+        plain + plain,
+        plain + b"x",
+        plain[: header_format.HEADER_BYTES],
+        records.encode_batch(None, [b"a" * 100], [NOW], compression=1),
+        batch(b"a", attributes=TRANSACTIONAL_BIT),
+    ):
+        assert not header_format.is_plain(other)

@@ -46,6 +46,8 @@ class MetadataWorld(World):
         heals = self.random.random() < 0.3
         self.config = {
             "auto.heal.after.ms": "1500" if heals else "-1",
+            "default.replication.factor": "2",
+            "leader.imbalance.check.interval.seconds": "2",
             "metadata.voters.max": "3",
             "replica.sleep.after.ms": "-1",
         }

@@ -265,6 +265,7 @@ class ControllerMachine:
             case RaiseFeatureLevelReceived():
                 feature_levels.raise_level(event, decision)
                 self._coordinators.compact(decision)
+                cluster_configs.started(self._cluster_config, self._cluster_start, decision)  # it may be noted now
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():

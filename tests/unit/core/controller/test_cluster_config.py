@@ -12,11 +12,12 @@ from raylog.core.controller.events import (
     AlterClusterConfigReceived,
     DescribeConfigsReceived,
     InternalTopicRequested,
+    RaiseFeatureLevelReceived,
     SendClusterConfig,
 )
 from raylog.core.controller.internal_topics import ON_FIRST_USE
 from raylog.core.errors import InvalidConfig, InvalidPartitions, RaylogError, UnsupportedVersion
-from raylog.core.features import ALTERING_LEVEL, SUPPORTED
+from raylog.core.features import ALTERING_LEVEL
 from raylog.core.metadata.records import ClusterAltered, ClusterCreated, FeatureLevelRaised, record_from_wire
 from tests.unit.core.controller.bench import AWAKE, DEFAULTS, Bench, running_topic, three_brokers
 
@@ -255,8 +256,7 @@ def test_a_cluster_of_mixed_releases_alters_nothing_but_its_throttle() -> None:
     bench.reassign_all([], throttle=5)
     assert bench.image.config[THROTTLE] == "5"
     assert not any(isinstance(record, ClusterAltered) for record in bench.log)
-    bench.log.append(FeatureLevelRaised(level=SUPPORTED.highest))
-    bench.start(of="a")
+    bench.call(RaiseFeatureLevelReceived(cause="test", now_ms=bench.now, request=bench.number(), level=-1))
     alter(bench, {SESSION: 9_000})
     assert described(bench, THROTTLE)[:2] == ["5", "start"]
     assert SESSION not in bench.start(of="a").image.config

@@ -25,6 +25,8 @@ class ControllerSpec:
     secret: Secret = field(repr=False)
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
+    cluster_start: str = ""
+    """Names this start of the cluster; with the next one all settings count that were altered. Empty = not known."""
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
     voters: tuple[int, ...] = ()

@@ -128,6 +128,25 @@ def scrub_pace(cluster: Mapping[str, str]) -> ScrubPace:
     return ScrubPace(found.log_scrub_bytes_per_second, found.log_scrub_interval_ms)
 
 
+REPLICA_KEYS: Final = frozenset(
+    {
+        "log.cleaner.backoff.ms",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.retention.check.interval.ms",
+        "log.scrub.bytes.per.second",
+        "log.scrub.interval.ms",
+        "producer.id.expiration.ms",
+        "replica.doze.after.ms",
+        "replica.lag.time.max.ms",
+        "replica.sleep.after.ms",
+        "replica.sync.time.max.ms",
+    }
+)
+"""The cluster's settings that a replica goes by and that count at once: its process is sent their alterations."""
+
+
 def log_settings(spec: ReplicaSpec) -> tuple[LogConfig, FlushPolicy]:
     """Return how the log of a replica is written, kept and brought to disk."""
     log, flush = topic_settings(spec.topic_config, spec.cluster_config, internal=spec.topic.startswith(INTERNAL_PREFIX))
@@ -147,6 +166,20 @@ def _timestamp_limits(cluster: Mapping[str, str]) -> dict[str, str]:
 def retention_check_ms(cluster: Mapping[str, str]) -> int:
     """Return how often a replica looks for segments to remove."""
     return ClusterConfig.from_dict(cluster).log_retention_check_interval_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """How often and how fast a replica works on its log besides serving it."""
+
+    cleaner: CleanerPace
+    scrub: ScrubPace
+    retention_check_ms: int
+
+
+def paces_of(cluster: Mapping[str, str]) -> Paces:
+    """Return how often and how fast a replica works on its log besides serving it."""
+    return Paces(cleaner_pace(cluster), scrub_pace(cluster), retention_check_ms(cluster))
 
 
 def replication_settings(
@@ -185,25 +218,16 @@ def vouching_pace(cluster: Mapping[str, str]) -> Pace:
 def controller_settings(
     cluster: Mapping[str, str], *, cluster_id: str, new_topic_id: Callable[[], str]
 ) -> ControllerSettings:
-    """Return the settings of the controller's machine."""
+    """Return the settings of the controller's machine that stay while it runs."""
     from raylog.core.controller.decision import ControllerSettings
 
-    timeout_ms = ClusterConfig.from_dict(cluster).broker_session_timeout_ms
+    timeout_ms = ClusterConfig.from_dict(cluster).broker_session_timeout_ms  # counts from a start on
     return ControllerSettings(
         new_topic_id=new_topic_id,
         cluster_id=cluster_id,
         session_timeout_ms=timeout_ms,
         registration_grace_ms=2 * timeout_ms,
         initial_leader_wait_ms=INITIAL_LEADER_WAIT_MS,
-        auto_leader_rebalance=ClusterConfig.from_dict(cluster).auto_leader_rebalance_enable,
-        leader_imbalance_check_ms=ClusterConfig.from_dict(cluster).leader_imbalance_check_interval_seconds * 1000,
-        leader_imbalance_percentage=ClusterConfig.from_dict(cluster).leader_imbalance_per_broker_percentage,
-        default_partitions=ClusterConfig.from_dict(cluster).num_partitions,
-        default_replication_factor=ClusterConfig.from_dict(cluster).default_replication_factor,
-        offsets_topic_partitions=ClusterConfig.from_dict(cluster).offsets_topic_num_partitions,
-        offsets_topic_replication_factor=ClusterConfig.from_dict(cluster).offsets_topic_replication_factor,
-        transactions_topic_partitions=ClusterConfig.from_dict(cluster).transaction_state_log_num_partitions,
-        transactions_topic_replication_factor=ClusterConfig.from_dict(cluster).transaction_state_log_replication_factor,
     )
 
 

@@ -20,6 +20,7 @@ from raylog.client.config import (
 )
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS, ConfigKey
+from raylog.core.configuration.config_key import Change
 
 FIRST: Final = "0.1"
 SINCE: Final = dict.fromkeys(
@@ -50,6 +51,13 @@ SINCE: Final = dict.fromkeys(
     "0.2",
 )
 """Release that brought a key of topics or the cluster, where that is not the first one."""
+CLUSTER: Final = (
+    "Given to `raylog.start(config=...)`, and altered while the cluster runs with `raylog config alter` or "
+    "`Admin.alter_cluster_config` ([which value counts](operations.md#settings-of-the-cluster)); kept in the metadata "
+    "log. *A change counts*: `at once`; `at the next start` of the cluster; only when `given at a start`; or until the "
+    "topics exist that the key is for."
+)
+"""The text above the table of the cluster's keys."""
 CLIENTS: Final = (
     (
         "All clients",
@@ -102,7 +110,7 @@ def to_markdown() -> str:
     lines += _of_brokers(
         "Topics", "Given to `Admin.create_topic(config=...)`, changed with `raylog topic`.", TOPIC_KEYS
     )
-    lines += _of_brokers("Cluster", "Given to `raylog.start(config=...)`; kept in the metadata log.", CLUSTER_KEYS)
+    lines += _of_brokers("Cluster", CLUSTER, CLUSTER_KEYS, has_changes=True)
     for title, kind, intro in CLIENTS:
         lines += [f"## {title}", "", intro, ""]
         lines += _of_client(own_keys(kind))
@@ -117,13 +125,21 @@ def own_keys(kind: type[ClientConfig]) -> list[Field[Any]]:
     return [field for name, field in keys_of(kind).items() if name not in shared]
 
 
-def _of_brokers(title: str, intro: str, keys: Mapping[str, ConfigKey]) -> list[str]:
-    lines = [f"## {title}", "", intro, "", "| key | default | legal | meaning | since |", "|---|---|---|---|---|"]
+def _of_brokers(title: str, intro: str, keys: Mapping[str, ConfigKey], *, has_changes: bool = False) -> list[str]:
+    columns = ["key", "default", "legal", "meaning", *(["a change counts"] if has_changes else []), "since"]
+    lines = [f"## {title}", "", intro, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name in sorted(keys):
-        key, since = keys[name], SINCE.get(name, FIRST)
-        default = key.computed or f"`{key.default}`"
-        lines.append(f"| `{name}` | {default} | {key.legal()} | {key.doc} | {since} |")
+        key = keys[name]
+        cells = [f"`{name}`", key.computed or f"`{key.default}`", key.legal(), key.doc]
+        cells += [*([_change(key)] if has_changes else []), SINCE.get(name, FIRST)]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def _change(key: ConfigKey) -> str:
+    if key.change is not Change.UNTIL_CREATED:
+        return key.change.value
+    return "until " + ", ".join(f"`{topic}`" for topic in key.fixed_by) + (" exist" if key.fixed_by[1:] else " exists")
 
 
 def _of_client(keys: Iterable[Field[Any]]) -> list[str]:

@@ -28,7 +28,11 @@ def unknown_key(kind: str, name: str, keys: Mapping[str, ConfigKey]) -> str:
     """Return the sentence for a key that is not one of these: whose it is, or the nearest of these."""
     other, theirs = ("the cluster", CLUSTER_KEYS) if kind == "topic" else ("topics", TOPIC_KEYS)
     if name in theirs:
-        where = "`raylog start --config`" if kind == "topic" else "`raylog topic create --config` or `topic alter`"
+        where = (
+            "`raylog start --config` or `config alter`"
+            if kind == "topic"
+            else "`raylog topic create --config` or `topic alter`"
+        )
         return f"{name} is a key of {other}: give it to {where}, not here."
     return did_you_mean(f"{kind} configuration", name, keys)
 

@@ -19,6 +19,7 @@ LEVELS: Final[Mapping[int, str]] = {
     4: "0.2.0: time and queues: topics `__scheduled`, `__share_state` and `__undeliverable`; delayed records, queues, "
     "dead letters; Kafka's hash from a group to its coordinator",
     5: "0.2.0: groups of the consumer protocol (KIP-848): their records in `__consumer_offsets`",
+    6: "0.2.0: the cluster's settings are altered while it runs: metadata record `ClusterAltered`",
 }
 """Every level that was ever given out, and what came with it."""
 COMPACTION_LEVEL: Final = 2
@@ -33,6 +34,8 @@ QUEUES_LEVEL: Final = 4
 """From this level on records may be delayed, topics read as queues, and expired records go to dead-letter topics."""
 CONSUMER_GROUPS_LEVEL: Final = 5
 """From this level on groups may use the consumer protocol."""
+ALTERING_LEVEL: Final = 6
+"""From this level on the cluster's settings may be altered while it runs."""
 FIRST_LEVEL: Final = 1
 """The level of a cluster whose metadata has no level, and of a broker that registers without one."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import QUEUES_LEVEL, REWRITING_LEVEL
+from raylog.core.features import ALTERING_LEVEL, QUEUES_LEVEL, REWRITING_LEVEL
 from raylog.protocol.message import Description, Empty, Int32, Int64, Message, Names, Rows, Setting, Settings
 from raylog.protocol.method import CLIENT, TOKEN, AnyMethod, Method, TokenScope
 
@@ -50,6 +50,18 @@ class AlterTopicConfigRequest(Message, frozen=True):
     delete: Names
 
 
+class AlterClusterConfigRequest(Message, frozen=True):
+    """Alter the configuration of the cluster while it runs, all of it or nothing; keys that are in neither field stay.
+
+    ``set``: values by key, which rank above those that a start of the cluster gives. ``delete``: keys whose alteration
+    ends: they have what a start gave, else their defaults. ``validate_only``: check, and alter nothing.
+    """
+
+    set: Settings[Setting]
+    delete: Names
+    validate_only: bool = False
+
+
 class DescribeConfigsRequest(Message, frozen=True):
     """Describe every setting of a topic, with its origin.
 
@@ -62,7 +74,10 @@ class DescribeConfigsRequest(Message, frozen=True):
 class DescribedConfig(Message, frozen=True):
     """One setting: the value that counts, and ``origin``: ``topic``, ``cluster`` or ``default``.
 
-    ``default``: its value without any configuration. ``legal``: the legal values, in words.
+    Of the cluster's settings the origin is ``altered`` (while it ran), ``start`` (a start gave it) or ``default``.
+    ``default``: its value without any configuration. ``legal``: the legal values, in words. ``change``: when a change
+    counts: ``at once``, ``at the next start`` of the cluster, ``given at a start`` alone, ``until created`` = of topics
+    that are created, or ``fixed`` = those exist. ``next``: the value from the next start on; empty = the same.
     """
 
     name: str
@@ -71,6 +86,8 @@ class DescribedConfig(Message, frozen=True):
     default: str
     legal: str = ""
     meaning: str = ""
+    change: str = ""
+    next: str = ""
 
 
 class CreatePartitionsRequest(Message, frozen=True):
@@ -301,6 +318,14 @@ ALTER_TOPIC_CONFIG: Final = Method("alter_topic_config", AlterTopicConfigRequest
 DESCRIBE_CONFIGS: Final = Method(
     "describe_configs", DescribeConfigsRequest, list[DescribedConfig], CLIENT, forwarded=True, since=REWRITING_LEVEL
 )
+ALTER_CLUSTER_CONFIG: Final = Method(
+    "alter_cluster_config",
+    AlterClusterConfigRequest,
+    list[DescribedConfig],
+    CLIENT,
+    forwarded=True,
+    since=ALTERING_LEVEL,
+)
 CREATE_PARTITIONS: Final = Method("create_partitions", CreatePartitionsRequest, Empty, CLIENT, forwarded=True)
 ALTER_PARTITION_REASSIGNMENTS: Final = Method(
     "alter_partition_reassignments", AlterPartitionReassignmentsRequest, Empty, CLIENT, forwarded=True
@@ -339,6 +364,7 @@ FORWARDED: Final[tuple[AnyMethod, ...]] = (
     CREATE_TOPIC,
     DELETE_TOPIC,
     ALTER_TOPIC_CONFIG,
+    ALTER_CLUSTER_CONFIG,
     DESCRIBE_CONFIGS,
     CREATE_PARTITIONS,
     ALTER_PARTITION_REASSIGNMENTS,

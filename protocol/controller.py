@@ -72,13 +72,15 @@ class RegisterReplicaReply(Message, frozen=True):
     """``state``: the partition's state as ``core/partition.py`` writes it.
 
     ``controller_epoch``: -1 = the controller takes no statements of brokers about their replicas. ``topic_config``: the
-    topic's settings, which may have changed since the process was first made; None = not stated.
+    topic's settings, which may have changed since the process was first made; None = not stated. ``cluster_config``:
+    the same of the cluster's.
     """
 
     incarnation: Int64
     state: Sequence[Any]
     controller_epoch: Int32 = NONE
     topic_config: Mapping[str, str] | None = None
+    cluster_config: Mapping[str, str] | None = None
 
 
 class RegisterCoordinatorRequest(Message, frozen=True):
@@ -96,11 +98,15 @@ class RegisterCoordinatorRequest(Message, frozen=True):
 
 
 class RegisterCoordinatorReply(Message, frozen=True):
-    """The coordinator writes its partition with this producer id and epoch; they fence earlier incarnations."""
+    """The coordinator writes its partition with this producer id and epoch; they fence earlier incarnations.
+
+    ``cluster_config``: the cluster's settings, which may have changed since the process was made; None = not stated.
+    """
 
     epoch: Int32
     producer_id: Int64
     producer_epoch: Int16
+    cluster_config: Mapping[str, str] | None = None
 
 
 class ReplicaNote(Message, frozen=True):

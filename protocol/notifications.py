@@ -5,9 +5,10 @@ They have no reply. A session that misses one is closed, and its member register
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from raylog.core.features import ALTERING_LEVEL
 from raylog.protocol.message import Empty, Int64, Message
 from raylog.protocol.method import CLUSTER, Endpoint, Method
 
@@ -49,11 +50,22 @@ class FallAsleep(Message, frozen=True):
     for_stop: bool = False
 
 
+class ClusterConfigUpdate(Message, frozen=True):
+    """Apply the cluster's settings, all of them: some were altered."""
+
+    config: Mapping[str, str]
+
+
 METADATA_UPDATE: Final = Method("metadata_update", MetadataUpdate, Empty, CLUSTER, notification=True)
 PARTITION_STATE: Final = Method("partition_state", PartitionStateUpdate, Empty, CLUSTER, notification=True)
 STOP_REPLICA: Final = Method("stop_replica", StopReplica, Empty, CLUSTER, notification=True)
 
 FALL_ASLEEP: Final = Method("fall_asleep", FallAsleep, Empty, CLUSTER, notification=True, since=2)
 
+CLUSTER_CONFIG: Final = Method(
+    "cluster_config", ClusterConfigUpdate, Empty, CLUSTER, notification=True, since=ALTERING_LEVEL
+)
+
 BROKER_SESSION: Final = Endpoint.of("broker's session", (METADATA_UPDATE,))
 REPLICA_SESSION: Final = Endpoint.of("replica's session", (PARTITION_STATE, STOP_REPLICA, FALL_ASLEEP))
+COORDINATOR_SESSION: Final = Endpoint.of("coordinator's session", (FALL_ASLEEP, CLUSTER_CONFIG))

@@ -20,6 +20,7 @@ from raylog.actors.broker.set_aside import clear_half_deleted, clear_replaced, r
 from raylog.actors.broker.wanted import WantedReplicas, holds, name_of
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.naming import replica_name
+from raylog.actors.settings import REPLICA_KEYS
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.touched import Touched
@@ -34,8 +35,9 @@ MISSING_AFTER_MS: Final = 5_000
 """After so long without a registration a replica is looked up, and made again when its actor has stopped."""
 
 
-Instructions = tuple[Mapping[str, str], int, int]
-"""What may change while a replica runs: topic configuration, replication factor, pace of catching up."""
+Instructions = tuple[Mapping[str, str], int, int, Mapping[str, str]]
+"""What may change while a replica runs: topic configuration, replication factor, pace of catching up, and those of the
+cluster's settings that count for it."""
 
 
 class ReplicaFactory(Protocol):
@@ -284,7 +286,8 @@ class ReplicaSupervisor:
 
 def instructions(spec: ReplicaSpec) -> Instructions:
     """Return the part of a specification that may change while the replica runs."""
-    return spec.topic_config, spec.replication_factor, spec.catch_up_bytes_per_s
+    cluster = {key: value for key, value in spec.cluster_config.items() if key in REPLICA_KEYS}
+    return spec.topic_config, spec.replication_factor, spec.catch_up_bytes_per_s, cluster
 
 
 def moved_away(folder: Path, topic: str, partition: int, topic_id: str, broker: int, image: MetadataImage) -> bool:

@@ -52,6 +52,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         ),
         DerivedEvent(admin.DELETE_TOPIC, ev.DeleteTopicReceived),
         DerivedEvent(admin.ALTER_TOPIC_CONFIG, ev.AlterTopicConfigReceived),
+        DerivedEvent(admin.ALTER_CLUSTER_CONFIG, ev.AlterClusterConfigReceived),
         DerivedEvent(admin.DESCRIBE_CONFIGS, ev.DescribeConfigsReceived),
         DerivedEvent(
             admin.CREATE_PARTITIONS, ev.CreatePartitionsReceived, {"total": "count", "assignment": "assignments"}

@@ -20,10 +20,12 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.protocol.message import Message
 from raylog.protocol.notifications import (
+    CLUSTER_CONFIG,
     FALL_ASLEEP,
     METADATA_UPDATE,
     PARTITION_STATE,
     STOP_REPLICA,
+    ClusterConfigUpdate,
     FallAsleep,
     MetadataUpdate,
     PartitionStateUpdate,
@@ -100,6 +102,9 @@ class ControllerRunner(Generic[RequestT]):
                 ctl.Warn: lambda effect: ports.warn(effect.warning),
                 ctl.PublishMetadata: self._publish,
                 ctl.SendPartitionState: self._send_state,
+                ctl.SendClusterConfig: lambda effect: ports.notify(
+                    effect.session, CLUSTER_CONFIG.name, ClusterConfigUpdate(effect.config)
+                ),
                 ctl.StopReplica: lambda effect: ports.notify(
                     effect.session, STOP_REPLICA.name, StopReplica(effect.reason)
                 ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,12 +25,14 @@ from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.settings import controller_settings
 from raylog.actors.transport import client_secret, listen
-from raylog.core.config import ClusterConfig
+from raylog.core.config import CLUSTER_KEYS
 from raylog.core.controller import events as ctl
+from raylog.core.controller.cluster_config import config_at_start
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.sessions import BrokerMember
 from raylog.core.errors import InconsistentClusterId, NotController
 from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.families import controller_families
 from raylog.protocol.broker import MetadataRequest
@@ -49,6 +51,7 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 0.25
 """Longest time between two ticks; shorter where sessions time out sooner."""
 TICKS_IN_SESSION: Final = 10
+SNAPSHOT_KEY: Final = "metadata.log.max.record.bytes.between.snapshots"
 REST_QUIET_S: Final = 1.5
 """A cluster that stops waits no longer for the next partition to fall asleep."""
 REST_LOOK_S: Final = 0.05
@@ -119,7 +122,7 @@ class ControllerServer:
             find_brokers=self._find_brokers,
             secret=spec.secret,
             open_timeout_s=spec.quorum_timeout_s,
-            snapshot_bytes=ClusterConfig.from_dict(spec.cluster_config).metadata_log_max_record_bytes_between_snapshots,
+            snapshot_bytes=int(CLUSTER_KEYS[SNAPSHOT_KEY].default),  # until the metadata are there
         )
 
     async def _begin(self, metadata: QuorumLog) -> None:
@@ -132,16 +135,17 @@ class ControllerServer:
         machine = ControllerMachine(
             image,
             settings=controller_settings(
-                {**image.config, **self.spec.cluster_config},  # as the machine takes them
+                config_at_start(self.spec.cluster_config, self.spec.cluster_start, image),  # as the machine takes them
                 cluster_id=self.spec.cluster_id,
                 new_topic_id=lambda: uuid.uuid4().hex,
             ),
             now_ms=monotonic_ms(),
             cluster_config=self.spec.cluster_config,
+            cluster_start=self.spec.cluster_start,
         )
         self._changes.begin(image)
         self._runner = ControllerRunner(
-            machine, metadata.runner, self, on_records=self._changes.note, on_defect=self._on_defect
+            machine, metadata.runner, self, on_records=self._on_records, on_defect=self._on_defect
         )
         self._runner.start(epoch, metadata.founding)
         # Only now is it certain that the records of earlier controllers are committed, and that no newer one runs.
@@ -151,7 +155,7 @@ class ControllerServer:
             self._server,
             self.spec,
             name="the controller",
-            config={**machine.image.config, **self.spec.cluster_config},
+            config=machine.image.config,
             kept=self.spec.data_directory / KEPT_FILE,
         )
         self._tick_task = asyncio.create_task(self._keep_ticking(), name="controller ticks")
@@ -248,6 +252,12 @@ class ControllerServer:
             raise NotController("The controller is not running.")
         return self._runner
 
+    def _on_records(self, records: Sequence[MetadataRecord]) -> None:
+        self._changes.note(records)
+        if self._metadata is not None:
+            settings = self.image.settings
+            self._metadata.runner.snapshot_bytes = settings.metadata_log_max_record_bytes_between_snapshots
+
     def _on_defect(self, what: str) -> None:
         self._on_fatal(f"the controller failed: {what}")
 
@@ -275,7 +285,7 @@ class ControllerServer:
         return [family.to_wire() for family in families]
 
     async def _keep_ticking(self) -> None:
-        session_s = ClusterConfig.from_dict(self.spec.cluster_config).broker_session_timeout_ms / 1000
+        session_s = self.image.settings.broker_session_timeout_ms / 1000
         while True:
             await asyncio.sleep(min(TICK_S, session_s / TICKS_IN_SESSION))
             if self._runner is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from raylog.actors.actor_specs import CoordinatorSpec
@@ -26,7 +26,7 @@ from raylog.actors.coordinators.state_log import PRODUCER_EPOCH_MAX, EncodedRow,
 from raylog.actors.listening import open_endpoint
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
-from raylog.core.errors import InvalidProducerEpoch, InvalidRequest, NotController, NotCoordinator, RaylogError
+from raylog.core.errors import InvalidProducerEpoch, NotController, NotCoordinator, RaylogError
 from raylog.core.features import FIRST_LEVEL
 from raylog.core.invariants import InvariantBroken
 from raylog.protocol.broker import METADATA
@@ -37,7 +37,7 @@ from raylog.protocol.controller import (
     SleepCoordinatorRequest,
 )
 from raylog.protocol.method import Endpoint
-from raylog.protocol.notifications import FALL_ASLEEP
+from raylog.protocol.notifications import COORDINATOR_SESSION, ClusterConfigUpdate, FallAsleep
 from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request
 
@@ -71,6 +71,8 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
     ) -> None:
         """``topic``: the coordinator's; ``on_fatal`` ends the process: a newer incarnation is registered."""
         self.spec = spec
+        self._config = spec.cluster_config
+        """The cluster's settings as the controller last sent them."""
         self._topic = topic
         self._on_fatal = on_fatal
         self._name = f"{spec.kind} coordinator {spec.index}"
@@ -142,6 +144,10 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         """Return a runner with a fresh machine; the topic's configuration is known by now."""
 
     @abstractmethod
+    def _reconfigure(self, runner: RunnerT) -> None:
+        """Have a runner's machine use the cluster's settings as they are now."""
+
+    @abstractmethod
     def _metrics(self) -> object:
         """Return the answer to ``metrics_method``."""
 
@@ -157,6 +163,8 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         registered = REGISTER_COORDINATOR.read_reply(reply.args)
         self._epoch = registered.epoch
         self._identity = Identity(registered.producer_id, registered.producer_epoch)
+        if registered.cluster_config is not None:  # Ray restarts a process with its first arguments, perhaps old ones
+            self._configure(registered.cluster_config)
         self._registered.set()
 
     async def _live(self) -> None:
@@ -164,6 +172,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             try:
                 runner = await self._load()
                 self._runner = runner
+                self._reconfigure(runner)  # they may have been altered while the log was read
                 runner.serve()
                 self._early.hand_over(runner.receive)
                 await self._keep_writing(runner)
@@ -262,10 +271,17 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             self._early.hold(request, monotonic_ms())
 
     def _on_controller_message(self, request: Request) -> None:
-        if request.method != FALL_ASLEEP.name:
-            request.fail(InvalidRequest(f"unexpected message {request.method!r}"))
-        elif self._runner is not None:
-            self._runner.sleep_requested()
+        match args := COORDINATOR_SESSION.read_request(request.method, request.args):
+            case ClusterConfigUpdate():
+                self._configure(args.config)
+            case FallAsleep() if self._runner is not None:
+                self._runner.sleep_requested()
+
+    def _configure(self, config: Mapping[str, str]) -> None:
+        """Use these settings of the cluster from now on."""
+        self._config = dict(config)
+        if self._runner is not None:
+            self._reconfigure(self._runner)
 
     async def _keep_ticking(self) -> None:
         while True:

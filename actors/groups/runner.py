@@ -10,6 +10,7 @@ from raylog.actors.groups.requests import GroupRequest, event_for
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import LookUpTopics, TopicsSeen
 from raylog.core.groups.figures import GroupFigures
+from raylog.core.groups.settings import GroupSettings
 
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
@@ -30,6 +31,10 @@ class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
         """``machine`` is a fresh one."""
         self._machine = machine
         super().__init__(machine, ports, event_for, {LookUpTopics: lambda effect: ports.look_up_topics(effect.topics)})
+
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Use these settings from now on."""
+        self._machine.reconfigure(settings)
 
     def topics_seen(
         self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int, *, feature_level: int

@@ -22,6 +22,7 @@ from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.settings import group_settings
 from raylog.core.errors import RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.settings import GroupSettings
 from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.groups import COORDINATOR_METRICS, GROUP_COORDINATOR
 from raylog.protocol.message import NAMES_MAX
@@ -48,13 +49,18 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
         self._wanted_topics: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
 
-    def _new_runner(self) -> _Runner:
-        settings = replace(
-            group_settings(self.spec.cluster_config, self._log.config),
+    def _settings(self) -> GroupSettings:
+        return replace(
+            group_settings(self._config, self._log.config),
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
             feature_level=self._feature_level,
         )
-        machine = CoordinatorMachine(settings=settings, share=self._log.share, new_member_id=_new_member_id)
+
+    def _reconfigure(self, runner: _Runner) -> None:
+        runner.reconfigure(self._settings())
+
+    def _new_runner(self) -> _Runner:
+        machine = CoordinatorMachine(settings=self._settings(), share=self._log.share, new_member_id=_new_member_id)
         return _Runner(machine, self)
 
     def look_up_topics(self, topics: Sequence[str]) -> None:

@@ -39,16 +39,21 @@ class Throttle:
 
     def __init__(self, bytes_per_s: int) -> None:
         """Begin now."""
-        self._bytes_per_s = bytes_per_s
-        self._began_s = time.monotonic()
         self._bytes = 0
+        self._from = bytes_per_s, time.monotonic(), 0
+        """The bytes a second, and since when: what had been read by then."""
         self._is_over = threading.Event()
+
+    def change(self, bytes_per_s: int) -> None:
+        """Let the thread read so many bytes a second from now on."""
+        self._from = bytes_per_s, time.monotonic(), self._bytes
 
     def pace(self, count: int) -> None:
         """Count these bytes, and sleep while they are too many. Raises CleaningAborted."""
         self._bytes += count
         while not self._is_over.is_set():
-            early_s = self._bytes / self._bytes_per_s - (time.monotonic() - self._began_s)
+            bytes_per_s, since_s, before = self._from
+            early_s = (self._bytes - before) / bytes_per_s - (time.monotonic() - since_s)
             if early_s <= 0:
                 return
             self._is_over.wait(min(early_s, LONGEST_PAUSE_S))
@@ -96,6 +101,15 @@ class Cleaner:
         if order is not None:
             self._throttle = Throttle(self.pace.bytes_per_s)  # here, so that a `stop` before the task begins ends it
             self._task = asyncio.create_task(self._run(order, self._throttle), name=f"clean {self.name}")
+
+    def reconfigure(self, pace: CleanerPace) -> None:
+        """Go at this pace from now on, a cleaning that runs included."""
+        if pace == self.pace:
+            return
+        self._due_ms -= max(0, self.pace.backoff_ms - pace.backoff_ms)
+        self.pace = pace
+        if self._throttle is not None:
+            self._throttle.change(pace.bytes_per_s)
 
     @property
     def is_busy(self) -> bool:

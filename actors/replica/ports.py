@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from raylog.actors.request_table import Answerable
+from raylog.actors.settings import CleanerPace, ScrubPace
 from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.core.metrics.scrubbing import ScrubFigures
 from raylog.core.replication import events as ev
@@ -83,6 +84,9 @@ class Cleaning(Protocol):
     def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
         """Begin a cleaning if it is due. ``now_ms`` is monotonic, ``wall_ms`` the time that deletes."""
 
+    def reconfigure(self, pace: CleanerPace) -> None:
+        """Go at this pace from now on."""
+
     def figures(self) -> CleanerFigures | None:
         """Return the state of the log's cleanings for metrics; None where the log is not compacted."""
 
@@ -98,6 +102,9 @@ class Scrubbing(Protocol):
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
         """Begin a slice if it is due. ``now_ms`` is monotonic, ``wall_ms`` the time of day."""
+
+    def reconfigure(self, pace: ScrubPace) -> None:
+        """Go at this pace from now on."""
 
     def figures(self) -> ScrubFigures:
         """Return the state of the passes."""

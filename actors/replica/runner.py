@@ -29,7 +29,7 @@ from raylog.actors.replica.ports import (
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
-from raylog.actors.settings import FlushPolicy
+from raylog.actors.settings import FlushPolicy, Paces
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.partition import PartitionState
@@ -160,8 +160,14 @@ class ReplicaRunner:
         """How long the running sync has hung, if that is too long; else 0."""
         return 0 if self.machine is None else self.machine.disk_hanging_ms
 
-    def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings) -> None:
+    def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings, paces: Paces) -> None:
         """Apply a changed configuration from the next event on; what retention now removes goes soon."""
+        self._retention_due_ms -= max(0, self._retention_check_ms - paces.retention_check_ms)
+        self._retention_check_ms = paces.retention_check_ms
+        if self.cleaner is not None:
+            self.cleaner.reconfigure(paces.cleaner)
+        if self.scrubber is not None:
+            self.scrubber.reconfigure(paces.scrub)
         if log != self.log.config:
             self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_SOON_MS)
         self.log.config = log

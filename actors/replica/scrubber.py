@@ -83,6 +83,10 @@ class Scrubber:
             return
         self._task = asyncio.create_task(self._run(now_ms, wall_ms), name=f"scrub {self.name}")
 
+    def reconfigure(self, pace: ScrubPace) -> None:
+        """Go at this pace from the next slice on."""
+        self.pace = pace
+
     @property
     def is_busy(self) -> bool:
         """Whether a slice is being read."""

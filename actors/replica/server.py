@@ -40,11 +40,9 @@ from raylog.actors.roles.leader_roles import LeaderRoles
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.registry import roles_of
 from raylog.actors.settings import (
-    cleaner_pace,
     log_settings,
+    paces_of,
     replication_settings,
-    retention_check_ms,
-    scrub_pace,
     session_heartbeat_s,
     vouching_pace,
 )
@@ -188,9 +186,9 @@ class ReplicaServer:
         opened = self._opened = await open_in_thread(self.spec, config, flush)
         log, name = opened.log, str(self.partition)
         self._keeper = WatermarkKeeper(self.partition, log.folder, log.log_end_offset)
-        counters, directory, values = ReplicaCounters(), self.spec.data_directory, self.spec.cluster_config
-        cleaner = self._cleaner = Cleaner(log, directory, name, cleaner_pace(values), counters, self._on_fatal)
-        scrubber = self._scrubber = Scrubber(log, directory, name, scrub_pace(values), counters)
+        counters, directory, paces = ReplicaCounters(), self.spec.data_directory, paces_of(self.spec.cluster_config)
+        cleaner = self._cleaner = Cleaner(log, directory, name, paces.cleaner, counters, self._on_fatal)
+        scrubber = self._scrubber = Scrubber(log, directory, name, paces.scrub, counters)
         self._flusher = Flusher(
             log,
             on_synced=lambda _: self._running().synced(),
@@ -208,7 +206,7 @@ class ReplicaServer:
             counters=counters,
             cleaner=cleaner,
             scrubber=scrubber,
-            retention_check_ms=retention_check_ms(values),
+            retention_check_ms=paces.retention_check_ms,
             ports=ReplicaPorts(
                 send_fetch=self._send_fetch,
                 propose_isr=lambda effect: self._spawn(self._propose(effect), "isr proposal"),
@@ -306,13 +304,14 @@ class ReplicaServer:
             self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
 
     def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Apply another topic configuration, replication factor and catch-up rate from now on.
+        """Apply another configuration of topic and cluster, replication factor and catch-up rate from now on.
 
         Raises DiskFull and StorageIoError where that cannot be noted; nothing is applied then.
         """
         changed = replace(
             self.spec,
             topic_config=dict(spec.topic_config),
+            cluster_config=dict(spec.cluster_config),
             replication_factor=spec.replication_factor,
             catch_up_bytes_per_s=spec.catch_up_bytes_per_s,
         )
@@ -323,7 +322,7 @@ class ReplicaServer:
             note_boot(changed, syncs_first=False)  # before the first record that a crash of the machine may take
         self.spec, self._settings = changed, self._settings_of(changed)
         if self._runner is not None:
-            self._runner.reconfigure(log, flush, self._settings)
+            self._runner.reconfigure(log, flush, self._settings, paces_of(changed.cluster_config))
             self._ticks.hasten()
             self._roles.reconfigured()
 
@@ -477,8 +476,10 @@ class ReplicaServer:
             await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         registered = REGISTER_REPLICA.read_reply(reply.args)
-        if registered.topic_config is not None:  # Ray restarts a process with its first arguments, perhaps old ones
-            self.reconfigure(replace(self.spec, topic_config=registered.topic_config))
+        # Ray restarts a process with its first arguments, perhaps old ones.
+        topic, cluster = registered.topic_config, registered.cluster_config
+        spec = self.spec if topic is None else replace(self.spec, topic_config=topic)
+        self.reconfigure(spec if cluster is None else replace(spec, cluster_config=cluster))
         if self._reports_loss:
             note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
         if opened is not None and opened.log.recovered.end_cut and runner.machine is None:

@@ -91,7 +91,6 @@ class RoleHost:
         leader_epoch: int,
         log: OwnLog,
         config: Callable[[], Mapping[str, str]],
-        cluster_config: Mapping[str, str],
         receive: Callable[[LocalRequest], None],
         controller: ControllerCalls,
         targets: Targets,
@@ -108,7 +107,6 @@ class RoleHost:
         self.log = log
         """The replica's log, to be looked at only: everything is appended through :meth:`produce`."""
         self.targets = targets
-        self.cluster_config = cluster_config
         self._config = config
         self._receive = receive
         self._controller = controller

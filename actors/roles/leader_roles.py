@@ -111,7 +111,6 @@ class LeaderRoles:
             leader_epoch=leader_epoch,
             log=self._log(),
             config=lambda: self._spec().topic_config,
-            cluster_config=spec.cluster_config,
             receive=self._receive,
             controller=self._controller,
             targets=Targets(Routes(self._metadata, spec.secret)),

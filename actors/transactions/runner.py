@@ -11,6 +11,7 @@ from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.identity import Identity
 from raylog.core.transactions.records import TxnPartition
+from raylog.core.transactions.settings import TxnSettings
 
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
@@ -38,6 +39,10 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
             ev.RequestProducerIds: lambda effect: ports.request_producer_ids(effect.count),
         }
         super().__init__(machine, ports, event_for, own)
+
+    def reconfigure(self, settings: TxnSettings) -> None:
+        """Use these settings from now on."""
+        self._machine.reconfigure(settings)
 
     def marker_written(self, transactional_id: str, writer: Identity, participant: TxnPartition | str) -> None:
         """Note that a partition, or a group, has ended a transaction, or does not exist any more."""

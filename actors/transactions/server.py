@@ -25,6 +25,7 @@ from raylog.actors.transactions.runner import TransactionRunner
 from raylog.core.errors import RaylogError
 from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.events import EndTxn
+from raylog.core.transactions.settings import TxnSettings
 from raylog.protocol.controller import ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest
 from raylog.protocol.method import Endpoint
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TRANSACTION_METRICS, TransactionMetricsReply
@@ -61,12 +62,17 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
         await super().stop()
         self._routes.close()
 
-    def _new_runner(self) -> _Runner:
-        settings = replace(
-            transaction_settings(self.spec.cluster_config, self._log.config),
+    def _settings(self) -> TxnSettings:
+        return replace(
+            transaction_settings(self._config, self._log.config),
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
         )
-        return _Runner(TransactionMachine(settings=settings, share=self._log.share), self)
+
+    def _reconfigure(self, runner: _Runner) -> None:
+        runner.reconfigure(self._settings())
+
+    def _new_runner(self) -> _Runner:
+        return _Runner(TransactionMachine(settings=self._settings(), share=self._log.share), self)
 
     def _end_load(self) -> None:
         self._markers.abandon()

@@ -52,6 +52,7 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import TopicPartition
 from raylog.protocol.admin import (
+    ALTER_CLUSTER_CONFIG,
     ALTER_TOPIC_CONFIG,
     CREATE_PARTITIONS,
     CREATE_TOPIC,
@@ -62,6 +63,7 @@ from raylog.protocol.admin import (
     RESUME_BROKER,
     STOP_BROKER,
     WAKE_PARTITIONS,
+    AlterClusterConfigRequest,
     AlterTopicConfigRequest,
     CreatePartitionsRequest,
     CreateTopicRequest,
@@ -237,11 +239,32 @@ class AsyncAdmin(
         request = AlterTopicConfigRequest(name, set or {}, list(delete))
         await self.cluster.call_broker(ALTER_TOPIC_CONFIG, request, timeout_s=timeout_s)
 
+    async def alter_cluster_config(
+        self,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        *,
+        validate_only: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[str, ConfigEntry]:
+        """Alter settings of the cluster while it runs, all of them or none, and return them as they are then.
+
+        An altered value ranks above one that `raylog start --config` gives, also at later starts; `delete` ends an
+        alteration, so that the given value counts again, or the default. `ConfigEntry.change` says whether a change
+        counts at once, and `ConfigEntry.next` has a value that waits for the next start of the cluster.
+        `validate_only` checks, and alters nothing.
+
+        Raises InvalidConfig that names the nearest key, the legal values, or what to do where a key cannot be altered.
+        """
+        request = AlterClusterConfigRequest(set or {}, list(delete), validate_only)
+        rows = await self.cluster.call_broker(ALTER_CLUSTER_CONFIG, request, timeout_s=timeout_s)
+        return {row.name: ConfigEntry(*msgspec.structs.astuple(row)) for row in rows}
+
     async def describe_configs(self, topic: str | None = None, *, timeout_s: float = 30.0) -> dict[str, ConfigEntry]:
         """Every setting of a topic by its key, with the value that counts and its origin; None = of the cluster.
 
-        As the controller has it: a change is in it once `alter_topic_config` has returned. Raises
-        UnknownTopicOrPartition that names the nearest topic.
+        As the controller has it: a change is in it once `alter_topic_config` or `alter_cluster_config` has returned.
+        Raises UnknownTopicOrPartition that names the nearest topic.
         """
         rows = await self.cluster.call_broker(DESCRIBE_CONFIGS, DescribeConfigsRequest(topic), timeout_s=timeout_s)
         return {row.name: ConfigEntry(*msgspec.structs.astuple(row)) for row in rows}
@@ -456,6 +479,7 @@ class Admin(SynchronousClient):
     describe_topic = blocking(AsyncAdmin.describe_topic)
     describe_topics = blocking(AsyncAdmin.describe_topics)
     alter_topic_config = blocking(AsyncAdmin.alter_topic_config)
+    alter_cluster_config = blocking(AsyncAdmin.alter_cluster_config)
     describe_configs = blocking(AsyncAdmin.describe_configs)
     create_partitions = blocking(AsyncAdmin.create_partitions)
     wake_partitions = blocking(AsyncAdmin.wake_partitions)

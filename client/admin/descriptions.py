@@ -46,8 +46,9 @@ class TopicDescription:
 class ConfigEntry:
     """One setting, with the value that counts. `origin`: "topic" or "cluster", where it was set, else "default".
 
-    "cluster" is what Kafka calls a broker's configuration. `default` is the value without any configuration, `legal`
-    and `meaning` are in words.
+    "cluster" is what Kafka calls a broker's configuration. The cluster's own settings have "altered" (while it ran),
+    "start" (given at a start) or "default". `default` is the value without any configuration, `legal` and `meaning` are
+    in words.
     """
 
     name: str
@@ -56,6 +57,11 @@ class ConfigEntry:
     default: str
     legal: str
     meaning: str
+    change: str = ""
+    """When a change counts: "at once"; "at the next start" of the cluster; only "given at a start"; "until created": of
+    topics that are created from then on; "fixed": these exist."""
+    next: str = ""
+    """The value from the next start of the cluster on; empty = the same."""
 
     @property
     def is_default(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from raylog.core.configuration.listeners import parse_listeners
@@ -14,6 +15,18 @@ LONG_MAX: Final = 9_223_372_036_854_775_807
 INT_MAX: Final = 2_147_483_647
 DAY_MS: Final = 86_400_000
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class Change(StrEnum):
+    """When a change of a setting counts that is made while the cluster runs."""
+
+    AT_ONCE = "at once"
+    NEXT_START = "at the next start"
+    """Of the cluster: its processes have to agree on the value."""
+    START_ONLY = "given at a start"
+    """It cannot be changed while the cluster runs."""
+    UNTIL_CREATED = "until created"
+    """At once, for topics that are created from then on; refused when :attr:`ConfigKey.fixed_by` all exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +52,12 @@ class ConfigKey:
     """Of text: what is legal, in words."""
     computed: str = ""
     """How the default is found when it is not a constant; ``default`` is then empty."""
+    change: Change = Change.AT_ONCE
+    """Of the cluster's keys: when an alteration counts."""
+    fixed_by: tuple[str, ...] = ()
+    """The topics whose creation the key is for."""
+    instead: str = ""
+    """What to do where a change is refused, as a sentence."""
 
     def read(self, value: object) -> str:
         """Return the value in its one written form; raises InvalidConfig with what would be legal."""
@@ -137,6 +156,26 @@ def keys_of(*keys: ConfigKey) -> Mapping[str, ConfigKey]:
     return {key.name: key for key in keys}
 
 
-def int_key(name: str, default: int, minimum: int, doc: str, maximum: int = LONG_MAX) -> ConfigKey:
+def int_key(
+    name: str,
+    default: int,
+    minimum: int,
+    doc: str,
+    maximum: int = LONG_MAX,
+    *,
+    change: Change = Change.AT_ONCE,
+    fixed_by: tuple[str, ...] = (),
+    instead: str = "",
+) -> ConfigKey:
     """Return the key of a whole number."""
-    return ConfigKey(name=name, kind="int", default=str(default), minimum=minimum, maximum=maximum, doc=doc)
+    return ConfigKey(
+        name=name,
+        kind="int",
+        default=str(default),
+        minimum=minimum,
+        maximum=maximum,
+        doc=doc,
+        change=change,
+        fixed_by=fixed_by,
+        instead=instead,
+    )

@@ -8,13 +8,23 @@ from __future__ import annotations
 from typing import Final
 
 from raylog.core.configuration.config_key import DAY_MS as _DAY_MS
-from raylog.core.configuration.config_key import INT_MAX, LONG_MAX, ConfigKey
+from raylog.core.configuration.config_key import INT_MAX, LONG_MAX, Change, ConfigKey
 from raylog.core.configuration.config_key import int_key as _int
 from raylog.core.configuration.config_key import keys_of as _keys
 from raylog.core.configuration.listeners import ADVERTISED, DEFAULT, LISTENERS
 from raylog.core.configuration.queue_keys import QUEUE_KEYS
 from raylog.core.configuration.time_keys import TIME_KEYS
 from raylog.core.coordinators.hashing import HASH_SETTING
+
+OFFSETS: Final = "__consumer_offsets"
+TRANSACTIONS: Final = "__transaction_state"
+ON_FIRST_USE: Final = ("__forwarding", "__scheduled", "__share_state", "__undeliverable")
+_LISTEN_INSTEAD: Final = (
+    "Brokers read it before they know the cluster, and a wrong one could not be altered back: run `raylog stop`, then "
+    "`raylog start --config {name}={value}`."
+)
+_FIXED_PARTITIONS: Final = "What is in it is found by its number of partitions, which stays."
+_FIXED_REPLICAS: Final = "Move its partitions to other replicas with `raylog topic reassign`."
 
 TOPIC_KEYS: Final = _keys(
     HASH_SETTING,
@@ -147,6 +157,8 @@ CLUSTER_KEYS: Final = _keys(
         doc="The address that clients and other brokers are given for a broker, where it differs from the one at which "
         "it listens: a name, a NAT, a tunnel. Without a host or a port that of `listeners`. Replicas and coordinators "
         "have the host, and ports of their own. `RAYLOG_ADVERTISED_LISTENERS` where Ray is started wins on its node.",
+        change=Change.START_ONLY,
+        instead=_LISTEN_INSTEAD,
     ),
     ConfigKey(
         name="auto.create.topics.enable",
@@ -175,6 +187,7 @@ CLUSTER_KEYS: Final = _keys(
         10,
         "How often brokers and coordinators greet the controller, and replicas without a broker that vouches for them.",
         INT_MAX,
+        change=Change.NEXT_START,
     ),
     _int(
         "broker.session.timeout.ms",
@@ -183,6 +196,7 @@ CLUSTER_KEYS: Final = _keys(
         "Silence after which the controller counts a process as dead (Kafka's default is 9000; a broken connection "
         "counts at once).",
         INT_MAX,
+        change=Change.NEXT_START,
     ),
     _int("default.replication.factor", 1, 1, "Replication factor of topics that are created without one.", 32_767),
     _int(
@@ -190,7 +204,7 @@ CLUSTER_KEYS: Final = _keys(
         LONG_MAX,
         1,
         "Bytes per second that a broker fetches for the replicas that a reassignment brings to it, all together. "
-        "Replicas in sync are never slowed down. Changed with `raylog topic reassign --throttle`.",
+        "Replicas in sync are never slowed down. `raylog topic reassign --throttle` alters it too.",
     ),
     _int(
         "group.initial.rebalance.delay.ms",
@@ -241,6 +255,8 @@ CLUSTER_KEYS: Final = _keys(
         "brokers: 127.0.0.1); port 0 is the port from before, which is in the broker's directory (a new broker takes "
         "one from 18100 to 18999 that is free). Replicas, coordinators and the controller listen on the host, at ports "
         "of their own. `RAYLOG_LISTENERS` where Ray is started wins on its node.",
+        change=Change.START_ONLY,
+        instead=_LISTEN_INSTEAD,
     ),
     _int("log.message.timestamp.after.max.ms", 3_600_000, 0, "`message.timestamp.after.max.ms` of topics without it."),
     _int("log.message.timestamp.before.max.ms", LONG_MAX, 0, "`message.timestamp.before.max.ms` of topics without it."),
@@ -320,20 +336,27 @@ CLUSTER_KEYS: Final = _keys(
         "Partitions of `__consumer_offsets`, hence group coordinators at most, each a process while it is used. "
         "A new cluster of nodes has 50, as in Kafka. Counts when the topic is created, on first use.",
         10_000,
+        change=Change.UNTIL_CREATED,
+        fixed_by=(OFFSETS,),
+        instead=_FIXED_PARTITIONS,
     ),
     _int(
         "offsets.topic.replication.factor",
         3,
         1,
-        "Replication factor of `__consumer_offsets`; with fewer brokers online at first use, as many as there are.",
+        "Replication factor of `__consumer_offsets`, and of the other internal topics but `__transaction_state`; with "
+        "fewer brokers online at first use, as many as there are.",
         32_767,
+        change=Change.UNTIL_CREATED,
+        fixed_by=(OFFSETS, *ON_FIRST_USE),
+        instead=_FIXED_REPLICAS,
     ),
     _int(
         "producer.id.expiration.ms",
         86_400_000,
         1,
         "How long a partition remembers an idempotent producer that sends nothing to it and has no open transaction "
-        "there: so long it knows what is repeated, and refuses older epochs. Read when a replica's process starts.",
+        "there: so long it knows what is repeated, and refuses older epochs.",
     ),
     _int("replica.lag.time.max.ms", 30_000, 100, "A follower that has not been caught up for so long leaves the ISR."),
     _int(
@@ -395,6 +418,9 @@ CLUSTER_KEYS: Final = _keys(
         "Partitions of `__transaction_state`, hence transaction coordinators at most, each a process while it is used. "
         "A new cluster of nodes has 50, as in Kafka. Counts when the topic is created, on first use.",
         10_000,
+        change=Change.UNTIL_CREATED,
+        fixed_by=(TRANSACTIONS,),
+        instead=_FIXED_PARTITIONS,
     ),
     _int(
         "transaction.state.log.replication.factor",
@@ -402,6 +428,9 @@ CLUSTER_KEYS: Final = _keys(
         1,
         "Replication factor of `__transaction_state`; with fewer brokers online at first use, as many as there are.",
         32_767,
+        change=Change.UNTIL_CREATED,
+        fixed_by=(TRANSACTIONS,),
+        instead=_FIXED_REPLICAS,
     ),
     ConfigKey(
         name="transaction.two.phase.commit.enable",

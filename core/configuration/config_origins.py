@@ -1,19 +1,28 @@
 """Where the value of each setting comes from: a default, the cluster's configuration, or the topic's own. Pure.
 
 Used by the controller to answer ``describe_configs``. "cluster" is what Kafka calls a broker's configuration: here all
-brokers share one.
+brokers share one, which a start gives (Kafka's static one), or an alteration (the dynamic default of all brokers).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from raylog.core.config import CLUSTER_KEYS, DOZE_KEY, SLEEP_KEY, TOPIC_KEYS, majority
+from raylog.core.configuration.altering import ClusterValues, value_of
+from raylog.core.configuration.config_key import Change
 
 DEFAULT: Final = "default"
 CLUSTER: Final = "cluster"
+"""Of a topic's setting: that of the cluster."""
 TOPIC: Final = "topic"
+START: Final = "start"
+"""Of a cluster's setting: a start of the cluster gave it."""
+ALTERED: Final = "altered"
+"""Of a cluster's setting: it was altered while the cluster ran."""
+FIXED: Final = "fixed"
+"""In the place of a Change: the topics that the key is for exist."""
 INHERITED: Final[Mapping[str, str]] = {
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
     "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
@@ -29,11 +38,15 @@ class DescribedSetting(NamedTuple):
     name: str
     value: str
     origin: str
-    """DEFAULT, CLUSTER or TOPIC."""
+    """DEFAULT, CLUSTER or TOPIC of a topic's; DEFAULT, START or ALTERED of the cluster's."""
     default: str
     """The value that it has without any configuration."""
     legal: str
     meaning: str
+    change: str = Change.AT_ONCE.value
+    """When a change counts: a :class:`~raylog.core.configuration.config_key.Change`, or FIXED."""
+    next: str = ""
+    """The value from the next start of the cluster on; empty = the same."""
 
 
 def describe_topic(
@@ -55,16 +68,27 @@ def describe_topic(
     return found
 
 
-def describe_cluster(cluster: Mapping[str, str]) -> list[DescribedSetting]:
-    """Return every key of the cluster with this configuration, by name."""
-    return [
-        DescribedSetting(
-            name,
-            cluster.get(name, key.default),
-            CLUSTER if name in cluster else DEFAULT,
-            key.default,
-            key.legal(),
-            key.doc,
-        )
-        for name, key in sorted(CLUSTER_KEYS.items())
-    ]
+def describe_cluster(values: ClusterValues, topics: Collection[str]) -> list[DescribedSetting]:
+    """Return every key of the cluster with these values, by name; ``topics``: those that exist."""
+    return [_described(name, values, topics) for name in sorted(CLUSTER_KEYS)]
+
+
+def _described(name: str, values: ClusterValues, topics: Collection[str]) -> DescribedSetting:
+    key, value, wanted = CLUSTER_KEYS[name], value_of(name, values.config), value_of(name, values.wanted)
+    if name not in values.config:
+        origin = DEFAULT
+    elif values.altered.get(name, value_of(name, values.given)) != value:
+        origin = ALTERED  # until the next start: its alteration has ended, or was replaced
+    else:
+        origin = ALTERED if name in values.altered else START
+    is_fixed = key.change is Change.UNTIL_CREATED and all(topic in topics for topic in key.fixed_by)
+    return DescribedSetting(
+        name,
+        value,
+        origin,
+        key.default,
+        key.legal(),
+        key.doc,
+        FIXED if is_fixed else key.change.value,
+        "" if wanted == value else wanted,
+    )

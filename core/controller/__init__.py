@@ -7,8 +7,8 @@
 - records (``RECORD_TYPES`` by name, ``to_wire()`` / :func:`record_from_wire`): what is written to the metadata log.
 - events: the ``...Received``, ``...Requested`` and ``Session...`` classes and :class:`Tick`.
 - effects: :class:`WriteRecords`, :class:`PublishMetadata`, :class:`SendPartitionState`, :class:`StopReplica`,
-  :class:`RequestSleep`, :class:`CloseSession`, :class:`StartCoordinator`, :class:`Warn`, :class:`Reply` and
-  :class:`Refuse`.
+  :class:`SendClusterConfig`, :class:`RequestSleep`, :class:`CloseSession`, :class:`StartCoordinator`, :class:`Warn`,
+  :class:`Reply` and :class:`Refuse`.
 - :func:`place_replicas`: which brokers hold a new topic. ``INTERNAL_TOPICS``: the topic behind each coordinator kind.
 """
 
@@ -16,6 +16,7 @@ from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import INTERNAL_TOPICS
 from raylog.core.controller.decision import ControllerSettings
 from raylog.core.controller.events import (
+    AlterClusterConfigReceived,
     AlterReassignmentsReceived,
     AlterTopicConfigReceived,
     BrokerRegistrationReceived,
@@ -40,6 +41,7 @@ from raylog.core.controller.events import (
     RequestSleep,
     RestRequested,
     ResumeBrokerReceived,
+    SendClusterConfig,
     SendPartitionState,
     SessionHeartbeat,
     SessionId,
@@ -63,6 +65,7 @@ from raylog.core.metadata.records import (
     BrokerRegistered,
     BrokerResumed,
     BrokerStopped,
+    ClusterAltered,
     ClusterConfigured,
     ClusterCreated,
     ControllerStarted,
@@ -87,6 +90,7 @@ from raylog.core.metadata.records import (
 __all__ = [
     "INTERNAL_TOPICS",
     "RECORD_TYPES",
+    "AlterClusterConfigReceived",
     "AlterReassignmentsReceived",
     "AlterTopicConfigReceived",
     "BrokerImage",
@@ -96,6 +100,7 @@ __all__ = [
     "BrokerResumed",
     "BrokerStopped",
     "CloseSession",
+    "ClusterAltered",
     "ClusterConfigured",
     "ClusterCreated",
     "ControllerMachine",
@@ -136,6 +141,7 @@ __all__ = [
     "RequestSleep",
     "RestRequested",
     "ResumeBrokerReceived",
+    "SendClusterConfig",
     "SendPartitionState",
     "SessionHeartbeat",
     "SessionId",

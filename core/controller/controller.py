@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from raylog.core.config import validate_cluster_config
+from raylog.core.controller import cluster_config as cluster_configs
 from raylog.core.controller import feature_levels
+from raylog.core.controller.cluster_config import ClusterSettings
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
+    AlterClusterConfigReceived,
     AlterReassignmentsReceived,
     AlterTopicConfigReceived,
     BrokerRegistrationReceived,
@@ -66,7 +69,6 @@ from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.core.invariants import require
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
-    ClusterConfigured,
     ClusterCreated,
     ControllerStarted,
     FeatureLevelRaised,
@@ -90,15 +92,18 @@ class ControllerMachine:
         settings: ControllerSettings,
         now_ms: int,
         cluster_config: Mapping[str, str] | None = None,
+        cluster_start: str = "",
     ) -> None:
         """Take over the image that the log adds up to (an empty one for a new cluster); :meth:`start` comes next.
 
-        ``cluster_config`` is laid over the configuration in the image; raises InvalidConfig when it is not legal, and
-        UnsupportedVersion when this release does not know the feature level of the image's cluster.
+        ``cluster_config`` is what this start of the cluster gives, and ``cluster_start`` names the start; raises
+        InvalidConfig when that is not legal, and UnsupportedVersion when this release does not know the feature level
+        of the image's cluster.
         """
         if not SUPPORTED.knows(image.feature_level):
             raise UnsupportedVersion(misfit("The controller", SUPPORTED, image.feature_level))
         self._cluster_config = validate_cluster_config(cluster_config or {})
+        self._cluster_start = cluster_start
         self._settings = settings
         self.image = image
         """The metadata as decided so far, for reading only; the log may be a moment behind."""
@@ -109,16 +114,17 @@ class ControllerMachine:
         self._liveness = Liveness(image, self._sessions, settings)
         self._isr_changes = IsrChanges(self._liveness)
         self._sleeping = Sleeping(self._liveness)
-        self._elections = Elections(settings, self._liveness, now_ms)
+        self._elections = Elections(self._liveness, now_ms)
         self._shutdown = Shutdown(self._liveness)
         self._wakes = WakeQueue(self._liveness, self._sleeping)
         self._registrations = Registrations(self._liveness, self._wakes)
         self._topics = Topics(settings, self._liveness, self._wakes)
+        self._cluster_settings = ClusterSettings(self._wakes)
         self._moves = Moves(self._liveness, self._wakes)
         self._healing = Healing(self._moves)
         self._voters = Voters()
-        self._coordinators = Coordinators(settings, self._topics, self._wakes)
-        self._internal_topics = InternalTopics(settings, self._topics)
+        self._coordinators = Coordinators(self._topics, self._wakes)
+        self._internal_topics = InternalTopics(self._topics)
         self._started = False
 
     def is_present(self, member: Member) -> bool:
@@ -150,9 +156,7 @@ class ControllerMachine:
             decision.write(VotersEntered(voters=voters))
         following = ControllerEpoch(image.controller_epoch + 1)
         decision.write(ControllerStarted(controller_epoch=following if epoch is None else epoch))
-        config = {**image.config, **self._cluster_config}
-        if config != image.config:
-            decision.write(ClusterConfigured(config=config))
+        cluster_configs.started(self._cluster_config, self._cluster_start, decision)
         self._liveness.started(decision)
         self._moves.started(decision)
         self._wakes.started(image)
@@ -242,6 +246,8 @@ class ControllerMachine:
                 self._topics.delete(event, decision)
             case AlterTopicConfigReceived():
                 self._topics.alter_config(event, decision)
+            case AlterClusterConfigReceived():
+                self._cluster_settings.alter(event, decision)
             case DescribeConfigsReceived():
                 self._topics.describe_configs(event, decision)
             case CreatePartitionsReceived():
@@ -259,6 +265,7 @@ class ControllerMachine:
             case RaiseFeatureLevelReceived():
                 feature_levels.raise_level(event, decision)
                 self._coordinators.compact(decision)
+                cluster_configs.started(self._cluster_config, self._cluster_start, decision)  # it may be noted now
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():

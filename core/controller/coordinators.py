@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raylog.core.config import sleep_after_ms
-from raylog.core.controller.decision import ControllerDecision, ControllerSettings
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     CoordinatorRegistrationReceived,
     CoordinatorRequested,
@@ -84,9 +84,8 @@ def check_level(kind: str, feature_level: int) -> None:
 class Coordinators:
     """Decides which coordinators run, and hands out producer ids."""
 
-    def __init__(self, settings: ControllerSettings, topics: Topics, wakes: WakeQueue) -> None:
+    def __init__(self, topics: Topics, wakes: WakeQueue) -> None:
         """Internal topics are made by ``topics``, and their partitions woken by ``wakes``."""
-        self._settings = settings
         self._topics = topics
         self._wakes = wakes
         self._started_ms: dict[tuple[str, int], int] = {}
@@ -117,10 +116,11 @@ class Coordinators:
         decision.reply(event.request, [])
 
     def _create_topic(self, kind: str, name: str, decision: ControllerDecision) -> None:
-        settings = self._settings
-        count, wanted = settings.offsets_topic_partitions, settings.offsets_topic_replication_factor
+        settings = decision.image.settings
+        count, wanted = settings.offsets_topic_num_partitions, settings.offsets_topic_replication_factor
         if kind == "transaction":
-            count, wanted = settings.transactions_topic_partitions, settings.transactions_topic_replication_factor
+            count = settings.transaction_state_log_num_partitions
+            wanted = settings.transaction_state_log_replication_factor
         is_compacted = decision.image.feature_level >= COMPACTION_LEVEL
         config = dict(COMPACTED if is_compacted else INTERNAL_TOPIC_CONFIG)
         if decision.image.feature_level >= HASH_LEVEL:
@@ -163,7 +163,8 @@ class Coordinators:
             self._place(placed, decision)
         decision.sessions.open(event.session, member, epoch, decision.now_ms)
         self._started_ms.pop(key, None)
-        decision.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS])
+        config = dict(decision.image.config)
+        decision.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS, config])
 
     def fall_asleep(self, event: CoordinatorSleepProposed, decision: ControllerDecision) -> None:
         """End a coordinator that proposes it. The next request for it starts another one, in the next epoch.

@@ -30,7 +30,7 @@ from raylog.core.partition import PartitionState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Settings of the controller. Times are in milliseconds."""
+    """Settings of the controller that stay while it runs; the others are the image's. Times are in milliseconds."""
 
     new_topic_id: Callable[[], str]
     """Gives a fresh 32-character id."""
@@ -42,21 +42,6 @@ class ControllerSettings:
     """Grace period after the controller's start: members that have not re-registered by its end count as dead."""
     initial_leader_wait_ms: int = 3_000
     """A new partition waits this long for its preferred leader before another replica leads."""
-    default_replication_factor: int = 1
-    default_partitions: int = 1
-    offsets_topic_partitions: int = 1
-    """Partitions of `__consumer_offsets`, hence the greatest number of group coordinators."""
-    offsets_topic_replication_factor: int = 3
-    """Its replication factor; where fewer brokers are online, as many as there are."""
-    transactions_topic_partitions: int = 1
-    """Partitions of `__transaction_state`, hence the greatest number of transaction coordinators."""
-    transactions_topic_replication_factor: int = 3
-    """Its replication factor; where fewer brokers are online, as many as there are."""
-    auto_leader_rebalance: bool = True
-    """Whether leadership returns to preferred replicas automatically."""
-    leader_imbalance_check_ms: int = 300_000
-    leader_imbalance_percentage: int = 10
-    """Share of a broker's preferred partitions that others may lead before leadership goes back."""
 
 
 class ControllerDecision(LoggedDecision[Effect, MetadataRecord]):

@@ -242,6 +242,15 @@ class AlterTopicConfigReceived(ClientRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClusterConfigReceived(ClientRequest):
+    """Alter-config request for the cluster: alter settings (``set``) or end their alteration (``delete``)."""
+
+    set: Mapping[str, object] = field(default_factory=dict)
+    delete: Sequence[str] = ()
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsReceived(ClientRequest):
     """Describe-configs request: every setting of a topic and its origin; None = of the cluster."""
 
@@ -336,6 +345,7 @@ ClientEvent = (
     | CreateTopicReceived
     | DeleteTopicReceived
     | AlterTopicConfigReceived
+    | AlterClusterConfigReceived
     | DescribeConfigsReceived
     | CreatePartitionsReceived
     | AlterReassignmentsReceived
@@ -406,6 +416,14 @@ class SendPartitionState(ControllerEffect):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendClusterConfig(ControllerEffect):
+    """Send the cluster's settings that count now to a coordinator."""
+
+    session: SessionId
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopReplica(ControllerEffect):
     """Stop a replica permanently: its topic is deleted. The controller has already removed the session."""
 
@@ -467,6 +485,7 @@ Effect = (
     WriteRecords
     | PublishMetadata
     | SendPartitionState
+    | SendClusterConfig
     | StopReplica
     | RequestSleep
     | CloseSession

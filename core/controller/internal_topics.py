@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raylog.core.configuration.config_key import LONG_MAX
-from raylog.core.controller.decision import ControllerDecision, ControllerSettings
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.topics import Topics
 from raylog.core.errors import InvalidRequest, LeaderNotAvailable, UnsupportedVersion, did_you_mean
@@ -52,9 +52,8 @@ ON_FIRST_USE: Final[Mapping[str, FirstUse]] = {
 class InternalTopics:
     """Creates internal topics."""
 
-    def __init__(self, settings: ControllerSettings, topics: Topics) -> None:
+    def __init__(self, topics: Topics) -> None:
         """Topics are made by ``topics``; they have as many replicas as `__consumer_offsets`."""
-        self._settings = settings
         self._topics = topics
 
     def ensure(self, event: InternalTopicRequested, decision: ControllerDecision) -> None:
@@ -74,7 +73,7 @@ class InternalTopics:
         if event.topic not in decision.image.topics:
             if not decision.image.online_brokers():
                 raise LeaderNotAvailable(f"No broker is online that could hold {event.topic}; try again.")
-            replicas = self._settings.offsets_topic_replication_factor
+            replicas = decision.image.settings.offsets_topic_replication_factor
             self._topics.create_internal(event.topic, wanted.partitions, replicas, wanted.config, decision)
         topic = decision.image.topics[event.topic]
         decision.reply(event.request, [topic.topic_id, len(topic.partitions)])

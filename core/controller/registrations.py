@@ -174,8 +174,9 @@ class Registrations:
             warning = lost_copy(event.partition, event.broker, after.elr if after is not None else ())
         if after is not None:
             image = decision.image
-            config = dict(image.topics[event.partition.topic].config)
-            decision.reply(event.request, [incarnation, after.to_wire(), image.controller_epoch, config], warning)
+            config, cluster = dict(image.topics[event.partition.topic].config), dict(image.config)
+            row = [incarnation, after.to_wire(), image.controller_epoch, config, cluster]
+            decision.reply(event.request, row, warning)
 
     def _is_log_lost(self, event: ReplicaRegistrationReceived, decision: ControllerDecision) -> bool:
         """Return whether a new incarnation runs on another log than the previous one.

@@ -99,10 +99,11 @@ class Topics:
         if event.topic in topics:
             raise TopicAlreadyExists(f"Topic {event.topic!r} exists.")
         validate_topic_name(event.topic, topics)
+        settings = decision.image.settings
         if event.assignment is None:
-            count = self._settings.default_partitions if event.partitions == -1 else event.partitions
+            count = settings.num_partitions if event.partitions == -1 else event.partitions
             factor = event.replication_factor
-            factor = self._settings.default_replication_factor if factor == -1 else factor
+            factor = settings.default_replication_factor if factor == -1 else factor
             assignment = self.placed(count, factor, decision)
         else:
             assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
@@ -161,7 +162,7 @@ class Topics:
         stays_awake = after_ms < 0 <= before_ms
         if stays_awake:
             asleep = (state.replicas for state in topic.partitions if state.asleep is not None)
-            self._check_awake(Counter(broker for replicas in asleep for broker in replicas), decision.image)
+            check_awake(Counter(broker for replicas in asleep for broker in replicas), decision.image)
         if config != topic.config:
             before, after = TopicConfig.from_dict(topic.config), TopicConfig.from_dict(config)
             decision.write(TopicConfigured(topic_id=topic.topic_id, topic=topic.name, config=config))
@@ -180,7 +181,7 @@ class Topics:
         """Answer with every setting of a topic or of the cluster, and where it comes from."""
         image = decision.image
         if event.topic is None:
-            decision.reply(event.request, [list(row) for row in describe_cluster(image.config)])
+            decision.reply(event.request, [list(row) for row in describe_cluster(image.values, image.topics)])
             return
         topic = image.topics.get(event.topic)
         if topic is None:
@@ -215,17 +216,7 @@ class Topics:
                     "fewer partitions, delete topics, or add brokers."
                 )
         if not _begin_asleep(config, image):
-            self._check_awake(added, image)
-
-    def _check_awake(self, added: Mapping[BrokerId, int], image: MetadataImage) -> None:
-        """Refuse so many more replicas that do not sleep where a broker could not bear them."""
-        for broker, count in sorted(added.items()):
-            bound, total = image.awake_bound(broker), image.awake[broker] + count
-            if bound is not None and total > bound.limit:
-                raise InvalidPartitions(
-                    f"Broker {broker} would have {total} replicas awake and may have {bound.limit} ({bound.why}). Let "
-                    "the topic's partitions sleep (replica.sleep.after.ms), create fewer, or add brokers."
-                )
+            check_awake(added, image)
 
     def create_partitions(self, event: CreatePartitionsReceived, decision: ControllerDecision) -> None:
         """Add partitions for a client; records that are there already stay where they are."""
@@ -302,6 +293,20 @@ class Topics:
             if missing:
                 raise InvalidRequest(f"Partition {number} is assigned to broker {missing[0]}, which never registered.")
         return tuple(tuple(brokers) for brokers in assignment)
+
+
+def check_awake(added: Mapping[BrokerId, int], image: MetadataImage, config: Mapping[str, str] | None = None) -> None:
+    """Refuse so many more replicas that do not sleep where a broker could not bear them.
+
+    ``config``: settings of the cluster instead of those that count now.
+    """
+    for broker, count in sorted(added.items()):
+        bound, total = image.awake_bound(broker, config), image.awake[broker] + count
+        if bound is not None and total > bound.limit:
+            raise InvalidPartitions(
+                f"Broker {broker} would have {total} replicas awake and may have {bound.limit} ({bound.why}). Let "
+                "the topic's partitions sleep (replica.sleep.after.ms), create fewer, or add brokers."
+            )
 
 
 def _begin_asleep(config: Mapping[str, str], image: MetadataImage) -> bool:

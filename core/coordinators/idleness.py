@@ -26,6 +26,10 @@ class Idleness:
         self._hurries = False
         self._is_closed = False
 
+    def reconfigure(self, sleep_after_ms: int) -> None:
+        """Wait so long from now on."""
+        self._sleep_after_ms = sleep_after_ms
+
     @property
     def is_closed(self) -> bool:
         """Whether a proposal is under way."""

@@ -110,6 +110,14 @@ class CoordinatorMachine:
         self.story = Story()
         """The last steps, ticks aside: (now_ms, cause, event)."""
 
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Use these settings from the next step on."""
+        sooner_ms = self._settings.offsets_retention_check_ms - settings.offsets_retention_check_ms
+        self._next_expiry_ms -= max(0, sooner_ms)
+        self._settings = settings
+        self._consumers.reconfigure(settings)
+        self._idleness.reconfigure(settings.sleep_after_ms)
+
     # ------------------------------------------------------------ the log
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from raylog.core.configuration.altering import ClusterValues
 from raylog.core.features import LevelRange
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.invariants import require
@@ -15,6 +16,7 @@ from raylog.core.metadata.records import (
     BrokerRegistered,
     BrokerResumed,
     BrokerStopped,
+    ClusterAltered,
     ClusterConfigured,
     ClusterCreated,
     ControllerStarted,
@@ -44,11 +46,16 @@ DELETED_TOPICS_MAX = 10_000
 def _cluster_created(image: ImageTables, record: ClusterCreated) -> None:
     require(not image.cluster_id, "a cluster is created once")
     image.cluster_id = record.cluster_id
-    image.config = dict(record.config)
+    image.configure(ClusterValues(dict(record.config), dict(record.config), {}))
 
 
 def _cluster_configured(image: ImageTables, record: ClusterConfigured) -> None:
-    image.config = dict(record.config)
+    # Written before there were alterations: it does not say where the values come from.
+    image.configure(ClusterValues(dict(record.config), dict(record.config), {}))
+
+
+def _cluster_altered(image: ImageTables, record: ClusterAltered) -> None:
+    image.configure(ClusterValues(dict(record.config), dict(record.given), dict(record.altered), record.start))
 
 
 def _controller_started(image: ImageTables, record: ControllerStarted) -> None:
@@ -265,6 +272,7 @@ def _existing(image: ImageTables, topic: str, partition: int) -> PartitionState:
 APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
     ClusterCreated: _cluster_created,
     ClusterConfigured: _cluster_configured,
+    ClusterAltered: _cluster_altered,
     ControllerStarted: _controller_started,
     BrokerRegistered: _broker_registered,
     BrokerOffline: _broker_offline,

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from raylog.core.config import doze_after_ms
+from raylog.core.config import ClusterConfig, doze_after_ms
+from raylog.core.configuration.altering import ClusterValues
 from raylog.core.features import FIRST, FIRST_LEVEL, LevelRange
 from raylog.core.ids import (
     NO_LEADER,
@@ -87,6 +88,14 @@ class ImageTables:
     cluster_id: str = ""
     """Empty = no cluster has been created yet."""
     config: Mapping[str, str] = field(default_factory=dict)
+    """The cluster's settings that count now; set by :meth:`configure` alone."""
+    given_config: Mapping[str, str] = field(default_factory=dict)
+    """Those that its starts gave."""
+    altered_config: Mapping[str, str] = field(default_factory=dict)
+    """Those that were altered while it ran; they rank above, some of them from the next start on."""
+    start: str = ""
+    """The start of the cluster that the settings count for."""
+    _settings: ClusterConfig | None = field(default=None, compare=False, repr=False)
     controller_epoch: ControllerEpoch = NO_CONTROLLER
     feature_level: int = FIRST_LEVEL
     """The cluster's feature level, see ``core/features.py``."""
@@ -108,6 +117,25 @@ class ImageTables:
     """Replicas that reassignments took away, and the last leader epoch they may know; their folders may be removed."""
     voters: Mapping[str, str] = field(default_factory=dict)
     """Identity of the metadata log's copy on each voter, by broker id; empty = none has been entered."""
+
+    # ------------------------------------------------------------ settings
+
+    def configure(self, values: ClusterValues) -> None:
+        """Take over the cluster's settings; only for records."""
+        self.config, self.given_config, self.altered_config = values.config, values.given, values.altered
+        self.start, self._settings = values.start, None
+
+    @property
+    def values(self) -> ClusterValues:
+        """The cluster's settings by where they come from."""
+        return ClusterValues(self.config, self.given_config, self.altered_config, self.start)
+
+    @property
+    def settings(self) -> ClusterConfig:
+        """The cluster's settings that count now, as values. Read them at each use: they may be altered at any time."""
+        if self._settings is None:
+            self._settings = ClusterConfig.from_dict(self.config)
+        return self._settings
 
     # ------------------------------------------------------------ lookups
 
@@ -139,14 +167,18 @@ class ImageTables:
         """Return the brokers that run, by id."""
         return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
 
-    def awake_bound(self, broker: BrokerId) -> Bound | None:
-        """Return how many replicas a broker may have awake; None = as many as there are."""
-        stated = int(self.config.get(AWAKE_KEY, "-1"))
+    def awake_bound(self, broker: BrokerId, config: Mapping[str, str] | None = None) -> Bound | None:
+        """Return how many replicas a broker may have awake; None = as many as there are.
+
+        ``config``: settings of the cluster instead of those that count now.
+        """
+        config = self.config if config is None else config
+        stated = int(config.get(AWAKE_KEY, "-1"))
         found = self.brokers.get(broker)
         capacity = UNKNOWN if found is None else Capacity.from_row(found.capacity)
         if found is not None and not found.capacity and found.awake_max >= 0 > stated:
             return Bound(found.awake_max // self.sharing(broker), "what its machine bears")
-        dozes = doze_after_ms({}, self.config) >= 0
+        dozes = doze_after_ms({}, config) >= 0
         return capacity.awake(stated=stated, dozes=dozes, sharing=self.sharing(broker))
 
     def declared_bound(self, broker: BrokerId) -> Bound | None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from raylog.core.configuration.altering import ClusterValues
 from raylog.core.features import FIRST_LEVEL
 from raylog.core.ids import NO_LEADER, TopicPartition
 from raylog.core.invariants import require
@@ -19,6 +20,7 @@ from raylog.core.metadata.records import (
     BrokerOffline,
     BrokerRegistered,
     BrokerStopped,
+    ClusterAltered,
     ClusterCreated,
     ControllerStarted,
     CoordinatorPlaced,
@@ -76,6 +78,8 @@ class MetadataImage(ImageTables):
             records.append(ControllerStarted(controller_epoch=self.controller_epoch))
         if self.feature_level > FIRST_LEVEL:
             records.append(FeatureLevelRaised(level=self.feature_level))
+        if self.values != ClusterValues(self.config, self.config, {}):
+            records.append(cluster_altered(self.values))
         if self.voters:
             records.append(VotersEntered(voters=self.voters))
         if self.deleted_topics:
@@ -196,6 +200,11 @@ class MetadataImage(ImageTables):
             )
 
 
+def cluster_altered(values: ClusterValues) -> ClusterAltered:
+    """Return the record that carries the cluster's settings."""
+    return ClusterAltered(config=values.config, given=values.given, altered=values.altered, start=values.start)
+
+
 def partition_changed(state: PartitionState) -> PartitionChanged:
     """Return the record that carries ``state``, places aside."""
     changed = PartitionChanged(
@@ -242,4 +251,12 @@ def replica_placed(partition: TopicPartition, place: ReplicaPlace, log_id: str =
     )
 
 
-__all__ = ["BrokerImage", "Coordinator", "MetadataImage", "TopicImage", "partition_changed", "replica_placed"]
+__all__ = [
+    "BrokerImage",
+    "Coordinator",
+    "MetadataImage",
+    "TopicImage",
+    "cluster_altered",
+    "partition_changed",
+    "replica_placed",
+]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import ClassVar, TypeVar
 
-from raylog.core.features import FIRST_LEVEL
+from raylog.core.features import ALTERING_LEVEL, FIRST_LEVEL
 from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
 from raylog.core.partition import NO_ELECTION_YET
 
@@ -76,6 +76,22 @@ class ClusterConfigured(MetadataRecord):
     """The cluster's configuration is now this, all of it."""
 
     config: Mapping[str, str]
+
+
+@_record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAltered(MetadataRecord):
+    """The cluster's configuration is now this, all of it, with where it comes from.
+
+    ``config``: the values that count from here on. ``given``: what the starts of the cluster gave. ``altered``: what
+    was altered while it ran; some of it may wait for the next start. ``start``: the start that ``config`` counts for.
+    """
+
+    LEVEL: ClassVar[int] = ALTERING_LEVEL
+    config: Mapping[str, str]
+    given: Mapping[str, str]
+    altered: Mapping[str, str]
+    start: str = ""
 
 
 @_record

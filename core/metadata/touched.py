@@ -10,6 +10,7 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
     BrokerResumed,
     BrokerStopped,
+    ClusterAltered,
     ClusterConfigured,
     MetadataRecord,
     PartitionChanged,
@@ -23,7 +24,7 @@ from raylog.core.metadata.records import (
 
 _OF_PARTITION = (PartitionChanged, ReplicaPlaced)
 _OF_TOPIC = (TopicCreated, TopicConfigured, PartitionsAdded, PartitionsBornAsleep)
-_OF_ALL = (ClusterConfigured, BrokerStopped, BrokerResumed)
+_OF_ALL = (ClusterAltered, ClusterConfigured, BrokerStopped, BrokerResumed)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
+from raylog.core.controller.cluster_config import altered
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
@@ -26,7 +27,6 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import partition_changed
-from raylog.core.metadata.records import ClusterConfigured
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import begun, cancelled, completed, is_moving
 from raylog.core.sleeping.queue import WakeQueue
@@ -82,9 +82,8 @@ class Moves:
 
     def alter(self, event: AlterReassignmentsReceived, decision: ControllerDecision) -> None:
         """Begin and cancel the moves of one request: all or none."""
-        config = dict(decision.image.config)
         if event.throttle is not None:
-            config[THROTTLE_KEY] = CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
+            CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
         seen: set[TopicPartition] = set()
         decided: list[tuple[PartitionState, PartitionState]] = []
         for topic, number, target in event.changes:
@@ -94,8 +93,8 @@ class Moves:
             seen.add(state.partition)
             after = self._cancelled(state, decision) if target is None else self._begun(state, tuple(target), decision)
             decided.append((state, after))
-        if config != decision.image.config:
-            decision.write(ClusterConfigured(config=config))
+        if event.throttle is not None:
+            altered({THROTTLE_KEY: event.throttle}, (), decision)
         for before, after in decided:
             if after is not before:
                 self._change(before, after, "its partition's move was changed or cancelled", decision)

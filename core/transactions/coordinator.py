@@ -98,6 +98,13 @@ class TransactionMachine:
         self.story = Story()
         """The last steps, ticks aside: (now_ms, cause, event)."""
 
+    def reconfigure(self, settings: TxnSettings) -> None:
+        """Use these settings from the next step on."""
+        self._next_expiry_ms -= max(0, self._settings.expiration_check_ms - settings.expiration_check_ms)
+        self._settings = settings
+        self._room.reconfigure(settings)
+        self._idleness.reconfigure(settings.sleep_after_ms)
+
     # ------------------------------------------------------------ the log
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:

@@ -42,6 +42,10 @@ class Room:
         self._usage: dict[str, _Usage] = {}
         """By prefixes, least recently needed first."""
 
+    def reconfigure(self, settings: TxnSettings) -> None:
+        """Use these settings from now on; what is there stays."""
+        self._settings = settings
+
     def changed(self, name: str, before: TxnChanged | None, after: TxnChanged | None) -> None:
         """Note that an id was made, changed or deleted."""
         for prefix, usage in self._usage.items():

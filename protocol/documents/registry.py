@@ -9,7 +9,7 @@ from raylog.protocol.broker import BROKER
 from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.method import AnyMethod, Endpoint
-from raylog.protocol.notifications import BROKER_SESSION, REPLICA_SESSION
+from raylog.protocol.notifications import BROKER_SESSION, COORDINATOR_SESSION, REPLICA_SESSION
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 
@@ -21,6 +21,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     CONTROLLER,
     BROKER_SESSION,
     REPLICA_SESSION,
+    COORDINATOR_SESSION,
 )
 
 

@@ -112,7 +112,7 @@ class Commands(click.Group):
 class ManyValues(PlainCommand):
     """A command whose `key=value` options take several values: `--config a=1 b=2`, as Kafka's tools do."""
 
-    many: tuple[str, ...] = ("--config", "--producer-props", "--consumer-props")
+    many: tuple[str, ...] = ("--config", "--add-config", "--producer-props", "--consumer-props")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat the option before each further value, which is the form that click reads."""

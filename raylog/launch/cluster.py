@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -70,7 +71,7 @@ class Cluster:
     ) -> None:
         """Use :func:`start` or :func:`connect`; ``owns_ray``: ``stop`` shuts Ray down as well."""
         self.ignored_config = dict(ignored_config or {})
-        """Settings that :func:`start` was given and that differ from those of the cluster that ran already."""
+        """Settings that :func:`start` was given and that do not count: the cluster ran already, or altered them."""
         self.was_started_here = was_started_here
         """Whether :func:`start` has started this cluster; False = it ran already, and was joined."""
         self._owns_ray = owns_ray
@@ -179,8 +180,9 @@ def start(
     down by :meth:`Cluster.stop`.
 
     ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
-    own, and what differs is logged and in :attr:`Cluster.ignored_config`; the end of ``with raylog.start(...)`` leaves
-    it running. ``address`` is passed to ``ray.init``.
+    own, and what was altered while it ran ranks above them; what differs is logged and in
+    :attr:`Cluster.ignored_config`. The end of ``with raylog.start(...)`` leaves a cluster running that ran already.
+    ``address`` is passed to ``ray.init``.
 
     A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
     ``join`` it waits until such nodes are there, and never creates a cluster.
@@ -217,7 +219,7 @@ def start(
         if owns_ray:
             _shut_ray_down()
         raise
-    ignored = _ignored(settings, deadline) if ran_before else {}
+    ignored = _ignored(settings, deadline, was_started=not ran_before) if settings else {}
     return Cluster(owns_ray=owns_ray, ignored_config=ignored, was_started_here=not ran_before)
 
 
@@ -249,12 +251,12 @@ def _resume_stopped(deadline: float) -> None:
     resume_brokers(stopped, max(0.1, deadline - time.monotonic()))
 
 
-def _ignored(settings: Mapping[str, str], deadline: float) -> dict[str, str]:
-    """Return, and log, the settings that a running cluster ignores."""
+def _ignored(settings: Mapping[str, str], deadline: float, *, was_started: bool) -> dict[str, str]:
+    """Return, and log, the settings that do not count."""
     running: dict[str, str] = cluster_status(max(0.1, deadline - time.monotonic()))["config"]
     ignored = ignored_settings(settings, running)
     if ignored:
-        logger.warning("%s", what_was_ignored(ignored, running))
+        logger.warning("%s", what_was_ignored(ignored, running, was_started=was_started))
     return ignored
 
 
@@ -331,6 +333,7 @@ def _make_actors(
             secret=secret,
             cluster_id=cluster_id[:32],
             cluster_config=settings,
+            cluster_start=uuid.uuid4().hex,
             voters=voters,
             host=LOOPBACK if embedded else ray_support.node_address(),
             node_folder=None if embedded else root / NODE_FOLDER,

@@ -52,6 +52,8 @@ class LocalCluster:
         self.fatal: list[str] = []
         self.given_up: list[str] = []
         """Why replicas have ended to have their logs copied again."""
+        self.starts = 0
+        """How often the cluster was started; names the start that a controller belongs to."""
         self._threads: ThreadPoolExecutor | None = None
         self.cluster_id = CLUSTER_ID
         most = ClusterConfig.from_dict(self.config).metadata_voters_max
@@ -69,6 +71,7 @@ class LocalCluster:
         """Start controller and brokers and wait until the brokers are registered."""
         # Each replica has a process in production. Here all wait for locks and disks in the threads of one loop: with
         # the default number of threads, lives that wait for a folder would block the close of the life that holds it.
+        self.starts += 1
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "cluster")
             asyncio.get_running_loop().set_default_executor(self._threads)
@@ -94,6 +97,7 @@ class LocalCluster:
                 secret=self.secret,
                 cluster_id=self.cluster_id,
                 cluster_config=self.config,
+                cluster_start=str(self.starts),
                 voters=self.voters,
                 quorum_timeout_s=quorum_timeout_s,
             ),

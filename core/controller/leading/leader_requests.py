@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from raylog.core.controller.decision import ControllerDecision, ControllerSettings
+from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import ElectLeadersReceived
 from raylog.core.controller.leading.leadership import Standing, led_by_preferred
 from raylog.core.controller.liveness import Liveness
@@ -32,11 +32,10 @@ ELECTIONS_MAX = 1_000
 class Elections:
     """Moves leadership to preferred replicas, on request and periodically."""
 
-    def __init__(self, settings: ControllerSettings, liveness: Liveness, now_ms: int) -> None:
+    def __init__(self, liveness: Liveness, now_ms: int) -> None:
         """Begin with a full interval until the first periodic check."""
-        self._settings = settings
         self._liveness = liveness
-        self._next_check_ms = now_ms + settings.leader_imbalance_check_ms
+        self._checked_ms = now_ms
 
     # ------------------------------------------------------------ on request
 
@@ -122,10 +121,11 @@ class Elections:
 
     def time_passed(self, decision: ControllerDecision) -> None:
         """Periodically return leadership to preferred replicas where the imbalance exceeds the limit."""
-        settings = self._settings
-        if not settings.auto_leader_rebalance or decision.now_ms < self._next_check_ms:
+        settings = decision.image.settings
+        due_ms = self._checked_ms + 1000 * settings.leader_imbalance_check_interval_seconds
+        if not settings.auto_leader_rebalance_enable or decision.now_ms < due_ms:
             return
-        self._next_check_ms = decision.now_ms + settings.leader_imbalance_check_ms
+        self._checked_ms = decision.now_ms
         if self._liveness.in_grace:
             return
         preferred: Counter[BrokerId] = Counter()
@@ -137,7 +137,7 @@ class Elections:
                 strayed.setdefault(first, []).append(state)
         moved = 0
         for broker in sorted(strayed):
-            if 100 * len(strayed[broker]) <= settings.leader_imbalance_percentage * preferred[broker]:
+            if 100 * len(strayed[broker]) <= settings.leader_imbalance_per_broker_percentage * preferred[broker]:
                 continue
             for state in strayed[broker]:
                 if moved < ELECTIONS_MAX and state.leader != NO_LEADER:

@@ -63,6 +63,10 @@ class ConsumerGroups:
         self._next_check_ms = 0
         self._feature_level = settings.feature_level
 
+    def reconfigure(self, settings: GroupSettings) -> None:
+        """Use these settings from now on; the feature level is that of the last look-up."""
+        self._settings = settings
+
     # ------------------------------------------------------------ the log
 
     def apply(self, record: ConsumerRecord) -> None:

@@ -168,7 +168,8 @@ def _facts(cluster: Cluster, root: Path, own: OwnRay | None) -> dict[str, Any]:
     if cluster.ignored_config:
         from raylog.launch.running_config import what_was_ignored
 
-        click.echo(what_was_ignored(cluster.ignored_config, status["config"]), err=True)
+        started = cluster.was_started_here
+        click.echo(what_was_ignored(cluster.ignored_config, status["config"], was_started=started), err=True)
     bootstrap = ",".join(f"{broker['host']}:{broker['port']}" for broker in status["brokers"] if broker["online"])
     known = os.environ.get(ENV_BOOTSTRAP, "")
     if known and not set(known.split(",")) & set(bootstrap.split(",")):

@@ -93,6 +93,9 @@ def topics(run: Commands, cluster: LocalCluster, tmp_path: Path) -> None:
     assert (altered["partitions"], altered["config"], altered["still_starting"]) == (3, {"retention.ms": "5"}, 0)
     run("topic alter a --delete-config retention.ms")
     assert {row["name"] for row in run("config describe a")} > {"retention.ms"}
+    (row,) = run("config alter --config group.max.size=99")["settings"]
+    assert (row["value"], row["origin"], row["change"]) == ("99", "altered", "at once")
+    assert not run("config alter --delete-config group.max.size --dry-run")["altered"]
     run("produce --topic a", stdin='{"value": "x", "partition": 0}\n')
     assert run("consume --topic a --from-beginning --max-messages 1")["value"] == "x"
     assert [row["records"] for row in run("topic offsets a")] == [1, 0, 0]

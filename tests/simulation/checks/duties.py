@@ -38,7 +38,8 @@ class Duties:
     def _due(self) -> dict[tuple[str, TopicPartition], int]:
         """Return what is due, and within how many milliseconds the controller looks for it."""
         machine, due = self._machine, {}
-        image, settings = machine.image, machine._settings
+        image, settings = machine.image, machine.image.settings
+        interval_ms = 1000 * settings.leader_imbalance_check_interval_seconds
         preferred: Counter[BrokerId] = Counter()
         strayed: Counter[BrokerId] = Counter()
         back: list[PartitionState] = []
@@ -50,9 +51,9 @@ class Duties:
                 back.append(state)
         for state in back:
             first = state.replicas[0]
-            is_much = 100 * strayed[first] > settings.leader_imbalance_percentage * preferred[first]
-            if settings.auto_leader_rebalance and is_much:
-                due["the return to the preferred leader of", state.partition] = settings.leader_imbalance_check_ms
+            is_much = 100 * strayed[first] > settings.leader_imbalance_per_broker_percentage * preferred[first]
+            if settings.auto_leader_rebalance_enable and is_much:
+                due["the return to the preferred leader of", state.partition] = interval_ms
         return due
 
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 REQUEST_MS = 1_500
 """How long an administrator waits for an answer."""
+_SETTINGS = {
+    "a0": ("group.max.size", "broker.session.timeout.ms"),
+    "a1": ("group.max.groups", "transactional.id.max"),
+}
+"""Of the cluster, by administrators: the last one counts, and none alters what another one does."""
 _RETENTIONS = ("1000", "2000", "3000")
 
 
@@ -40,7 +45,7 @@ class Administrator:
         if not world.leading():
             self._next()
             return
-        kinds: list[Callable[[str], None]] = [self._create, self._ids, self._coordinator, self._stop]
+        kinds: list[Callable[[str], None]] = [self._create, self._ids, self._coordinator, self._stop, self._alter]
         if mine:
             kinds += [self._grow, self._configure, self._configure, self._move, self._move, self._delete, self._elect]
         if len(mine) > 3:
@@ -148,6 +153,26 @@ class Administrator:
             ),
             done,
             refused,
+        )
+
+    def _alter(self, _name: str) -> None:
+        """Alter some of the cluster's settings, or end their alteration; all in one request, or none."""
+        draw, known = self.world.random, self.world.facts.settings
+        keys = draw.sample(_SETTINGS[self.name], draw.randint(1, len(_SETTINGS[self.name])))
+        wanted = {key: draw.choice(("", "3000", "4000", "5000")) for key in keys}
+        before = {key: known.get(key, "") for key in keys}
+        known.update(dict.fromkeys(keys))
+
+        self._send(
+            lambda now, number: ctl.AlterClusterConfigReceived(
+                cause="alter",
+                now_ms=now,
+                request=number,
+                set={key: value for key, value in wanted.items() if value},
+                delete=[key for key, value in wanted.items() if not value],
+            ),
+            lambda _: known.update(wanted),
+            lambda: known.update(before),
         )
 
     def _move(self, name: str) -> None:

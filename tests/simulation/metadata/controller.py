@@ -110,8 +110,6 @@ class MetadataController(SimController):
             session_timeout_ms=SESSION_MS,
             registration_grace_ms=600,
             initial_leader_wait_ms=300,
-            default_replication_factor=2,
-            leader_imbalance_check_ms=2_000,
         )
         machine = SampledMachine(image, settings=settings, now_ms=world.now_ms, cluster_config=world.config)
         self.controller = ControllerRunner(

@@ -5,8 +5,10 @@ A request without an answer may have been carried out or not: its object is not 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raylog.core.configuration.altering import NEXT_START
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage
 from tests.simulation.quorum.disk import Broken
@@ -27,8 +29,11 @@ class Topic:
 class Facts:
     """Every acknowledged fact."""
 
-    def __init__(self, *, heals: bool) -> None:
-        """``heals``: replicas move without a request."""
+    def __init__(self, *, heals: bool, given: Mapping[str, str]) -> None:
+        """``heals``: replicas move without a request. ``given``: the settings that the cluster was started with."""
+        self.given = given
+        self.settings: dict[str, str | None] = {}
+        """What was altered of the cluster's settings; empty: the alteration has ended. None: unknown."""
         self.topics: dict[str, Topic] = {}
         self.deleted: set[str] = set()
         """Names that were deleted, or whose creation was refused; none is reused."""
@@ -62,6 +67,7 @@ class Facts:
             raise Broken(f"{where} has {sorted(back)}, which are deleted or were refused")
         if image.next_producer_id < self.next_producer_id:
             raise Broken(f"{where} hands out producer id {image.next_producer_id} again")
+        self._settings_hold_in(image, where)
         for name, known in self.topics.items():
             topic = present.get(name)
             if topic is None or topic.topic_id != known.topic_id or len(topic.partitions) < known.partitions:
@@ -72,3 +78,13 @@ class Facts:
             for number, target in known.targets.items():
                 if target is not None and not self.heals and topic.partitions[number].target != target:
                     raise Broken(f"{where} has {topic.partitions[number]}, and {target} was requested")
+
+    def _settings_hold_in(self, image: MetadataImage, where: str) -> None:
+        """An answered alteration stays, and counts at once but for keys that wait for a start: here there is one."""
+        for key, value in self.settings.items():
+            if value is None:
+                continue
+            altered = image.altered_config.get(key, "")
+            counts = self.given.get(key) if key in NEXT_START or not value else value
+            if altered != value or image.config.get(key) != counts:
+                raise Broken(f"{where} has {image.values}, and acknowledged is {key}={value or 'as it was given'}")

@@ -18,7 +18,7 @@ from raylog.core.partition import PartitionState
 from raylog.core.vouching import Pace
 from raylog.protocol.controller import SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.protocol.message import Message
-from raylog.protocol.notifications import PartitionStateUpdate, StopReplica
+from raylog.protocol.notifications import ClusterConfigUpdate, PartitionStateUpdate, StopReplica
 from tests.simulation.quorum.disk import Broken
 
 if TYPE_CHECKING:
@@ -177,7 +177,9 @@ class BrokerEnd(Member):
 
     def hold_heartbeats(self, for_ms: int) -> None:
         """Hold what it sends for a time, in the order of sending, as a connection over a link that is cut."""
-        self.unsent_until_ms = self.unsteady_ms = self.world.now_ms + for_ms
+        # A shorter hold within a longer one ends with it: what is sent later does not overtake what is held.
+        self.unsent_until_ms = max(self.unsent_until_ms, self.world.now_ms + for_ms)
+        self.unsteady_ms = max(self.unsteady_ms, self.unsent_until_ms)
 
     def restart(self) -> None:
         super().restart()
@@ -204,7 +206,13 @@ class CoordinatorEnd(Member):
 
     def __init__(self, world: MetadataWorld, kind: str, index: int) -> None:
         self.kind, self.index = kind, index
+        self.settings: dict[str, str] = {}
         super().__init__(world)
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether it is registered, and of a release to which controllers send the cluster's settings."""
+        return self.is_registered and not self.is_old and self._controller is not None and not self._controller.is_old
 
     def registration(self, now_ms: int, request: int, session: int) -> ctl.Event:
         return ctl.CoordinatorRegistrationReceived(
@@ -222,8 +230,13 @@ class CoordinatorEnd(Member):
     def accepted(self, result: list[Any]) -> None:
         is_new = self.life == -1
         super().accepted(result)
+        self.settings = dict(result[3]) if len(result) > 3 else {}
         if is_new:
             self.world.facts.coordinator(result[1], result[2])
+
+    def notified(self, message: Message) -> None:
+        if isinstance(message, ClusterConfigUpdate):
+            self.settings = dict(message.config)
 
 
 class ReplicaEnd(Member):

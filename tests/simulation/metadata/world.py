@@ -46,10 +46,13 @@ class MetadataWorld(World):
         heals = self.random.random() < 0.3
         self.config = {
             "auto.heal.after.ms": "1500" if heals else "-1",
+            "default.replication.factor": "2",
+            "leader.imbalance.check.interval.seconds": "2",
+            "group.max.size": "50",
             "metadata.voters.max": "3",
             "replica.sleep.after.ms": "-1",
         }
-        self.facts = Facts(heals=heals)
+        self.facts = Facts(heals=heals, given=self.config)
         self.short = self.random.choice([0, 10, 30])
         self.warnings = 0
         self.elections = 0
@@ -112,6 +115,13 @@ class MetadataWorld(World):
         self.after(_LOOK_MS, self._look)
 
     # ------------------------------------------------------------ checks
+
+    def other_settings(self) -> str:
+        """Return which coordinator does not have the cluster's settings that are committed; empty = none."""
+        for (kind, index), end in self._coordinators.items():
+            if end.has_settings and end.settings != self.image.config:
+                return f"{kind} coordinator {index} has the settings {end.settings}, and {self.image.config} count"
+        return ""
 
     def _hangs(self, controller: MetadataController, replica: ReplicaEnd) -> None:
         """A replica that hangs is fenced soon, whatever its broker does."""
@@ -297,6 +307,8 @@ def _resume(world: MetadataWorld) -> None:
 
 def _unsettled(world: MetadataWorld) -> str:
     """Return what is not as it should be when all brokers run; empty = nothing."""
+    if other := world.other_settings():
+        return other
     wanted = 3 if len(world.numbers) > 2 else 1
     if len(world.image.voters) != wanted:
         return f"brokers {world.numbers} run, {wanted} of them are to vote, and {world.image.voters} do"

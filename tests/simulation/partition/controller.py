@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = "t" * 32
 _TICK_US = 50_000
-_IMBALANCE_CHECK_MS = 3000
+_IMBALANCE_CHECK_S = 3
 _IDLE_STEPS = 16
 """Every 16th tick or heartbeat without an effect is checked too: the step looks at each partition, and so does this."""
 
@@ -145,11 +145,13 @@ class ControllerNode(Pausable):
             session_timeout_ms=faults.session_timeout_ms,
             registration_grace_ms=faults.registration_grace_ms,
             initial_leader_wait_ms=faults.initial_leader_wait_ms,
-            auto_leader_rebalance=faults.elect_rate > 0,
-            leader_imbalance_check_ms=_IMBALANCE_CHECK_MS,
         )
+        config = {
+            "auto.leader.rebalance.enable": str(faults.elect_rate > 0).lower(),
+            "leader.imbalance.check.interval.seconds": str(_IMBALANCE_CHECK_S),
+        }
         kind = CheckedMachine if self.simulation.validate else ControllerMachine
-        machine = kind(image, settings=settings, now_ms=self.world.now_ms, cluster_config={})
+        machine = kind(image, settings=settings, now_ms=self.world.now_ms, cluster_config=config)
         self.runner = ControllerRunner(machine, self, self, on_records=lambda _: None, on_defect=lambda _: None)
         self.world.log("controller life {} starts on {} records", self.life, len(self.records))
         self._run(lambda runner: runner.start(None, {}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from raylog.actors.controller.runner import _Committed
-from raylog.core.controller import liveness
+from raylog.core.configuration.altering import ClusterValues
+from raylog.core.controller import cluster_config, liveness
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.leading import isr_changes, leadership
@@ -17,6 +18,39 @@ from tests.simulation.planted.bugs import bugs, nothing
 METADATA_BUGS = bugs(
     "metadata",
     ("metadata",),
+    (
+        "an alteration of the cluster's settings is acknowledged and not written",
+        10,
+        cluster_config,
+        "_write",
+        "decision.write(cluster_altered(after))",
+        "pass",
+    ),
+    (
+        "a controller's start forgets what was altered",
+        10,
+        ClusterValues,
+        "started",
+        "**given}, self.altered, start)",
+        "**given}, {}, start)",
+    ),
+    (
+        "what waits for a start of the cluster counts with the next controller",
+        10,
+        ClusterValues,
+        "started",
+        "() if start != self.start else NEXT_START",
+        "()",
+    ),
+    (
+        "coordinators are not sent what was altered",
+        10,
+        cluster_config,
+        "_write",
+        "isinstance(session.member, CoordinatorMember)",
+        "False",
+    ),
+    ("a snapshot forgets what was altered", 10, MetadataImage, "to_records", "if self.values != ", "if None and "),
     (
         "the controller answers before its records are committed",
         10,

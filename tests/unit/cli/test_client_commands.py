@@ -146,10 +146,34 @@ def test_settings_are_shown_with_their_origins(cluster: ToyCluster) -> None:
         ["retention.ms", "5", "topic", "604800000"],
     ]
     (entry,) = json.loads(at(cluster, "config", "describe", "--set", "--json").out)
-    assert (entry["name"], entry["value"], entry["origin"]) == ("num.partitions", "4", "cluster")
+    assert (entry["name"], entry["value"], entry["origin"]) == ("num.partitions", "4", "start")
+
     everything = at(cluster, "config", "describe", "tests").out
     assert all(key in everything for key in TOPIC_KEYS)
     assert "did you mean 'tests'" in refusal(at(cluster, "config", "describe", "test"), 1)
+
+
+def test_settings_of_the_cluster_are_altered(cluster: ToyCluster) -> None:
+    altered = at(cluster, "config", "alter", "--config", "group.max.size=7", "broker.session.timeout.ms=9000")
+    assert altered.out.splitlines() == [
+        "broker.session.timeout.ms has 9000 at the next start of the cluster; until then it has 2500.",
+        "group.max.size has 7 now (altered).",
+    ]
+    lines = at(cluster, "config", "describe", "--set").out.splitlines()
+    assert [line.rstrip().split(maxsplit=4) for line in lines][2:] == [
+        ["broker.session.timeout.ms", "2500", "default", "2500", "at the next start: 9000"],
+        ["group.max.size", "7", "altered", "10000", "at once"],
+        ["num.partitions", "4", "start", "1", "at once"],
+    ]
+    checked = at(cluster, "config", "alter", "--delete-config", "group.max.size", "--dry-run")
+    assert checked.out == "group.max.size would have 10000 now (default).\n"
+    ended = json.loads(at(cluster, "config", "alter", "--delete-config", "group.max.size", "--json").out)
+    assert ended["altered"]
+    assert [(row["name"], row["value"], row["origin"]) for row in ended["settings"]] == [
+        ("group.max.size", "10000", "default")
+    ]
+    assert "did you mean 'num.partitions'" in refusal(at(cluster, "config", "alter", "--config", "num.partition=2"), 1)
+    assert "nothing to alter" in refusal(at(cluster, "config", "alter"), 2)
 
 
 def test_topics_are_made_listed_altered_described_and_deleted(cluster: ToyCluster) -> None:

@@ -122,7 +122,7 @@ def test_a_wrong_line_gets_one_sentence_and_the_way_to_its_help(line: str, expec
         ("offsets", "did you mean `raylog topic offsets`?"),
         ("help", "Unknown command 'help'; known are: balance, config"),
         ("acl", "Unknown command 'acl'; known are: balance"),
-        ("config alter retention.ms=5", "by `raylog topic alter NAME --config`; the cluster's"),
+        ("config set retention.ms=5", "by `raylog topic alter NAME --config`"),
         ("topic create --topic x", "The topic is an argument: `raylog topic create TOPIC`."),
         ("group describe --group g", "The group is an argument: `raylog group describe GROUP`."),
         ("group reset-offsets g --to latest --execute --dry-run", "--execute and --dry-run say different things"),

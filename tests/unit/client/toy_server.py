@@ -16,8 +16,10 @@ from typing import Any, Self, TypeVar
 
 from raylog.client.runtime import Runtime
 from raylog.core import errors
+from raylog.core.configuration.altering import ClusterValues
 from raylog.core.configuration.config_origins import describe_cluster, describe_topic
 from raylog.protocol.admin import (
+    ALTER_CLUSTER_CONFIG,
     ALTER_TOPIC_CONFIG,
     CREATE_TOPIC,
     DELETE_TOPIC,
@@ -54,6 +56,8 @@ from raylog.storage.batch.header import claims_of
 from tests.unit.client.toy_partition import Fault, ToyPartition
 from tests.unit.client.toy_replica import ToyReplica
 
+GIVEN = ClusterValues({"num.partitions": "4"}, {"num.partitions": "4"}, {})
+"""The cluster's settings, as its start gave them."""
 SECRET = b"toy secret of the tests"
 AT_REPLICAS = permissions(REPLICA, claims_of=claims_of)
 AT_BROKERS = permissions(
@@ -101,6 +105,7 @@ class ToyCluster:
         self.first_port = 0
         """The first broker's; 0 = any."""
         self.version = 0
+        self.settings = GIVEN
         self.producer_ids = 0
         self.stopped: set[int] = set()
         self.extra_methods: dict[str, Callable[[Request], None]] = {}
@@ -398,10 +403,18 @@ class ToyCluster:
         self.version += 1
         request.reply(Empty())
 
+    def _on_alter_cluster_config(self, request: Request) -> None:
+        wanted = ALTER_CLUSTER_CONFIG.read_request(request.args)
+        after = self.settings.alter(wanted.set, wanted.delete, self.topics)
+        if not wanted.validate_only:
+            self.settings = after
+        named = {*wanted.set, *wanted.delete}
+        request.reply([list(row) for row in describe_cluster(after, self.topics) if row.name in named])
+
     def _on_describe_configs(self, request: Request) -> None:
         wanted = DESCRIBE_CONFIGS.read_request(request.args).topic
         if wanted is None:
-            request.reply([list(row) for row in describe_cluster({"num.partitions": "4"})])
+            request.reply([list(row) for row in describe_cluster(self.settings, self.topics)])
             return
         if wanted not in self.topics:
             raise errors.UnknownTopicOrPartition(errors.did_you_mean("topic", wanted, self.topics))

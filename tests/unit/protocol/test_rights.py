@@ -104,7 +104,8 @@ TOKENS: Final[dict[str, list[Right]]] = {
 """Methods that a token covers, with the requests for which it needs something else."""
 CLIENTS: Final = frozenset(
     (
-        *("create_topic", "delete_topic", "alter_topic_config", "describe_configs", "create_partitions"),
+        *("create_topic", "delete_topic", "alter_topic_config", "alter_cluster_config"),
+        *("describe_configs", "create_partitions"),
         *("alter_partition_reassignments", "list_partition_reassignments", "elect_leaders", "stop_broker"),
         *("resume_broker", "raise_feature_level", "wake_partitions", "describe_cluster", "delete_records"),
         *("write_txn_markers", "describe_producers", "replica_status", "cancel_scheduled", "move_scheduled"),
@@ -122,7 +123,7 @@ MEMBERS: Final = frozenset(
     )
 )
 """Methods that take the cluster's secret."""
-SESSIONS: Final = frozenset(("controller", "broker's session", "replica's session"))
+SESSIONS: Final = frozenset(("controller", "broker's session", "replica's session", "coordinator's session"))
 """Endpoints that admit members of the cluster only."""
 INTERNAL: Final = frozenset(("produce", "delete_records", "write_txn_markers"))
 """Methods that take the cluster's secret where they are about coordinators' topics."""

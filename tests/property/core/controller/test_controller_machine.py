@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from raylog.core.controller import (
+    AlterClusterConfigReceived,
     AlterTopicConfigReceived,
     DeleteTopicReceived,
     ElectLeadersReceived,
@@ -191,6 +192,31 @@ class ClusterLife(RuleBasedStateMachine):
             )
         except RaylogError:
             pass  # there is no such topic
+
+    @rule(
+        values=st.dictionaries(
+            st.sampled_from(["group.max.size", "num.partitions", "broker.session.timeout.ms", "group.max.groups"]),
+            st.sampled_from(["", "3000", "4000", "no number"]),
+        )
+    )
+    def settings_of_the_cluster_are_altered(self, values: dict[str, str]) -> None:
+        bench = self.bench
+        before = bench.image.values
+        event = AlterClusterConfigReceived(
+            cause="test",
+            now_ms=bench.now,
+            request=bench.number(),
+            set={key: value for key, value in values.items() if value},
+            delete=[key for key in values if not values[key]],
+        )
+        try:
+            bench.call(event)
+        except RaylogError:
+            assert bench.image.values == before
+            assert "no number" in values.values()
+            return
+        kept = {key: value for key, value in before.altered.items() if key not in values}
+        assert bench.image.altered_config == {**kept, **{key: value for key, value in values.items() if value}}
 
     @rule(fresh=st.booleans())
     def a_coordinator_is_wanted_and_comes(self, fresh: bool) -> None:

@@ -13,6 +13,7 @@ from tests.simulation.whole.parts.part import Part
 from tests.simulation.whole.parts.renewed_kinds import RenewedKinds
 from tests.simulation.whole.parts.retention import Retention
 from tests.simulation.whole.parts.rows import Rows
+from tests.simulation.whole.parts.settings import Settings
 from tests.simulation.whole.parts.sizes import Sizes
 from tests.simulation.whole.parts.tokens import Tokens
 from tests.simulation.whole.parts.unclean_tables import UncleanTables
@@ -33,4 +34,5 @@ PARTS: Final[dict[str, type[Part]]] = {
     "weeks": Weeks,
     "awake-limit": AwakeLimit,
     "strange-rows": Rows,
+    "settings": Settings,
 }

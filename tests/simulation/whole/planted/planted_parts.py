@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from raylog.actors.broker import supervisor
 from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.coordinators.server import CoordinatorServer
 from raylog.actors.queues import keeper
@@ -138,6 +139,22 @@ PART_BUGS: Final = (
         PartitionLog,
         "append_as_follower",
         lambda original: lambda self, payload, now_ms: original(self, payload, self.segments[0].created_ms),
+    ),
+    _bug(
+        "a broker does not send its replicas what was altered of the cluster's settings",
+        ("settings",),
+        ("W87", "W9"),
+        supervisor,
+        "instructions",
+        Edit("if key in REPLICA_KEYS", "if False").of,
+    ),
+    _bug(
+        "a coordinator drops the settings that it is sent",
+        ("settings",),
+        ("W87", "W9"),
+        CoordinatorServer,
+        "_configure",
+        lambda _: lambda *_: None,
     ),
     _bug(
         "a coordinator loads its log up to a row that it cannot read",

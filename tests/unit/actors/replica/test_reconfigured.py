@@ -4,17 +4,18 @@ from pathlib import Path
 
 from raylog.actors import clock
 from raylog.actors.replica.runner import RETENTION_SOON_MS, ReplicaRunner
-from raylog.actors.settings import FlushPolicy, topic_settings
+from raylog.actors.settings import FlushPolicy, paces_of, topic_settings
 from raylog.core.replication.replica import ReplicationSettings
 from tests.unit.actors.replica.test_consumer_reads import leading, produce
 
 FAR_MS = 1 << 50
+PACES = paces_of({})
 SETTINGS = ReplicationSettings(min_insync_replicas=1)
 
 
 def reconfigured(runner: ReplicaRunner, *, flush: FlushPolicy | None = None, **topic: str) -> None:
     config, policy = topic_settings({key.replace("_", "."): value for key, value in topic.items()}, {})
-    runner.reconfigure(config, flush or policy, SETTINGS)
+    runner.reconfigure(config, flush or policy, SETTINGS, PACES)
 
 
 def test_records_that_wait_by_a_longer_time_do_not_hold_up_a_shorter_one(tmp_path: Path) -> None:
@@ -30,7 +31,7 @@ def test_records_that_wait_by_a_longer_time_do_not_hold_up_a_shorter_one(tmp_pat
 def test_retention_is_looked_at_soon_after_a_change(tmp_path: Path) -> None:
     with leading(tmp_path) as runner:
         due_ms = runner._retention_due_ms
-        runner.reconfigure(runner.log.config, FlushPolicy(messages=1, ms=1), SETTINGS)
+        runner.reconfigure(runner.log.config, FlushPolicy(messages=1, ms=1), SETTINGS, PACES)
         assert runner._retention_due_ms == due_ms
         reconfigured(runner, retention_ms="5")
         assert runner._retention_due_ms <= clock.monotonic_ms() + RETENTION_SOON_MS

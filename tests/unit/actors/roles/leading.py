@@ -42,7 +42,6 @@ class LeadingHost(RoleHost):
             leader_epoch=1,
             log=self.stored,
             config=dict,
-            cluster_config={},
             receive=self._received,
             controller=nothing,
             targets=nothing,

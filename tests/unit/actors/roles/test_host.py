@@ -33,7 +33,6 @@ def host(failures: list[str]) -> RoleHost:
         leader_epoch=1,
         log=nothing,
         config=dict,
-        cluster_config={},
         receive=nothing,
         controller=nothing,
         targets=nothing,

@@ -46,7 +46,7 @@ def test_every_setting_is_described_with_its_origin(cluster: ToyCluster) -> None
         assert segment.meaning == TOPIC_KEYS["segment.bytes"].doc
         whole = admin.describe_configs()
         assert whole.keys() == CLUSTER_KEYS.keys()
-        assert (whole["num.partitions"].value, whole["num.partitions"].origin) == ("4", "cluster")
+        assert (whole["num.partitions"].value, whole["num.partitions"].origin) == ("4", "start")
         with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
             admin.describe_configs("flight")
 

@@ -55,6 +55,12 @@ TIMEOUT_MS = 3_000
 GRACE_MS = 6_000
 WAIT_MS = 2_000
 CHECK_MS = 30_000
+DEFAULTS = {
+    **AWAKE,
+    "leader.imbalance.check.interval.seconds": str(CHECK_MS // 1000),
+    "default.replication.factor": "2",
+    "num.partitions": "2",
+}
 
 
 @dataclass(slots=True)
@@ -94,11 +100,11 @@ class Bench:
     def image(self) -> MetadataImage:
         return self.machine.image
 
-    def start(self, config: dict[str, str] | None = None, *, lose: int = 0) -> Bench:
+    def start(self, config: dict[str, str] | None = None, *, lose: int = 0, of: str = "") -> Bench:
         """Start the first or the next incarnation of the controller.
 
         ``lose``: the last incarnation died before its last step was synced, and that many of the step's records are
-        lost.
+        lost. ``of``: names the start of the cluster.
         """
         if lose:
             assert lose <= self.last_written, "what came before the last step was synced, and members have received it"
@@ -112,12 +118,13 @@ class Bench:
             session_timeout_ms=TIMEOUT_MS,
             registration_grace_ms=GRACE_MS,
             initial_leader_wait_ms=WAIT_MS,
-            leader_imbalance_check_ms=CHECK_MS,
-            default_replication_factor=2,
-            default_partitions=2,
         )
         self._machine = ControllerMachine(
-            image, settings=settings, now_ms=self.now, cluster_config={**AWAKE, **(config or {})}
+            image,
+            settings=settings,
+            now_ms=self.now,
+            cluster_config={**DEFAULTS, **(config or {})},
+            cluster_start=of,
         )
         self.sessions.clear()
         self._take(self.machine.start(self.now))

@@ -24,7 +24,7 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import BrokerId
 from raylog.core.invariants import InvariantBroken
-from tests.unit.core.controller.bench import AWAKE, GRACE_MS, TIMEOUT_MS, Bench, running_topic, three_brokers
+from tests.unit.core.controller.bench import DEFAULTS, GRACE_MS, TIMEOUT_MS, Bench, running_topic, three_brokers
 
 # ---------------------------------------------------------------- the controller itself
 
@@ -32,7 +32,7 @@ from tests.unit.core.controller.bench import AWAKE, GRACE_MS, TIMEOUT_MS, Bench,
 def test_the_first_life_gives_the_cluster_its_identity_and_configuration() -> None:
     bench = Bench().start({"num.partitions": "3"})
     assert len(bench.image.cluster_id) == 32
-    assert bench.image.config == {**AWAKE, "num.partitions": "3"}
+    assert bench.image.config == {**DEFAULTS, "num.partitions": "3"}
     assert bench.image.controller_epoch == 1
 
 
@@ -46,7 +46,7 @@ def test_each_life_takes_the_next_controller_epoch_and_keeps_the_cluster() -> No
 def test_a_later_life_lays_its_configuration_over_the_present_one() -> None:
     bench = Bench().start({"num.partitions": "3", "group.max.size": "9"})
     bench.start({"num.partitions": "5"})
-    assert bench.image.config == {**AWAKE, "num.partitions": "5", "group.max.size": "9"}
+    assert bench.image.config == {**DEFAULTS, "num.partitions": "5", "group.max.size": "9"}
 
 
 def test_an_illegal_cluster_configuration_is_refused() -> None:
@@ -236,9 +236,9 @@ def test_each_coordinator_incarnation_gets_the_next_producer_epoch() -> None:
     bench = three_brokers()
     bench.ensure()
     bench.producer_ids(10)
-    assert bench.coordinator() == [0, 10, 0]
-    assert bench.coordinator() == [1, 10, 1]
-    assert bench.coordinator(epoch=1) == [1, 10, 1]
+    assert bench.coordinator() == [0, 10, 0, DEFAULTS]
+    assert bench.coordinator() == [1, 10, 1, DEFAULTS]
+    assert bench.coordinator(epoch=1) == [1, 10, 1, DEFAULTS]
     with pytest.raises(StaleBrokerEpoch):
         bench.coordinator(epoch=0)
     assert bench.image.next_producer_id == 11

@@ -21,7 +21,7 @@ from tests.unit.core.controller.bench import (
 
 def test_a_registration_returns_the_incarnation_and_a_state_with_it() -> None:
     bench = new_topic()
-    incarnation, wire, _, _ = bench.replica(1)
+    incarnation, wire, _, _, _ = bench.replica(1)
     assert isinstance(wire, list)
     state = PartitionState.from_wire(wire)
     assert state == bench.state()

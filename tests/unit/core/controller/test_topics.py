@@ -18,7 +18,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import TopicPartition
-from tests.unit.core.controller.bench import AWAKE, GRACE_MS, T0, Bench, running_topic, three_brokers
+from tests.unit.core.controller.bench import AWAKE, DEFAULTS, GRACE_MS, T0, Bench, running_topic, three_brokers
 
 
 def delete(bench: Bench, topic: str = "flights") -> list[object]:
@@ -264,7 +264,7 @@ def test_every_setting_is_described_with_the_value_that_counts() -> None:
     assert found["min.insync.replicas"] == ["1", "topic", "2"]
     rows = described(bench, None)
     assert {row[0] for row in rows} == CLUSTER_KEYS.keys()
-    assert {row[0]: row[1] for row in rows if row[2] == "cluster"} == AWAKE
+    assert {row[0]: row[1] for row in rows if row[2] == "start"} == DEFAULTS
     with pytest.raises(UnknownTopicOrPartition, match="did you mean 'flights'"):
         described(bench, "flight")
 

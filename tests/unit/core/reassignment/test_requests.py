@@ -13,7 +13,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
-from tests.unit.core.controller.bench import AWAKE, GRACE_MS, T0, Bench, running_topic
+from tests.unit.core.controller.bench import DEFAULTS, GRACE_MS, T0, Bench, running_topic
 
 
 def with_brokers(*extra: int, config: dict[str, object] | None = None) -> Bench:
@@ -310,9 +310,9 @@ def test_an_offline_broker_may_be_a_target_and_the_move_waits_for_it() -> None:
 def test_the_throttle_is_a_setting_of_the_cluster() -> None:
     bench = with_brokers(4)
     bench.reassign([1, 2, 4], throttle=1_000_000)
-    assert bench.image.config == {**AWAKE, "follower.replication.throttled.rate": "1000000"}
+    assert bench.image.config == {**DEFAULTS, "follower.replication.throttled.rate": "1000000"}
     bench.reassign_all([], throttle=2_000_000)
-    assert bench.image.config == {**AWAKE, "follower.replication.throttled.rate": "2000000"}
+    assert bench.image.config == {**DEFAULTS, "follower.replication.throttled.rate": "2000000"}
     with pytest.raises(InvalidConfig, match="at least 1"):
         bench.reassign_all([], throttle=0)
 

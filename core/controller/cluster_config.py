@@ -1,0 +1,107 @@
+"""The cluster's settings: what a start gives, and what is altered while it runs. Called by the controller's step.
+
+Everything that reads them in the controller reads the image at each use, so an alteration counts there with its record.
+Brokers get it with their metadata, and their replicas from them (ADR 12); coordinators are sent it on their sessions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from raylog.core.config import sleep_after_ms
+from raylog.core.configuration.altering import ClusterValues
+from raylog.core.configuration.config_origins import describe_cluster
+from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.events import AlterClusterConfigReceived, SendClusterConfig
+from raylog.core.controller.sessions import CoordinatorMember
+from raylog.core.controller.topics import check_awake
+from raylog.core.errors import UnsupportedVersion
+from raylog.core.features import ALTERING_LEVEL
+from raylog.core.metadata.image import MetadataImage, cluster_altered
+from raylog.core.metadata.records import ClusterConfigured
+from raylog.core.partition import PartitionState
+from raylog.core.sleeping.queue import WakeQueue
+
+
+def config_at_start(given: Mapping[str, str], start: str, image: MetadataImage) -> Mapping[str, str]:
+    """Return the settings that count once a controller has started with this image, and what this start gives."""
+    if image.feature_level < ALTERING_LEVEL:
+        return {**image.config, **given}
+    return image.values.started(given, start).config
+
+
+def started(given: Mapping[str, str], start: str, decision: ControllerDecision) -> None:
+    """Lay what this start gives over the cluster's settings; the first controller of a start has all of them count."""
+    image = decision.image
+    if image.feature_level < ALTERING_LEVEL:
+        config = config_at_start(given, start, image)
+        if config != image.config:
+            decision.write(ClusterConfigured(config=config))
+    else:
+        _write(image.values.started(given, start), decision)
+
+
+class ClusterSettings:
+    """Alters the cluster's settings."""
+
+    def __init__(self, wakes: WakeQueue) -> None:
+        """What has to be awake from now on enters ``wakes``."""
+        self._wakes = wakes
+
+    def alter(self, event: AlterClusterConfigReceived, decision: ControllerDecision) -> None:
+        """Alter settings as requested, all or none of them; answers with the named ones as they are then.
+
+        Raises InvalidConfig; UnsupportedVersion below the feature level of alterations; InvalidPartitions where brokers
+        could not bear the replicas that would sleep no more.
+        """
+        image = decision.image
+        if image.feature_level < ALTERING_LEVEL:
+            raise UnsupportedVersion(
+                f"Altering the cluster's settings needs feature level {ALTERING_LEVEL}, and this cluster is at "
+                f"{image.feature_level}: brokers of an earlier release could not read them. Raise it with "
+                "`raylog features upgrade`, or start the cluster again with `raylog start --config`."
+            )
+        after = image.values.alter(event.set, event.delete, image.topics)
+        stay_awake = self._stay_awake(after.config, decision)
+        if not event.validate_only:
+            _write(after, decision)
+            for state in stay_awake:
+                self._wakes.add(state)
+            self._wakes.time_passed(decision)
+        named = {*event.set, *event.delete}
+        rows = describe_cluster(after, image.topics)
+        decision.reply(event.request, [list(row) for row in rows if row.name in named])
+
+    def _stay_awake(self, config: Mapping[str, str], decision: ControllerDecision) -> list[PartitionState]:
+        """Return the sleepers that would sleep no more with these settings. Raises InvalidPartitions without room."""
+        image, found = decision.image, list[PartitionState]()
+        for topic in image.topics.values():
+            if sleep_after_ms(topic.config, config) < 0 <= sleep_after_ms(topic.config, image.config):
+                found.extend(state for state in topic.partitions if state.asleep is not None)
+        check_awake(Counter(broker for state in found for broker in state.replicas), image, config)
+        return found
+
+
+def altered(changes: Mapping[str, object], delete: Iterable[str], decision: ControllerDecision) -> None:
+    """Alter settings as a part of another request that is checked already; idempotent."""
+    image = decision.image
+    after = image.values.alter(changes, delete, image.topics)
+    if image.feature_level >= ALTERING_LEVEL:
+        _write(after, decision)
+    elif after.config != image.config:
+        decision.write(ClusterConfigured(config=after.config))
+
+
+def _write(after: ClusterValues, decision: ControllerDecision) -> None:
+    before = decision.image.values
+    if after == before:
+        return
+    decision.write(cluster_altered(after))
+    if after.config == before.config:
+        return
+    for session in decision.sessions:
+        if isinstance(session.member, CoordinatorMember):
+            decision.after_sync.append(
+                SendClusterConfig(cause=decision.cause, session=session.number, config=after.config)
+            )

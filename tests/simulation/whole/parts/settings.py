@@ -88,15 +88,6 @@ class Settings(Part):
         """Begin to alter."""
         self.world.spawn("settler", self._settler.run())
 
-    def look(self) -> None:
-        """What was acknowledged stays: the controller that leads has decided all of it."""
-        controller = self.world.cluster.actors["controller"]
-        if controller.serves:
-            altered = controller.server.image.altered_config
-            for key, value in self._settler.known.items():
-                if value is not None and altered.get(key, "") != value:
-                    raise Violation(RULE, f"{key} was altered to {value!r}, and the controller has {dict(altered)}")
-
     async def finish(self, admin: AsyncAdmin, until: Until) -> None:
         """Once it is altered no more, every process goes by the same values."""
 
@@ -108,12 +99,16 @@ class Settings(Part):
 
         await until("the settings are altered once more", last)
         await until("every process goes by what was altered", others)
+        altered = self.world.cluster.actors["controller"].server.image.altered_config
+        for key, value in self._settler.known.items():
+            if value is not None and altered.get(key, "") != value:
+                raise Violation(RULE, f"{key} was altered to {value!r}, and the controller has {dict(altered)}")
 
     def _others(self) -> str:
         """Return a process that goes by other values than the controller; empty where there is none."""
         cluster = self.world.cluster
         controller = cluster.actors["controller"]
-        if not controller.serves:
+        if not controller.serves or controller.server._runner is None:
             return "the controller does not serve"
         config = controller.server.image.config
         held: dict[str, Mapping[str, str]] = {}

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import IO, Literal
 
 MODE = 0o600
 
 
-def opened(path: Path, mode: Literal["w", "a"] = "w") -> IO[str]:
-    """Open a note for writing, or for more lines. Raises OSError."""
-    return open(path, mode, encoding="utf-8", opener=_private)
-
-
 def written(path: Path, text: str) -> None:
     """Write a note from its beginning. Raises OSError."""
-    with opened(path) as file:
-        file.write(text)
+    _write(path, text, os.O_TRUNC)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, MODE)
+def added(path: Path, text: str) -> None:
+    """Write at a note's end. Raises OSError."""
+    _write(path, text, os.O_APPEND)
+
+
+def _write(path: Path, text: str, flag: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flag, MODE)
+    try:
+        left = memoryview(text.encode())
+        while left:
+            left = left[os.write(descriptor, left) :]
+    finally:
+        os.close(descriptor)

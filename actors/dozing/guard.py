@@ -68,8 +68,7 @@ class Guard:
             return
         if len(self._noted) >= self._shorten_at:
             self._shorten()
-        with notes.opened(self._folder / keeper.NOTE, "a") as file:
-            file.write(line)
+        notes.added(self._folder / keeper.NOTE, line)
         self._noted.add(line)
 
     def _shorten(self) -> None:

@@ -331,6 +331,10 @@ class Calls(Lives):
                 self.deleted_ms[self.log.folder / f"{base:020d}.log{DELETED}"] = due_ms
             model.settled()
             self._starts_at(start, durable=False)
+        elif (start := self.log.log_start_offset) > model.start:
+            # A full disk has no room for the segment that follows the active one: those before it are removed.
+            require(start <= watermark, "S3", f"retention removed up to {start} of {watermark}")
+            self._starts_at(start, durable=False)
 
     def _keeps(self, producer: int) -> bool:
         """Whether the log remembers an idle producer."""

@@ -1,7 +1,8 @@
 """Sends record batches to the leaders of other partitions, each as it is: with its producer id, epoch and sequences.
 
 A role repeats a batch until it is acknowledged; because it is the same batch, the target stores it once. Each call is
-one try: what a failure means, and when the next try comes, is the role's decision. May touch: the network.
+one try, and one more where the answer names the leader: what a failure means, and when the next try comes, is the
+role's decision. May touch: the network.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.routes import Route, Routes, TopicPlace
-from raylog.core.errors import RaylogError, UnknownTopicOrPartition
+from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicOrPartition
 from raylog.protocol.broker import CLOCK, ClockRequest
 from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchPartition, OffsetFetchRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
@@ -29,6 +30,8 @@ ANSWERED_WITHIN_S: Final = 1.0
 FETCHED_WITHIN_S: Final = 5.0
 CLOCK_TIMEOUT_S: Final = 1.0
 ALL: Final = -1
+LEADER: Final = "leader"
+"""The detail of a refusal that names the leader (KIP-951): the partition is awake."""
 
 
 class Targets:
@@ -44,16 +47,12 @@ class Targets:
         Raises UnknownTopicOrPartition where the topic was deleted or made again, the leader's refusals with
         ``is_remote`` set, and other errors (:class:`RaylogError`, OSError) where the outcome is not known.
         """
-        route = await self._leader(to)
-        request = ProduceRequest(to.topic_id, to.partition, route.leader_epoch, ALL, timeout_ms)
-        try:
-            reply = await route.connection.call(
-                PRODUCE.name, request, batch, timeout_s=timeout_ms / 1000 + ANSWERED_WITHIN_S
-            )
-        except BaseException:  # any end, a cancellation too: this way may lead nowhere
-            route.forget()
-            raise
-        return PRODUCE.read_reply(reply.args)
+
+        def request(leader_epoch: int) -> ProduceRequest:
+            return ProduceRequest(to.topic_id, to.partition, leader_epoch, ALL, timeout_ms)
+
+        timeout_s = timeout_ms / 1000 + ANSWERED_WITHIN_S
+        return PRODUCE.read_reply((await self._called(to, PRODUCE.name, request, timeout_s, batch)).args)
 
     async def schedule(self, to: TopicPlace, batch: bytes, *, timeout_ms: int = TIMEOUT_MS) -> ScheduleReply:
         """Have a batch of records delivered when they are due, by a partition of ``__scheduled``; raises as `send`."""
@@ -72,7 +71,7 @@ class Targets:
         *,
         timeout_s: float,
     ) -> ReplyT:
-        """Call the leader of a partition once; ``request`` gets its leader epoch. Raises as :meth:`send`."""
+        """Call the leader of a partition; ``request`` gets its leader epoch. Raises as :meth:`send`."""
         return method.read_reply((await self._called(to, method.name, request, timeout_s)).args)
 
     async def fetch(
@@ -101,6 +100,21 @@ class Targets:
 
     async def _called(
         self, to: TopicPlace, method: str, request: Callable[[int], object], timeout_s: float, payload: bytes = b""
+    ) -> Reply:
+        """Call the leader; at once once more where that wakes the partition, or another one leads.
+
+        After a pause it might be asleep again: a role's pauses are longer than a partition may stay awake unused.
+        """
+        try:
+            return await self._called_once(to, method, request, timeout_s, payload)
+        except NotLeaderOrFollower as refusal:
+            if not refusal.is_remote or LEADER not in refusal.details:
+                raise
+            logger.debug("%s of %s-%d goes to its new leader: %s", method, to.topic, to.partition, refusal)
+        return await self._called_once(to, method, request, timeout_s, payload)
+
+    async def _called_once(
+        self, to: TopicPlace, method: str, request: Callable[[int], object], timeout_s: float, payload: bytes
     ) -> Reply:
         route = await self._leader(to)
         try:

@@ -274,6 +274,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule()
     def leader_is_replaced(self) -> None:
+        self.leader.now += 1  # a leader numbers its leases from the time at which it loads
         self.leader.load()
         for worker in self.workers.values():
             worker.is_unaware = True
